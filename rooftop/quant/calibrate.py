@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rooftop.quant.formats import ALIASES, FORMATS, Format, decode, divided, encode, load_scale, scale_of
-from rooftop.quant.packed import PackedWeight, check_group, pack_codes, weight_format
+from rooftop.quant.packed import FLOATS, PackedWeight, check_group, pack_codes, weight_format
 
 METHODS = ("nearest", "hqq", "gptq")
 STEPS, SHRINK, POWER, GROWTH = 20, 10.0, 0.7, 1.01  # of the fit of zero points: HQQ's own
@@ -85,9 +85,14 @@ def _checked(weight: Tensor) -> Tensor:
     if not isinstance(weight, Tensor) or weight.dim() != 2 or 0 in weight.shape or not weight.dtype.is_floating_point:
         given = f"{tuple(weight.shape)} {weight.dtype}" if isinstance(weight, Tensor) else type(weight).__name__
         raise ValueError(f"a weight is [N, K] of a floating dtype, both at least 1; given {given}")
+    check_finite(weight)
+    return weight.detach().float()
+
+
+def check_finite(weight: Tensor) -> None:
+    """Raises ValueError for a weight with NaN or infinity."""
     if not bool(weight.isfinite().all()):
         raise ValueError("the weight holds NaN or infinity; every weight must be finite")
-    return weight.detach().float()
 
 
 def nearest(weight: Tensor, format: str = "int4", *, group: int = 128, zero_points: bool = False) -> PackedWeight:
@@ -102,7 +107,8 @@ def nearest(weight: Tensor, format: str = "int4", *, group: int = 128, zero_poin
 
 
 def _packed(codes: Tensor, scale: Tensor, zero: Tensor | None, scheme: Scheme, weight: Tensor) -> PackedWeight:
-    return pack_codes(codes, scale, zero, format=scheme.format.name, group=scheme.group, dtype=weight.dtype)
+    kind = weight.dtype if weight.dtype in FLOATS else torch.float32
+    return pack_codes(codes, scale, zero, format=scheme.format.name, group=scheme.group, dtype=kind)
 
 
 def hqq(weight: Tensor, format: str = "int4", *, group: int = 128, steps: int = STEPS) -> PackedWeight:

@@ -33,8 +33,21 @@ def save_quantized(model: nn.Module, path: str | Path) -> None:
     save_file({n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}, path, {KEY: json.dumps(facts)})
 
 
+def _key(name: str, key: str) -> str:
+    """The name of a layer's tensor in a state dict. The model itself has no name."""
+    return f"{name}.{key}" if name else key
+
+
+def _as(present: nn.Module, layer: QuantLinear) -> QuantLinear:
+    """In training or not, its bias frozen or not, as the layer whose place it takes."""
+    if isinstance(present.bias, Tensor) and layer.bias is not None:
+        layer.bias.requires_grad_(present.bias.requires_grad)
+    return layer.train(present.training)
+
+
 def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> nn.Module:
-    """Load a file of `save_quantized` into a model (with ordinary linear layers, as its class creates it), in place. Returns the model.
+    """Load a file of `save_quantized` into a model (with ordinary linear layers, as its class creates it), in place. Returns the model; if it is
+    itself a linear layer, the `QuantLinear` that takes its place.
 
     Raises ValueError if the file is truncated, not such a file, or of another model, and names the layer or the tensor; the model is then unchanged except for
     layers that were already replaced."""
@@ -47,17 +60,20 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
         present = modules.get(name)
         if not isinstance(present, (nn.Linear, QuantLinear)):
             raise ValueError(f"{path}: layer {name} is quantised there; the model has {'none of that name' if present is None else type(present).__name__}")
-        bias = tensors.get(f"{name}.bias")
-        layer = QuantLinear.empty(facts, bias)
-        if not {f"{name}.codes", f"{name}.scale"} <= set(tensors):
+        bias = tensors.get(_key(name, "bias"))
+        try:
+            layer = QuantLinear.empty(facts, bias)
+        except ValueError as error:
+            raise ValueError(f"{path}: {name}: {error}") from None
+        if not {_key(name, "codes"), _key(name, "scale")} <= set(tensors):
             raise ValueError(f"{path}: {name} lacks its codes or scales")
         if (layer.out_features, layer.in_features) != (present.out_features, present.in_features):
             raise ValueError(f"{path}: {name} is {(layer.out_features, layer.in_features)} there, the model's is {(present.out_features, present.in_features)}")
-        made[id(present)] = layer.train(present.training)
-    replace(model, made)
+        made[id(present)] = _as(present, layer)
+    model = replace(model, made)
     try:
         model.load_state_dict(tensors, strict=True)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     return model
 
@@ -147,35 +163,43 @@ def from_hqq(w_q: Tensor, scale: Tensor, zero: Tensor, *, shape: tuple[int, int]
 def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: str, *, bits: int = 4, version: int = 1) -> nn.Module:
     """Replace the linear layers for which `tensors` (a state dict) has a GPTQ or AWQ form, in place; the other tensors are loaded as ordinary state.
 
-    layout: "gptq" or "awq". Raises ValueError if no layer has that layout, a layer's shape differs, a tensor is missing, or names are left over."""
+    layout: "gptq" or "awq". Returns the model; if it is itself a linear layer, the `QuantLinear` that takes its place. Raises ValueError if no layer has that
+    layout, a shape differs, a tensor is missing (the bias of a layer that has one, too), or names are left over; no layer has been replaced then."""
     if layout not in ("gptq", "awq"):
         raise ValueError(f"layout is {layout!r}; accepted are 'gptq' and 'awq'")
     modules, left = dict(model.named_modules()), dict(tensors)
     made: dict[int, nn.Module] = {}
-    for name in [n.removesuffix(".qweight") for n in tensors if n.endswith(".qweight")]:
+    for name in [n.removesuffix("qweight").removesuffix(".") for n in tensors if n == "qweight" or n.endswith(".qweight")]:
         present = modules.get(name)
+        said = name or "the layer"
         if not isinstance(present, nn.Linear):
-            raise ValueError(f"{name} is quantised in the checkpoint; the model has {'none of that name' if present is None else type(present).__name__}")
-        part = {key: left.pop(f"{name}.{key}") for key in ("qweight", "qzeros", "scales", "g_idx", "bias") if f"{name}.{key}" in left}
-        if missing := {"qweight", "qzeros", "scales"} - set(part):
-            raise ValueError(f"{name} lacks {', '.join(sorted(missing))}: the checkpoint is truncated or of another layout")
+            raise ValueError(f"{said} is quantised in the checkpoint; the model has {'none of that name' if present is None else type(present).__name__}")
+        part = {key: left.pop(_key(name, key)) for key in ("qweight", "qzeros", "scales", "g_idx", "bias") if _key(name, key) in left}
+        if missing := {"qweight", "qzeros", "scales", *(("bias",) if present.bias is not None else ())} - set(part):
+            raise ValueError(f"{said} lacks {', '.join(sorted(missing))}: the checkpoint is truncated or of another layout")
         try:
             if layout == "gptq":
                 packed = from_gptq(part["qweight"], part["qzeros"], part["scales"], part.get("g_idx"), bits=bits, version=version)
             else:
                 packed = from_awq(part["qweight"], part["qzeros"], part["scales"])
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise ValueError(f"{said}: {error}") from None
         if packed.shape != (present.out_features, present.in_features):
-            raise ValueError(f"{name} is {packed.shape} by the {layout} layout; the model's is {(present.out_features, present.in_features)}")
-        made[id(present)] = QuantLinear(packed, part.get("bias")).train(present.training)
+            raise ValueError(f"{said} is {packed.shape} by the {layout} layout; the model's is {(present.out_features, present.in_features)}")
+        try:
+            made[id(present)] = _as(present, QuantLinear(packed, part.get("bias")))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{said}: {error}") from None
     if not made:
         raise ValueError(f"no tensor's name ends in .qweight, as the {layout} layout has it; there are {', '.join(list(tensors)[:4]) or 'none'}")
-    replace(model, made)
     own = model.state_dict()
-    quantised = {f"{n}." for n, m in model.named_modules() if isinstance(m, QuantLinear)}
+    quantised = {_key(n, "") for n, m in modules.items() if id(m) in made or isinstance(m, QuantLinear)}
     wanted = {n for n in own if not any(n.startswith(q) for q in quantised)}
     if wrong := wanted ^ set(left):
         raise ValueError(f"checkpoint and model differ in {', '.join(sorted(wrong)[:6])}")
+    for name in sorted(wanted):
+        if isinstance(own[name], Tensor) and tuple(left[name].shape) != tuple(own[name].shape):
+            raise ValueError(f"{name} is {tuple(left[name].shape)} in the checkpoint; the model's is {tuple(own[name].shape)}")
+    model = replace(model, made)
     model.load_state_dict(left, strict=False)
     return model

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rooftop.quant import calibrate
 from rooftop.quant.formats import ALIASES
-from rooftop.quant.packed import FACTS, PackedWeight
+from rooftop.quant.packed import FACTS, FP8, PackedWeight
 from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
 from rooftop.quant.quantized import Quantized
 
@@ -27,7 +27,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
     description (JSON in a uint8 tensor), so that any file format for tensors can store the layer.
 
     weight       a PackedWeight, or with `activations` a Quantized [N, K] of 8 bits by rows
-    bias         [N] or None
+    bias         [N] or None. A parameter that is frozen (`requires_grad=False`) stays so. Under autocast it is cast to the dtype of the input
     activations  None, "int8" or "fp8": how the input is quantised, row by row"""
 
     def __init__(self, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None) -> None:
@@ -37,11 +37,13 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         if not isinstance(weight, (PackedWeight, Quantized) if activations else PackedWeight):
             raise TypeError(f"QuantLinear: weight is a {type(weight).__name__}; it must be a PackedWeight{' or a Quantized' if activations else ''}")
         weight.verify()
+        if bias is not None and (not isinstance(bias, Tensor) or not bias.dtype.is_floating_point):
+            raise TypeError(f"QuantLinear: bias is {_said(bias)}; it must be a tensor of a floating dtype")
         if bias is not None and tuple(bias.shape) != (weight.shape[0],):
             raise ValueError(f"QuantLinear: bias is {tuple(bias.shape)}; it must be {(weight.shape[0],)}")
         self.activations = activations
         self._take(weight)
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        self.bias = _parameter(bias)
 
     @classmethod
     def of(
@@ -57,6 +59,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         if activations is not None and EIGHT[activations] == ALIASES.get(format, format) and group == 0 and not zero_points and method == "nearest":
             from rooftop.ops.quantize import quantize
 
+            calibrate.check_finite(weight)
             return cls(quantize(weight, EIGHT[activations], granularity="row"), linear.bias, activations=activations)
         if method not in calibrate.METHODS:
             raise ValueError(f"method is {method!r}; accepted are {', '.join(calibrate.METHODS)}")
@@ -78,7 +81,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         layer._read(facts)
         for name in ("codes", "scale", "zero"):
             layer.register_buffer(name, None)
-        layer.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        layer.bias = _parameter(bias)
         return layer
 
     @property
@@ -98,7 +101,10 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         from rooftop.ops.quantized_matmul import quantized_matmul
 
-        return quantized_matmul(x, self.weight, self.bias, activations=self.activations)
+        bias = self.bias
+        if bias is not None and isinstance(x, Tensor) and x.dtype != bias.dtype and x.dtype.is_floating_point and x.device.type != "meta":
+            bias = bias.to(x.dtype) if torch.is_autocast_enabled(x.device.type) else bias
+        return quantized_matmul(x, self.weight, bias, activations=self.activations)
 
     def extra_repr(self) -> str:
         more = f", group={self.facts['group']}" if "group" in self.facts else ""
@@ -125,9 +131,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         return self
 
     def _read(self, facts: str) -> None:
-        given = json.loads(facts)
-        self.activations = given.pop("activations")
-        self.facts = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+        self.facts, self.activations = _facts(facts)
 
     def described(self) -> str:
         """What the buffers mean, as JSON."""
@@ -137,19 +141,97 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         return torch.frombuffer(bytearray(self.described().encode()), dtype=torch.uint8).clone()
 
     def set_extra_state(self, state: Any) -> None:
-        self._read(bytes(state.cpu().tolist()).decode())
+        self._read(_text(state))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Buffers of other shapes are taken as they come, if they fit the facts that come with them."""
+        """Codes of another format are taken as they come, if they fit the facts that come with them and the layer's shape. ValueError where they do not: the
+        layer is then as it was."""
         given = {n: state_dict[prefix + n] for n in ("codes", "scale", "zero") if prefix + n in state_dict}
-        if (state := state_dict.get(prefix + "_extra_state")) is not None and {"codes", "scale"} <= set(given):
-            self.set_extra_state(state)
-            for name in ("codes", "scale", "zero"):
-                t, mine = given.get(name), self._buffers.get(name)
-                self._buffers[name] = None if t is None else torch.empty_like(t, device=mine.device if mine is not None else t.device)
-            if "group" in self.facts:
-                PackedWeight.of(given, json.dumps(self.facts))  # raises where they do not fit
+        described = prefix + "_extra_state" in state_dict
+        facts, activations = self.facts, self.activations
+        if described:
+            try:
+                facts, activations = _facts(_text(state_dict[prefix + "_extra_state"]))
+            except ValueError as error:
+                raise ValueError(f"{prefix}_extra_state: {error}") from None
+            if facts["shape"] != self.facts["shape"]:
+                raise ValueError(f"{prefix}_extra_state: the weight is {facts['shape']} there; the layer's is {self.facts['shape']}")
+        for name in (*given, "bias"):
+            t = state_dict.get(prefix + name)
+            if not isinstance(t, Tensor) and (t is not None or name in given):
+                raise ValueError(f"{prefix}{name} is a {type(t).__name__}; it must be a tensor")
+        bias = state_dict.get(prefix + "bias")
+        if bias is not None and self.bias is not None and (tuple(bias.shape) != tuple(self.bias.shape) or not bias.dtype.is_floating_point):
+            raise ValueError(f"{prefix}bias is {_said(bias)}; it must be {tuple(self.bias.shape)} of a floating dtype")
+        whole = described and {"codes", "scale"} <= set(given)
+        mine = {n: t for n in ("codes", "scale", "zero") if (t := self._buffers.get(n)) is not None}
+        after = given if whole else {**mine, **given}
+        if (given or described) and {"codes", "scale"} <= set(after):
+            try:
+                _fits({n: t.to("meta") for n, t in after.items()}, facts, activations)
+            except ValueError as error:
+                raise ValueError(f"{prefix}codes, {prefix}scale, {prefix}zero: {error}") from None
+            for name in ("codes", "scale", "zero") if whole else tuple(given):
+                t, old = given.get(name), mine.get(name)
+                self._buffers[name] = None if t is None else torch.empty_like(t, device=old.device if old is not None else t.device)
+            if described:
+                self.facts, self.activations = facts, activations
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _said(t: Any) -> str:
+    return f"{tuple(t.shape)} {t.dtype}" if isinstance(t, Tensor) else f"a {type(t).__name__}"
+
+
+def _parameter(bias: Tensor | None) -> nn.Parameter | None:
+    """A copy as a parameter: frozen if it was one that is frozen."""
+    return None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad or not isinstance(bias, nn.Parameter))
+
+
+def _text(state: Any) -> str:
+    if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.dim() != 1:
+        raise ValueError(f"it is {_said(state)}; it must be JSON as a vector of torch.uint8")
+    try:
+        return bytes(state.cpu().tolist()).decode()
+    except UnicodeDecodeError:
+        raise ValueError("its bytes are no UTF-8; it must be JSON as a vector of torch.uint8") from None
+
+
+def _facts(text: str) -> tuple[dict[str, Any], str | None]:
+    """Facts and `activations` out of what `described()` made. Raises ValueError where it is something else."""
+    try:
+        given = json.loads(text)
+    except (ValueError, TypeError):
+        raise ValueError("a quantised layer's description is no JSON") from None
+    names = set(given) - {"activations"} if isinstance(given, dict) and "activations" in given else None
+    if names not in (set(FACTS), set(QUANTIZED_FACTS)):
+        said = ", ".join(sorted(given)) or "nothing" if isinstance(given, dict) else f"a {type(given).__name__}"
+        raise ValueError(f"a quantised layer's description names {said}; it must name activations and {', '.join(FACTS)} or {', '.join(QUANTIZED_FACTS)}")
+    activations = given.pop("activations")
+    if activations is not None and (not isinstance(activations, str) or activations not in EIGHT):
+        raise ValueError(f"activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
+    shape = given["shape"]
+    if not isinstance(shape, list) or len(shape) != 2 or not all(type(n) is int and n > 0 for n in shape):
+        raise ValueError(f"shape is {shape!r}; it must be [N, K], both at least 1")
+    if not isinstance(given["dtype"], str) or not isinstance(getattr(torch, given["dtype"], None), torch.dtype):
+        raise ValueError(f"dtype is {given['dtype']!r}; accepted are float32, float16, bfloat16")
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}, activations
+
+
+def _fits(tensors: Mapping[str, Tensor], facts: Mapping[str, Any], activations: str | None) -> None:
+    """Raises ValueError where the buffers of a layer are not those that its facts ask for."""
+    try:
+        if "group" in facts:
+            PackedWeight(tensors["codes"], tensors["scale"], tensors.get("zero"), **facts).verify()
+            return
+        if activations is None or facts["format"] != EIGHT[activations]:
+            raise ValueError(f"activations is {activations!r} with a weight of {facts['format']}; accepted are int8 with int8, fp8 with e4m3")
+        Quantized(tensors["codes"], tensors["scale"], tensors.get("zero"), None, **facts).verify()
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"the description does not make sense: {error}") from None
+    wanted = torch.int8 if activations == "int8" else FP8["e4m3"]
+    if tensors["codes"].dtype != wanted or tuple(tensors["codes"].shape) != facts["shape"]:
+        raise ValueError(f"codes are {_said(tensors['codes'])}; they must be {facts['shape']} {wanted}")
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -194,8 +276,9 @@ def quantize_model(
             one of 8-bit codes.
         include, exclude: shell-style name patterns: "model.layers.*.mlp.*".
 
-    Returns `model`. Raises ValueError if no layer matches, if a layer's K is not divisible by the group (the error names the layer; nothing has been replaced),
-    or if arguments are not supported together."""
+    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises ValueError if no
+    layer matches, if a layer's K is not divisible by the group or its weight is not finite (the error names the layer; nothing has been replaced), or if
+    arguments are not supported together."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
     found = layers(model, include, exclude)
@@ -208,7 +291,7 @@ def quantize_model(
         try:
             calibrate.Scheme.of(format, group, zero_points or method == "hqq", layer.in_features)
         except ValueError as error:
-            raise ValueError(f"quantize_model: {name} {tuple(layer.weight.shape)}: {error}") from None
+            raise ValueError(f"quantize_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
     hessians = hessians_of(model, found, calibration) if calibration is not None else {}
     made: dict[str, QuantLinear] = {}
     for name, layer in found.items():
@@ -217,18 +300,18 @@ def quantize_model(
                 layer, format, group=group, zero_points=zero_points, method=method, hessian=hessians.get(name), activations=activations
             )  # fmt: skip
         except ValueError as error:
-            raise ValueError(f"quantize_model: {name} {tuple(layer.weight.shape)}: {error}") from None
+            raise ValueError(f"quantize_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
         made[name].train(layer.training)
-    replace(model, {id(found[n]): q for n, q in made.items()})
-    return model
+    return replace(model, {id(found[n]): q for n, q in made.items()})
 
 
-def replace(model: nn.Module, by: Mapping[int, nn.Module]) -> None:
-    """Every place of a module whose id is a key gets the module of that key."""
+def replace(model: nn.Module, by: Mapping[int, nn.Module]) -> nn.Module:
+    """Every place of a module whose id is a key gets the module of that key. Returns the model, or what takes the place of all of it."""
     for parent in list(model.modules()):
         for child, module in list(parent.named_children()):
             if id(module) in by:
                 setattr(parent, child, by[id(module)])
+    return by.get(id(model), model)
 
 
 def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Iterable[Any]) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from rooftop.quant.formats import ALIASES, ELEMENTS, Format, decode, format_of, load_scale
 from rooftop.quant.formats import unpack as unpack_bytes
-from rooftop.quant.quantized import Quantized
+from rooftop.quant.quantized import SCALE_DTYPES, Quantized
 
 ROWS, COLUMNS = 16, 128  # of a block
 WEIGHTS: Mapping[str, Format] = MappingProxyType(
@@ -42,6 +42,8 @@ WEIGHTS: Mapping[str, Format] = MappingProxyType(
 OTHERS: Mapping[str, str] = MappingProxyType({**{a: f for a, f in ALIASES.items() if f in WEIGHTS}, "fp6": "e2m3"})
 FACTS = ("format", "shape", "group", "dtype", "scale_dtype")
 TENSORS = ("codes", "scale", "zero")
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FP8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}  # formats whose codes torch has a dtype for
 
 
 def weight_format(name: str) -> Format:
@@ -224,12 +226,14 @@ def pack_codes(
     """A packed weight made of existing codes.
 
     Args:
-        codes: [N, K], one a byte: for integer formats the stored number u, 0 to 2^bits - 1, uint8; for floats their bits, uint8 or fp8.
+        codes: [N, K], one a byte: for integer formats the stored number u, 0 to 2^bits - 1, uint8; for floats their bits, uint8 or, of e4m3 and
+            e5m2, torch.float8_e4m3fn and torch.float8_e5m2.
         scale: [N], [N, 1] or [N, K / group], float32, float16, bfloat16, or float8_e8m0fnu.
-        zero: for integer formats, in the shape of `scale`: uint8 (or any integer dtype) from 0 to 2^bits - 1, or the dtype of `scale`. None: 2^(bits - 1).
+        zero: for integer formats, in the shape of `scale`: uint8 (or any integer dtype) from 0 to 2^bits - 1, or floats in the dtype of `scale`.
+            None: 2^(bits - 1).
         format: int8, int4, int2, e4m3, e5m2, e3m2, e2m3, e2m1 or an alias.
         group: columns that share a scale; None: as the shape of `scale` implies.
-        dtype: the result dtype of `dequantize`; None: bfloat16, or float16 if the scales are.
+        dtype: the result dtype of `dequantize`, float32, float16 or bfloat16; None: bfloat16, or float16 if the scales are.
 
     Raises TypeError for other dtypes; ValueError for shapes or groups that do not match, codes or zero points out of range, scales, zero points or codes
     that are not finite, and tensors on different devices."""
@@ -238,8 +242,12 @@ def pack_codes(
         raise TypeError(f"codes and scale must be tensors; they are {type(codes).__name__} and {type(scale).__name__}")
     if codes.dim() != 2 or 0 in codes.shape:
         raise ValueError(f"codes are {tuple(codes.shape)}; they must be [N, K], both at least 1")
-    if codes.element_size() != 1 or codes.dtype == torch.bool:
-        raise TypeError(f"codes are {codes.dtype}; accepted are torch.uint8 and, of fp8, torch's fp8 dtypes")
+    if codes.dtype not in (torch.uint8, FP8.get(f.name)):
+        raise TypeError(f"codes are {codes.dtype}; accepted for {f.name} {f'are torch.uint8 and {FP8[f.name]}' if f.name in FP8 else 'is torch.uint8'}")
+    if zero is not None and not isinstance(zero, Tensor):
+        raise TypeError(f"zero is a {type(zero).__name__}; it must be a tensor or None")
+    if dtype is not None and dtype not in FLOATS:
+        raise TypeError(f"dtype is {dtype!r}; accepted are None, {', '.join(map(str, FLOATS))}")
     n, k = codes.shape
     raw = codes.view(torch.uint8)
     for name, t in (("scale", scale), ("zero", zero)):
@@ -267,11 +275,12 @@ def pack_codes(
     if zero is not None:
         if f.exponent:
             raise ValueError(f"zero points are for int8, int4 and int2; {f.name} has none")
-        if zero.numel() != shared.numel():
+        if zero.shape != scale.shape:
             raise ValueError(f"zero is {tuple(zero.shape)}; it must be as scale, {tuple(scale.shape)}")
-        whole = not zero.dtype.is_floating_point
-        if not whole and zero.dtype != scale.dtype:
-            raise TypeError(f"zero is {zero.dtype}; it must be of an integer dtype or, as scale, {scale.dtype}")
+        whole = not (zero.dtype.is_floating_point or zero.dtype.is_complex or zero.dtype == torch.bool)
+        if not whole and (zero.dtype != scale.dtype or zero.dtype not in FLOATS):
+            more = f" or, as scale, {scale.dtype}" if scale.dtype in FLOATS else ""
+            raise TypeError(f"zero is {zero.dtype}; it must be of an integer dtype{more}")
         top = float((1 << f.bits) - 1)
         if not bool(zero.isfinite().all()) or (whole and (float(zero.min()) < 0 or float(zero.max()) > top)):
             raise ValueError(f"zero points of {f.name} are 0 to {top:.0f}; given {float(zero.min())} to {float(zero.max())}")
@@ -292,10 +301,13 @@ def pack_codes(
 def pack_weight(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> PackedWeight:
     """The packed weight of a matrix [N, K] that `rooftop.quantize` made, by rows or by groups of 32, 64 or a multiple of 128 along the last dimension.
 
-    `scale_dtype` rounds float32 scales to float16 or bfloat16, which kernels read faster. Raises TypeError for anything but a `Quantized`; ValueError for other
-    shapes, groups and formats (including nvfp4), a dither with `subtract=True`, and values that are not finite."""
+    `scale_dtype` rounds the scales to float16 or bfloat16, which kernels read faster, or makes them float32; None keeps their dtype. Raises TypeError for
+    anything but a `Quantized` and for another `scale_dtype`; ValueError for other shapes, groups and formats (including nvfp4), a dither with `subtract=True`,
+    values that are not finite, and scales that would become 0 or infinite in `scale_dtype`."""
     if not isinstance(q, Quantized):
         raise TypeError(f"pack_weight: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
+    if scale_dtype is not None and scale_dtype not in FLOATS:
+        raise TypeError(f"pack_weight: scale_dtype is {scale_dtype!r}; accepted are None, {', '.join(map(str, FLOATS))}")
     q.verify()
     f = format_of(q.format)
     if len(q.shape) != 2:
@@ -313,10 +325,25 @@ def pack_weight(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> Pack
     if not f.exponent and f.signed:  # the lowest becomes 0
         raw = raw ^ (1 << (f.bits - 1))
         zero = None if zero is None else zero.to(torch.int32) + (1 << (f.bits - 1))
-    scale = q.scale if scale_dtype is None else q.scale.to(scale_dtype)
+    scale = q.scale.view(getattr(torch, SCALE_DTYPES[q.scale_dtype])) if q.scale.dtype == torch.uint8 else q.scale
+    if scale_dtype is not None:
+        scale = _rounded(scale, scale_dtype)
     if scale.dtype == torch.float8_e4m3fn:
         scale = scale.float()
     return pack_codes(raw, scale.reshape(n, -1), None if zero is None else zero.reshape(n, -1), format=name, group=group, dtype=getattr(torch, q.dtype))
+
+
+def _rounded(scale: Tensor, kind: torch.dtype) -> Tensor:
+    """Scales in another dtype. Raises ValueError where one becomes 0 or infinite."""
+    given = load_scale(scale.view(torch.uint8), "e8m0") if scale.dtype == torch.float8_e8m0fnu else scale.float()
+    if not bool(given.isfinite().all()):
+        raise ValueError("pack_weight: scale holds NaN or infinity; every scale must be finite")
+    found = given.to(kind)
+    if bool((((found == 0) & (given != 0)) | ~found.isfinite()).any()):
+        sizes, facts = given[given != 0].abs(), torch.finfo(kind)
+        held = f"{kind} holds {facts.smallest_normal:.4g} to {facts.max:.4g} (less precisely from {facts.smallest_normal * facts.eps:.4g})"
+        raise ValueError(f"pack_weight: scales are {float(sizes.min()):.4g} to {float(sizes.max()):.4g} in size; {held}, so some would become 0 or infinite")
+    return found
 
 
 def _flatten(w: PackedWeight) -> tuple[list[Any], Any]:

@@ -109,6 +109,16 @@ ONES = torch.ones(4, 2)
         ({"format": "e4m3", "codes": torch.full((4, 128), 0x7F, dtype=torch.uint8)}, ValueError, "hold NaN or infinity"),
         ({"format": "e5m2", "codes": torch.full((4, 128), 0xFC, dtype=torch.uint8)}, ValueError, "hold NaN or infinity"),
         ({"scale": ONES.to("meta")}, ValueError, "one device"),
+        ({"zero": torch.ones(4, 2).reshape(2, 4)}, ValueError, r"zero is \(2, 4\); it must be as scale, \(4, 2\)"),
+        ({"zero": 1}, TypeError, "zero is a int"),
+        ({"zero": torch.ones(4, 2, dtype=torch.bool)}, TypeError, "torch.bool"),
+        ({"scale": ONES.to(torch.float8_e8m0fnu), "zero": ONES.to(torch.float8_e8m0fnu)}, TypeError, "of an integer dtype$"),
+        ({"codes": torch.ones(4, 128, dtype=torch.int8)}, TypeError, "codes are torch.int8; accepted for int4 is torch.uint8"),
+        ({"codes": torch.ones(4, 128).to(torch.float8_e4m3fn)}, TypeError, "accepted for int4 is torch.uint8"),
+        ({"format": "e5m2", "codes": torch.ones(4, 128).to(torch.float8_e4m3fn)}, TypeError, "accepted for e5m2 are torch.uint8 and torch.float8_e5m2"),
+        ({"format": "fp8", "codes": torch.ones(4, 128).to(torch.float8_e4m3fnuz)}, TypeError, "accepted for e4m3 are"),
+        ({"dtype": torch.int8}, TypeError, "dtype is torch.int8; accepted are None, torch.float32, torch.float16, torch.bfloat16"),
+        ({"dtype": "float16"}, TypeError, "dtype is 'float16'"),
     ],
 )
 def test_bad_codes_are_refused(given: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -116,6 +126,28 @@ def test_bad_codes_are_refused(given: dict[str, Any], error: type[Exception], te
     plain |= given
     with pytest.raises(error, match=text):
         pack_codes(plain.pop("codes"), plain.pop("scale"), plain.pop("zero"), **plain)
+
+
+@pytest.mark.parametrize(("format", "kind"), [("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)])
+def test_codes_in_torchs_own_dtype(format: str, kind: torch.dtype) -> None:
+    given = torch.randn(4, 128).to(kind)
+    assert torch.equal(pack_codes(given, ONES, format=format).dequantize(F32), given.float())
+
+
+def test_scales_keep_to_the_range_of_their_dtype() -> None:
+    x = torch.randn(32, 128, generator=torch.Generator().manual_seed(1))
+    for kind in (torch.float16, torch.bfloat16, F32):
+        assert pack_weight(rooftop.quantize(x, granularity="row"), scale_dtype=kind).scale.dtype == kind
+    for factor, text in ((1e-9, "become 0 or infinite"), (1e9, r"torch.float16 holds 6.104e-05 to 6.55e\+04")):
+        with pytest.raises(ValueError, match=text):
+            pack_weight(rooftop.quantize(x * factor, granularity="row"), scale_dtype=torch.float16)
+    for kind in (torch.float64, torch.int8, "float16"):
+        with pytest.raises(TypeError, match=r"scale_dtype is .*; accepted are None, torch.float32, torch.float16, torch.bfloat16"):
+            pack_weight(rooftop.quantize(x), scale_dtype=kind)
+    q = rooftop.quantize(x, "mxfp8")
+    assert torch.equal(pack_weight(q, scale_dtype=torch.bfloat16).dequantize(F32), q.dequantize(F32))
+    bytes_ = Quantized.of({**q.tensors(), "scale": q.scale.view(torch.uint8)}, q.facts())
+    assert torch.equal(pack_weight(bytes_).dequantize(F32), q.dequantize(F32))
 
 
 def test_what_is_no_weight_is_refused() -> None:

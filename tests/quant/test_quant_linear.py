@@ -186,6 +186,101 @@ def test_bad_arguments_change_nothing(how: dict[str, Any], text: str) -> None:
     assert not any(isinstance(m, QuantLinear) for m in model.modules())
 
 
+def test_a_model_that_is_one_layer(tmp_path: Path) -> None:
+    linear, x = nn.Linear(128, 8), some(256, 128)
+    for how in ({}, {"method": "gptq", "calibration": [x]}):
+        made = quantize_model(linear, "int4", **how)  # type: ignore[arg-type]
+        assert isinstance(made, QuantLinear) and made(x).shape == (256, 8)
+    save_quantized(made, tmp_path / "m.safetensors")
+    assert torch.equal(load_quantized(nn.Linear(128, 8), tmp_path / "m.safetensors")(x), made(x))
+    with pytest.raises(ValueError, match=r"the layer \(8, 128\): group is 256"):
+        quantize_model(linear, "int4", group=256)
+    layer, weight = gptq_layer(64, 128, 4, 64)
+    found = import_checkpoint(nn.Linear(128, 64), {**layer, "bias": torch.zeros(64)}, "gptq")
+    assert isinstance(found, QuantLinear) and torch.equal(found.weight.dequantize(F32), weight)
+    with pytest.raises(ValueError, match="the layer lacks bias"):
+        import_checkpoint(nn.Linear(128, 64), layer, "gptq")
+
+
+@pytest.mark.parametrize(("format", "activations"), [("int8", "int8"), ("fp8", "fp8"), ("int8", None)])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused(format: str, activations: str | None, bad: float) -> None:
+    model = net()
+    with torch.no_grad():
+        model[2].weight[3, 5] = bad
+    with pytest.raises(ValueError, match=r"2 \(128, 64\): .*must be finite"):
+        quantize_model(model, format, group=0, activations=activations)
+    assert not any(isinstance(m, QuantLinear) for m in model.modules())
+
+
+def test_a_bias_that_is_frozen_stays_so(tmp_path: Path) -> None:
+    model = net()
+    model[0].bias.requires_grad_(False)
+    quantize_model(model, "int4", group=64)
+    save_quantized(model, tmp_path / "m.safetensors")
+    other = net(1)
+    other[0].bias.requires_grad_(False)
+    for m in (model, load_quantized(other, tmp_path / "m.safetensors")):
+        assert [m.get_parameter(n).requires_grad for n in ("0.bias", "3.1.bias")] == [False, True]
+    single = nn.Linear(128, 64)
+    single.requires_grad_(False)
+    made = import_checkpoint(single, {**gptq_layer(64, 128, 4, 64)[0], "bias": torch.zeros(64)}, "gptq")
+    assert not made.get_parameter("bias").requires_grad
+    with pytest.raises(TypeError, match="must be a tensor of a floating dtype"):
+        QuantLinear(nearest(some(8, 128)), torch.zeros(8, dtype=torch.int32))
+
+
+def test_the_bias_under_autocast() -> None:
+    layer, x = QuantLinear.of(nn.Linear(128, 8), "int4"), some(3, 128).bfloat16()
+    with pytest.raises(TypeError, match=r"bias is torch.float32"):
+        layer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    out.float().sum().backward()
+    assert out.dtype == torch.bfloat16 and layer.bias is not None and layer.bias.grad is not None and layer.bias.grad.dtype == F32
+
+
+def as_state(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).clone()
+
+
+@pytest.mark.parametrize("eight", [False, True])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"codes": lambda t: t.float()}, r"0\.codes.* torch.float32"),
+        ({"codes": lambda t: t[:1]}, r"0\.codes.*codes are \(1, "),
+        ({"scale": lambda t: t.half()}, r"0\.scale.*scale is .*torch.float16"),
+        ({"scale": lambda t: t[:1]}, r"0\.scale.*scale"),
+        ({"scale": lambda t: None}, "0.scale is a NoneType"),
+        ({"_extra_state": None, "codes": lambda t: t[:1]}, r"0\.codes"),
+        ({"bias": lambda t: t[:3]}, r"0\.bias is \(3,\) torch.float32; it must be \(64,\)"),
+        ({"bias": lambda t: t.int()}, r"0\.bias is \(64,\) torch.int32"),
+        ({"_extra_state": lambda t: {}}, "0._extra_state: it is a dict; it must be JSON"),
+        ({"_extra_state": lambda t: t.float()}, "0._extra_state: it is .*torch.float32"),
+        ({"_extra_state": lambda t: t + 127}, "0._extra_state: its bytes are no UTF-8"),
+        ({"_extra_state": lambda t: t[:9]}, "0._extra_state: .* is no JSON"),
+        ({"_extra_state": lambda t: as_state("[1]")}, "0._extra_state: .* names a list"),
+        ({"_extra_state": lambda t: as_state("{}")}, "0._extra_state: .* names nothing; it must name activations"),
+        ({"_extra_state": lambda t: as_state(bytes(t.tolist()).decode().replace("[64, 128]", "[64, 96]"))}, r"the weight is \(64, 96\) there"),
+        ({"_extra_state": lambda t: as_state(bytes(t.tolist()).decode().replace('"int8"', "[3]"))}, "activations is|does not make sense|format of a weight"),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(eight: bool, change: dict[str, Any], text: str) -> None:
+    how: dict[str, Any] = {"group": 0, "activations": "int8"} if eight else {"group": 64}
+    model, other = quantize_model(net(), "int8", **how), quantize_model(net(1), "int8", **how)
+    before = {n: t.clone() for n, t in model.state_dict().items() if n.startswith("0.")}
+    state = other.state_dict()
+    for key, new in change.items():
+        old = state.pop(f"0.{key}")
+        if new is not None:
+            state[f"0.{key}"] = new(old)
+    with pytest.raises(ValueError, match=text):
+        model.load_state_dict(state)
+    after = model.state_dict()
+    assert all(torch.equal(after[n], t) for n, t in before.items()) and {n for n in after if n.startswith("0.")} == set(before)
+
+
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -315,6 +410,17 @@ def test_checkpoints_of_another_layout_are_refused(change: dict[str, Tensor | No
     given = {**state, **{f"0.{k}": v for k, v in layer.items() if v is not None}}
     with pytest.raises(ValueError, match=text):
         import_checkpoint(model, given, "gptq")
+
+
+def test_a_checkpoint_that_lacks_something_changes_nothing() -> None:
+    state = {k: v for k, v in net().half().state_dict().items() if k != "0.weight"}
+    whole = {**state, **{f"0.{k}": v for k, v in gptq_layer(64, 128, 4, 64)[0].items()}}
+    for name, new, text in (("0.bias", None, "0 lacks bias"), ("2.weight", None, "differ in 2.weight"), ("2.weight", torch.ones(3), r"2.weight is \(3,\)"),
+                            ("0.bias", torch.zeros(3), r"0: QuantLinear: bias is \(3,\)")):  # fmt: skip
+        model = net().half()
+        with pytest.raises(ValueError, match=text):
+            import_checkpoint(model, {k: v for k, v in {**whole, name: new}.items() if v is not None}, "gptq")
+        assert not any(isinstance(m, QuantLinear) for m in model.modules())
 
 
 def test_other_checkpoints_are_refused() -> None:
