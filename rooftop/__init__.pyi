@@ -320,6 +320,9 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None=None, *, implementa
         dtype: float32, float16 or bfloat16; None: the dtype of the tensor that was quantised.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `q`.
 
+    A value is rounded to `dtype` once: one that rounds past the largest finite number of `dtype` (65504 for float16) becomes infinite, also where the tensor
+    that was quantised was finite, since a code times its rounded scale may lie above the value that it stands for.
+
     Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape requires."""
 
 def exchange_ranks(x: Tensor, kind: str, *, wire: str='int8', group_size: int=128, hadamard: bool=False, stochastic: bool=False, seed: int=0, implementation: str | None=None) -> Tensor:
@@ -408,7 +411,7 @@ def hadamard(x: Tensor, size: int=128, *, implementation: str | None=None) -> Te
 
     Raises TypeError for other dtypes, ValueError for another size or a last dimension that is not a multiple of it."""
 
-def hadamard_quantize(x: Tensor, size: int=128, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+def hadamard_quantize(x: Tensor, size: int=128, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
     """`rooftop.quantize(rooftop.hadamard(x, size), format)` in one pass; the rotated values are not rounded to 16 bits in between.
     `rooftop.hadamard(q.dequantize(), size)` approximates `x`.
 
@@ -599,7 +602,7 @@ def prune_24(w: Tensor, algorithm: str='optimal', *, implementation: str | None=
 
     Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""
 
-def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
+def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` approximates `x`.
 
     Args:
@@ -608,25 +611,26 @@ def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str |
             mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
         granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last dimension), "group"
             (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups (mx, nv), else "row".
-        group: 1 or more; 16 to 256 are usual. For mx and nv formats, the group of the format.
+        group: 1 or more; 16 to 256 are usual; more than the dimension has: the whole dimension. For mx and nv formats, the group of the format.
         symmetric: False, for integer formats only: with zero points.
         rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then rounds to
             nearest; the step of a float format is the gap that contains the element, so that the codes are the stochastic ones).
         scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
-        over: nvfp4: the tensor's scale, float32, one element, above zero. None: max|x| / (448 * 6).
+        over: nvfp4: the tensor's scale, finite and above zero: a number, or a float32 tensor of one element on the device of `x`. None: max|x| / (448 * 6).
         seed: of the random bits; its low 32 bits and an element's row-major index decide them, the same on every device.
         subtract: with "dither": `dequantize` subtracts the noise.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither affects the scale. A
-    group of zeros has the smallest possible scale.
+    group of zeros has the smallest possible scale. A scale that would round past the largest finite number of its type (65504 for f16, 448 for e4m3) is held at
+    that number, and the elements beyond its reach saturate. What `dequantize` gives for the largest elements may become infinite; it says when.
 
     Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through gradient.
 
     Raises TypeError for other dtypes, ValueError for an unknown format, granularity, rounding or scale type, or a combination that is not supported,
     IndexError for a `dim` out of range."""
 
-def quantize_both(x: Tensor, format: str | quant.Format='e4m3', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> tuple[quant.Quantized, quant.Quantized]:
+def quantize_both(x: Tensor, format: str | quant.Format='e4m3', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> tuple[quant.Quantized, quant.Quantized]:
     """`rooftop.quantize(x, ...)` and `rooftop.quantize(x.T, ...)` in one read of `x`.
 
     Args:
@@ -693,7 +697,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | None=None, format: str | quant.Format='int8', *, residual: Tensor | None=None, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized | tuple[quant.Quantized, Tensor]:
+def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | None=None, format: str | quant.Format='int8', *, residual: Tensor | None=None, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized | tuple[quant.Quantized, Tensor]:
     """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in between.
 
     Args:
@@ -868,7 +872,7 @@ def softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tenso
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
 
-def softmax_quantize(x: Tensor, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+def softmax_quantize(x: Tensor, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
     """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in between.
 
     Args:
@@ -988,7 +992,7 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
     input that a named implementation cannot take."""
 
-def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
     """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass; y is not rounded to 16 bits in between.
 
     Args:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core.spec import Meta, Problem, collapse
-from rooftop.quant.formats import ELEMENTS
+from rooftop.quant.codes import readable
+from rooftop.quant.formats import ELEMENTS, LARGEST, Format
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCALE_META = {"f32": "f32", "f16": "f16", "bf16": "bf16", "e8m0": "u8", "e4m3": "u8"}
 
@@ -17,6 +22,29 @@ def groups(extent: int, of: int) -> int:
 
 def scale_shape(shape: tuple[int, ...], rows: int, columns: int) -> tuple[int, int, int]:
     return shape[0], groups(shape[1], rows), groups(shape[2], columns)
+
+
+def tensor_scale(op: str, over: Any, f: Format, x: Tensor) -> Tensor | None:
+    """The tensor's scale of nvfp4 as it was given, a number made a tensor. Raises TypeError for anything else, ValueError for another format, dtype, size or
+    device, and for a value that is not finite and above zero, as far as that is known without waiting for a GPU."""
+    import torch
+
+    if over is None:
+        return None
+    if isinstance(over, bool) or not isinstance(over, (int, float, torch.Tensor)):
+        raise TypeError(f"{op}: over is {over!r}, a {type(over).__name__}; it must be a number or a tensor of one float32 element")
+    if f.kind != "nv":
+        raise ValueError(f"{op}: over is for nvfp4; {f.name} has no scale of the whole tensor")
+    accepted = "it must be finite and above 0 in float32"
+    if not isinstance(over, torch.Tensor):
+        if not 2.0**-149 <= over <= LARGEST["f32"]:
+            raise ValueError(f"{op}: over is {over}; {accepted}")
+        return torch.full((1,), float(over), dtype=torch.float32, device=x.device)
+    if over.dtype != torch.float32 or over.numel() != 1 or over.device != x.device:
+        raise ValueError(f"{op}: over is {over.dtype} {tuple(over.shape)} on {over.device}; it must be one float32 element on {x.device}")
+    if readable(over) and not 0 < (value := float(over.detach())) <= LARGEST["f32"]:
+        raise ValueError(f"{op}: over is {value}; {accepted}")
+    return over.detach()
 
 
 def canonical(p: Problem, plain: str) -> Problem | None:

@@ -14,7 +14,7 @@ from rooftop.core.contract import Judged
 from rooftop.core.spec import Case, Input, Meta, Problem, case
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
-from rooftop.ops._quantized import SCALE_META, groups
+from rooftop.ops._quantized import SCALE_META, groups, tensor_scale
 from rooftop.quant.formats import ELEMENTS, FORMATS, SCALES, Format, decode, effective, encode, format_of, load_scale, scale_of, unpack
 
 if TYPE_CHECKING:
@@ -28,11 +28,9 @@ ROWS = 1024  # judged at once
 
 
 def how(
-    name: str, x: Tensor, format: str | quant.Format, group: int | None, rounding: str, scale_dtype: str | None, over: Tensor | None, seed: int
-) -> tuple[Format, str, int]:
-    """The format, the type of its scales, and the elements of a row that share one; 0: all of them. Raises as `rooftop.quantize` does."""
-    import torch
-
+    name: str, x: Tensor, format: str | quant.Format, group: int | None, rounding: str, scale_dtype: str | None, over: Tensor | float | None, seed: int
+) -> tuple[Format, str, int, Tensor | None]:
+    """The format, the type of its scales, the elements of a row that share one (0: all of them), and `over` as a tensor. Raises as `rooftop.quantize` does."""
     f = format_of(format)
     if rounding not in ("nearest", "stochastic", "zero"):
         raise ValueError(f"{name}: rounding is {rounding!r}; accepted are nearest, stochastic, zero")
@@ -49,11 +47,7 @@ def how(
         raise ValueError(f"{name}: group is {group}; accepted are None (a row), 16, 32, 64, 128, 256")
     if f.kind == "nv" and over is None:
         raise ValueError(f"{name}: nvfp4 takes the scale of the tensor as `over`: what is quantised is known in this one pass only")
-    if over is None:
-        return f, kind, columns
-    if f.kind != "nv" or not isinstance(over, torch.Tensor) or over.dtype != torch.float32 or over.numel() != 1 or over.device != x.device:
-        raise ValueError(f"{name}: over is for nvfp4, one float32 element on {x.device}")
-    return f, kind, columns
+    return f, kind, columns, tensor_scale(name, over, f, x)
 
 
 def packaged(codes: Tensor, scale: Tensor, over: Tensor | None, f: Format, kind: str, shape: tuple[int, ...], dtype: Any, columns: int) -> quant.Quantized:

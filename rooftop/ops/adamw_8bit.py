@@ -69,6 +69,8 @@ def adamw_8bit(
             raise TypeError(f"{name}: {what} is a {type(t).__name__}; it must be a tensor")
         if t.dtype not in (torch.float32, torch.float16, torch.bfloat16) or t.dtype != param.dtype:
             raise TypeError(f"{name}: {what} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16, alike for param ({param.dtype}) and grad")
+        if t.layout != torch.strided:
+            raise ValueError(f"{name}: {what} is {t.layout}; it must be dense (torch.strided)")
         if t.shape != param.shape or t.device != param.device:
             raise ValueError(f"{name}: {what} is {tuple(t.shape)} on {t.device}; param is {tuple(param.shape)} on {param.device}")
     if not param.is_contiguous():
@@ -82,8 +84,12 @@ def adamw_8bit(
                 f"on {param.device}"
             )
         q.verify()
+    if first is second or any(_same(a, b) for a, b in ((first.codes, second.codes), (first.scale, second.scale))):
+        raise ValueError(f"{name}: first and second are one state; each is written into, so they must be two")
     number(name, "step", step, "a whole number from 1 on", whole=True)
     number(name, "seed", seed, "a whole number", whole=True)
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise ValueError(f"{name}: betas is {betas!r}; it must be two numbers of at least 0 and below 1")
     numbers = (("lr", lr, None), ("betas[0]", betas[0], 1.0), ("betas[1]", betas[1], 1.0), ("eps", eps, None), ("weight_decay", weight_decay, None))
     for what, value, most in numbers:
         number(name, what, value, "a finite number", finite=True)
@@ -98,6 +104,15 @@ def adamw_8bit(
         rounding, lr / (1 - betas[0] ** step), (1 - betas[1] ** step) ** -0.5, 1 - lr * weight_decay, float(betas[0]), float(betas[1]), float(eps),
         _random.signed(seed), implementation=implementation,
     )  # fmt: skip
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether both lie at one place, as far as that is known."""
+    import torch
+
+    if a is b or torch.compiler.is_compiling() or type(a) is not torch.Tensor or type(b) is not torch.Tensor or a.device.type == "meta":
+        return a is b
+    return a.numel() > 0 and a.data_ptr() == b.data_ptr()
 
 
 def reference(

@@ -32,6 +32,9 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implemen
         dtype: float32, float16 or bfloat16; None: the dtype of the tensor that was quantised.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `q`.
 
+    A value is rounded to `dtype` once: one that rounds past the largest finite number of `dtype` (65504 for float16) becomes infinite, also where the tensor
+    that was quantised was finite, since a code times its rounded scale may lie above the value that it stands for.
+
     Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape requires."""
     import torch
 

@@ -34,7 +34,7 @@ def hadamard_quantize(
     group: int | None = None,
     rounding: str = "nearest",
     scale_dtype: str | None = None,
-    over: Tensor | None = None,
+    over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized:
@@ -55,11 +55,12 @@ def hadamard_quantize(
     Raises ValueError for another size or a last dimension that is not a multiple of it, otherwise as `rooftop.quantize`."""
     rows.validate("hadamard_quantize", "x", x)
     check_size("hadamard_quantize", x, size)
-    f, kind, columns = rows.how("hadamard_quantize", x, format, group, rounding, scale_dtype, over, seed)
+    f, kind, columns, scaled = rows.how("hadamard_quantize", x, format, group, rounding, scale_dtype, over, seed)
     codes, scale = OP(
-        rows.flat(x), None if over is None else over.reshape(1), size, columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
+        rows.flat(x), None if scaled is None else scaled.reshape(1), size, columns, f.element, kind, rounding, _random.signed(seed),
+        implementation=implementation,
     )
-    return rows.packaged(codes, scale, over, f, kind, tuple(x.shape), x.dtype, columns)
+    return rows.packaged(codes, scale, scaled, f, kind, tuple(x.shape), x.dtype, columns)
 
 
 def reference(x: Tensor, over: Tensor | None, size: int, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ Sources: Jacob et al. 2018 (arXiv 1712.05877); OCP Microscaling Formats 1.0; Gup
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
-from rooftop.ops._quantized import SCALE_META, scale_shape
+from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
 from rooftop.ops._quantized import canonical as _canonical
 from rooftop.ops._quantized_peers import torchao
 from rooftop.quant.formats import ELEMENTS, FORMATS, ROUNDINGS, SCALES, Format, divided, effective, encode, format_of, load_scale, pack, scale_of, store_scale
@@ -47,7 +47,7 @@ def quantize(
     symmetric: bool = True,
     rounding: str = "nearest",
     scale_dtype: str | None = None,
-    over: Tensor | None = None,
+    over: Tensor | float | None = None,
     seed: int = 0,
     subtract: bool = False,
     implementation: str | None = None,
@@ -60,18 +60,19 @@ def quantize(
             mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
         granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last dimension), "group"
             (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups (mx, nv), else "row".
-        group: 1 or more; 16 to 256 are usual. For mx and nv formats, the group of the format.
+        group: 1 or more; 16 to 256 are usual; more than the dimension has: the whole dimension. For mx and nv formats, the group of the format.
         symmetric: False, for integer formats only: with zero points.
         rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then rounds to
             nearest; the step of a float format is the gap that contains the element, so that the codes are the stochastic ones).
         scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
-        over: nvfp4: the tensor's scale, float32, one element, above zero. None: max|x| / (448 * 6).
+        over: nvfp4: the tensor's scale, finite and above zero: a number, or a float32 tensor of one element on the device of `x`. None: max|x| / (448 * 6).
         seed: of the random bits; its low 32 bits and an element's row-major index decide them, the same on every device.
         subtract: with "dither": `dequantize` subtracts the noise.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither affects the scale. A
-    group of zeros has the smallest possible scale.
+    group of zeros has the smallest possible scale. A scale that would round past the largest finite number of its type (65504 for f16, 448 for e4m3) is held at
+    that number, and the elements beyond its reach saturate. What `dequantize` gives for the largest elements may become infinite; it says when.
 
     Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through gradient.
 
@@ -91,16 +92,12 @@ def quantize(
         raise ValueError(f"quantize: {f.name} has groups of {f.group}; granularity is {granularity!r}, it must be 'group' or None")
     if f.group and kind != f.scale:
         raise ValueError(f"quantize: {f.name} has scales of {f.scale}, not {kind}")
-    (a, r), rows, columns, shared = _geometry(x, granularity or ("group" if f.group else "row"), f.group or group, dim, block)
+    (a, r), rows, columns, shared = _geometry(x, granularity or ("group" if f.group else "row"), f.group or group, dim, block, bool(f.group))
     shape = tuple(x.shape)
     seen = x.detach().reshape(prod(shape[:a]), prod(shape[a:r]), prod(shape[r:]))
-    if f.kind == "nv" and over is None:
-        over = _over(seen)
-    elif over is not None and (f.kind != "nv" or over.dtype != torch.float32 or over.numel() != 1 or over.device != x.device):
-        given = f"{f.name} was given {over.dtype} {tuple(over.shape)} on {over.device}"
-        raise ValueError(f"quantize: over is for nvfp4, one float32 element on {x.device}; {given}")
+    scaled = _over(seen) if f.kind == "nv" and over is None else tensor_scale("quantize", over, f, x)
     codes, scale, zero = OP(
-        seen, None if over is None else over.reshape(1), rows, columns, f.element, kind, symmetric, rounding, _random.signed(seed),
+        seen, None if scaled is None else scaled.reshape(1), rows, columns, f.element, kind, symmetric, rounding, _random.signed(seed),
         implementation=implementation,
     )  # fmt: skip
     codes = codes.reshape(*(shape if f.bits == 8 else (*shape[:r], f.bytes(prod(shape[r:])))))
@@ -109,7 +106,7 @@ def quantize(
     return Quantized(
         codes, scale.view(torch_dtype(kind)) if kind in ("e8m0", "e4m3") else scale,
         None if symmetric else (zero.view(torch.int8) if f.signed else zero).reshape(shared),
-        over, f.name, shape, str(x.dtype).removeprefix("torch."), rows, columns, (a, r), kind, seed if subtract else None,
+        scaled, f.name, shape, str(x.dtype).removeprefix("torch."), rows, columns, (a, r), kind, seed if subtract else None,
     )  # fmt: skip
 
 
@@ -137,8 +134,11 @@ def _validate(x: Tensor, f: Format, symmetric: bool, rounding: str, subtract: bo
         raise ValueError(f"quantize: subtract=True takes off a dither; rounding is {rounding!r}")
 
 
-def _geometry(x: Tensor, granularity: str, group: int, dim: int, block: tuple[int, int]) -> tuple[tuple[int, int], int, int, tuple[int, ...]]:
-    """Where the dimensions divide into [A, R, C], the rows and columns that share a scale, and the shape of the scales."""
+def _geometry(
+    x: Tensor, granularity: str, group: int, dim: int, block: tuple[int, int], fixed: bool
+) -> tuple[tuple[int, int], int, int, tuple[int, ...]]:
+    """Where the dimensions divide into [A, R, C], the rows and columns that share a scale, and the shape of the scales. A group or block
+    larger than the dimension is the dimension, unless it is `fixed` by the format."""
     shape, rank = tuple(x.shape), x.dim()
     tall, wide = prod(shape[:-1]), shape[-1]
     if granularity not in GRANULARITIES:
@@ -150,11 +150,14 @@ def _geometry(x: Tensor, granularity: str, group: int, dim: int, block: tuple[in
     if granularity == "column":
         return (0, rank - 1), max(tall, 1), 1, shape[-1:] if tall else (0,)
     if granularity == "block":
+        if not isinstance(block, Sequence) or isinstance(block, str):
+            raise TypeError(f"quantize: block is {block!r}, a {type(block).__name__}; it must be two whole numbers of at least 1")
         for n in block:
             number("quantize", "block", n, "two whole numbers of at least 1", whole=True)
         if rank < 2 or len(block) != 2 or min(block) < 1:
             raise ValueError(f"quantize: a block is two numbers of at least 1, of two dimensions or more; it is {block}, x has {rank} dimensions")
-        return (rank - 2, rank - 1), block[0], block[1], (*shape[:-2], -(-shape[-2] // block[0]), -(-wide // block[1]))
+        down, across = min(block[0], max(shape[-2], 1)), min(block[1], max(wide, 1))
+        return (rank - 2, rank - 1), down, across, (*shape[:-2], -(-shape[-2] // down), -(-wide // across))
     number("quantize", "group", group, "a whole number of at least 1", whole=True)
     number("quantize", "dim", dim, "a whole number", whole=True)
     if group < 1:
@@ -162,6 +165,7 @@ def _geometry(x: Tensor, granularity: str, group: int, dim: int, block: tuple[in
     if not -rank <= dim < rank:
         raise IndexError(f"quantize: dim is {dim}; x has {rank} dimensions, so it must be {-rank} to {rank - 1}")
     d = dim % rank
+    group = group if fixed else min(group, max(shape[d], 1))
     shared = (*shape[:d], -(-shape[d] // group), *shape[d + 1 :])
     return ((0, rank - 1), 1, group, shared) if d == rank - 1 else ((d, d + 1), group, 1, shared)
 

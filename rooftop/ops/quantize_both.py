@@ -30,7 +30,7 @@ def quantize_both(
     group: int | None = None,
     rounding: str = "nearest",
     scale_dtype: str | None = None,
-    over: Tensor | None = None,
+    over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
 ) -> tuple[quant.Quantized, quant.Quantized]:
@@ -51,16 +51,16 @@ def quantize_both(
     if x.dim() != 2:
         raise ValueError(f"quantize_both: x has {x.dim()} dimensions; it must have two")
     group = 128 if group is None and not format_of(format).group else group
-    f, kind, columns = rows.how("quantize_both", x, format, group, rounding, scale_dtype, over, seed)
+    f, kind, columns, scaled = rows.how("quantize_both", x, format, group, rounding, scale_dtype, over, seed)
     if columns not in (16, 32, 64, 128):
         raise ValueError(f"quantize_both: group is {group}; accepted are 16, 32, 64, 128")
     found = OP(
-        x.detach(), None if over is None else over.reshape(1), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
+        x.detach(), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
     )
     r, c = x.shape
     return (
-        rows.packaged(found[0], found[1], over, f, kind, (r, c), x.dtype, columns),
-        rows.packaged(found[2], found[3], over, f, kind, (c, r), x.dtype, columns),
+        rows.packaged(found[0], found[1], scaled, f, kind, (r, c), x.dtype, columns),
+        rows.packaged(found[2], found[3], scaled, f, kind, (c, r), x.dtype, columns),
     )
 
 

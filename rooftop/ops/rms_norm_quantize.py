@@ -34,7 +34,7 @@ def rms_norm_quantize(
     group: int | None = None,
     rounding: str = "nearest",
     scale_dtype: str | None = None,
-    over: Tensor | None = None,
+    over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized | tuple[quant.Quantized, Tensor]:
@@ -59,7 +59,7 @@ def rms_norm_quantize(
     import torch
 
     rows.validate("rms_norm_quantize", "input", input)
-    f, kind, columns = rows.how("rms_norm_quantize", input, format, group, rounding, scale_dtype, over, seed)
+    f, kind, columns, scaled = rows.how("rms_norm_quantize", input, format, group, rounding, scale_dtype, over, seed)
     chosen = 2.0**-23 if eps is None else eps
     number("rms_norm_quantize", "eps", chosen, "a number of at least 0")
     if not chosen >= 0:
@@ -75,9 +75,9 @@ def rms_norm_quantize(
             raise ValueError(f"rms_norm_quantize: {name} is {tuple(t.shape)} on {t.device}; it must be {tuple(shape)} on {input.device}")
     codes, scale, s = OP(
         rows.flat(input), None if residual is None else rows.flat(residual), None if weight is None else weight.detach(),
-        None if over is None else over.reshape(1), float(chosen), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation,
+        None if scaled is None else scaled.reshape(1), float(chosen), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation,
     )  # fmt: skip
-    q = rows.packaged(codes, scale, over, f, kind, tuple(input.shape), input.dtype, columns)
+    q = rows.packaged(codes, scale, scaled, f, kind, tuple(input.shape), input.dtype, columns)
     return q if residual is None else (q, s.reshape(input.shape))
 
 

@@ -29,7 +29,7 @@ def softmax_quantize(
     group: int | None = None,
     rounding: str = "nearest",
     scale_dtype: str | None = None,
-    over: Tensor | None = None,
+    over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized:
@@ -49,11 +49,11 @@ def softmax_quantize(
 
     Raises the errors of `rooftop.quantize`."""
     rows.validate("softmax_quantize", "x", x)
-    f, kind, columns = rows.how("softmax_quantize", x, format, group, rounding, scale_dtype, over, seed)
+    f, kind, columns, scaled = rows.how("softmax_quantize", x, format, group, rounding, scale_dtype, over, seed)
     codes, scale = OP(
-        rows.flat(x), None if over is None else over.reshape(1), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
+        rows.flat(x), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
     )
-    return rows.packaged(codes, scale, over, f, kind, tuple(x.shape), x.dtype, columns)
+    return rows.packaged(codes, scale, scaled, f, kind, tuple(x.shape), x.dtype, columns)
 
 
 def reference(x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:

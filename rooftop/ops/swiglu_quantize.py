@@ -32,7 +32,7 @@ def swiglu_quantize(
     group: int | None = None,
     rounding: str = "nearest",
     scale_dtype: str | None = None,
-    over: Tensor | None = None,
+    over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
 ) -> quant.Quantized:
@@ -53,14 +53,14 @@ def swiglu_quantize(
     validate_gated("swiglu_quantize", a, b)
     if a.dim() == 0:
         raise ValueError("swiglu_quantize: a has no dimensions; it must have at least one")
-    f, kind, columns = rows.how("swiglu_quantize", a, format, group, rounding, scale_dtype, over, seed)
+    f, kind, columns, scaled = rows.how("swiglu_quantize", a, format, group, rounding, scale_dtype, over, seed)
     gate, value = halves(a, b)
     shape = tuple(gate.shape)
     codes, scale = OP(
-        rows.flat(gate), rows.flat(value), None if over is None else over.reshape(1), columns, f.element, kind, rounding, _random.signed(seed),
+        rows.flat(gate), rows.flat(value), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, _random.signed(seed),
         implementation=implementation,
     )  # fmt: skip
-    return rows.packaged(codes, scale, over, f, kind, shape, a.dtype, columns)
+    return rows.packaged(codes, scale, scaled, f, kind, shape, a.dtype, columns)
 
 
 def reference(a: Tensor, b: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:

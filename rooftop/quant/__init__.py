@@ -6,7 +6,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rooftop.quant.formats import ALIASES, FORMATS, ROUNDINGS, SCALES, Format, decode, encode, format_of, pack, unpack
+from rooftop.quant.codes import decode, encode, pack, unpack
+from rooftop.quant.formats import ALIASES, FORMATS, ROUNDINGS, SCALES, Format, format_of
 
 if TYPE_CHECKING:
     from rooftop.quant.calibrate import gptq, hqq, nearest

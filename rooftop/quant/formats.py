@@ -136,8 +136,11 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 
 
 def format_of(name: str | Format) -> Format:
-    """A format by its name or alias. Raises ValueError that lists what there is."""
+    """A format by its name or alias. Raises ValueError that lists what there is, also for a `Format` that is none of them."""
     if isinstance(name, Format):
+        if FORMATS.get(name.name) != name:
+            known = f"{name.name} is a known name with other facts" if name.name in FORMATS else f"its name is {name.name!r}"
+            raise ValueError(f"format is a Format that is not in rooftop.quant.FORMATS: {known}; accepted are {', '.join(FORMATS)}")
         return name
     found = FORMATS.get(ALIASES.get(name, name)) if isinstance(name, str) else None
     if found is None:

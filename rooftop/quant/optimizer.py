@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 import torch
@@ -45,11 +46,26 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
         rounding: str = "stochastic",
         seed: int = 0,
     ) -> None:
-        if lr < 0 or eps < 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
-            raise ValueError(f"AdamW8bit: lr {lr}, eps {eps} and weight_decay {weight_decay} must be at least 0, betas {betas} at least 0 and below 1")
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise ValueError(f"AdamW8bit: betas is {betas!r}; it must be two numbers of at least 0 and below 1")
+        for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay), ("betas[0]", betas[0]), ("betas[1]", betas[1])):
+            if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
+                raise TypeError(f"AdamW8bit: {name} is {value!r}, a {type(value).__name__}; it must be a number")
+            if not 0 <= value < (1 if name.startswith("betas") else inf):
+                raise ValueError(f"AdamW8bit: {name} is {value}; it must be finite, at least 0{' and below 1' if name.startswith('betas') else ''}")
         if rounding not in ("stochastic", "nearest"):
             raise ValueError(f"AdamW8bit: rounding is {rounding!r}; accepted are stochastic, nearest")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "rounding": rounding, "seed": seed})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As of every optimizer of torch. Raises ValueError for the state of another optimizer, such as `torch.optim.AdamW`."""
+        for group in state_dict["param_groups"]:
+            if missing := self.defaults.keys() - group.keys():
+                raise ValueError(f"AdamW8bit: param_groups lack {', '.join(sorted(missing))}; the state must be that of an AdamW8bit")
+        for state in state_dict["state"].values():
+            if set(state) != {"step", "first", "second"} or not all(isinstance(state[n], Quantized) for n in ("first", "second")):
+                raise ValueError(f"AdamW8bit: a state holds {', '.join(map(str, state))}; it must hold step, first and second of an AdamW8bit")
+        super().load_state_dict(state_dict)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

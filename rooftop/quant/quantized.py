@@ -15,14 +15,17 @@ from rooftop.quant.formats import SCALES, Format, format_of
 
 FACTS = ("format", "shape", "dtype", "rows", "columns", "split", "scale_dtype", "seed")
 TENSORS = ("codes", "scale", "zero", "over")
+CODE_DTYPES = {"int8": "int8", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}  # the others: uint8
 SCALE_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "e8m0": "float8_e8m0fnu", "e4m3": "float8_e4m3fn"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quantized:
     """A tensor in codes.
 
         value = (decode(code) - zero) * scale, and scale * over where `over` is there
+
+    Two are equal where they are the same object; `torch.equal` compares their tensors.
 
     It is a pytree node (its tensors are the leaves), goes through `torch.compile` and `torch.save`; `tensors()` and `facts()` are what safetensors take.
 
@@ -86,10 +89,16 @@ class Quantized:
         """The inverse of `tensors()` and `facts()`. Raises ValueError where they do not fit each other."""
         if "rooftop.quantized" not in facts:
             raise ValueError(f"facts hold {', '.join(facts) or 'nothing'}; they must hold 'rooftop.quantized'")
-        given = json.loads(facts["rooftop.quantized"])
-        if set(given) != set(FACTS):
-            raise ValueError(f"facts name {', '.join(sorted(given))}; they must name {', '.join(FACTS)}")
-        given["shape"], given["split"] = tuple(given["shape"]), tuple(given["split"])
+        try:
+            given = json.loads(facts["rooftop.quantized"])
+        except (TypeError, ValueError) as e:
+            raise ValueError(f"facts['rooftop.quantized'] is {facts['rooftop.quantized']!r}; it must be JSON, as facts() gives it") from e
+        if not isinstance(given, dict) or set(given) != set(FACTS):
+            raise ValueError(f"facts name {', '.join(sorted(given)) if isinstance(given, dict) else repr(given)}; they must name {', '.join(FACTS)}")
+        for name in ("shape", "split"):
+            if not isinstance(given[name], list):
+                raise ValueError(f"{name} is {given[name]!r}; it must be a list of whole numbers")
+            given[name] = tuple(given[name])
         if missing := {"codes", "scale"} - set(tensors):
             raise ValueError(f"tensors lack {', '.join(sorted(missing))}; there are {', '.join(tensors)}")
         made = cls(**{n: tensors.get(n) for n in TENSORS}, **given)  # type: ignore[arg-type]
@@ -104,6 +113,7 @@ class Quantized:
 
     def verify(self) -> None:
         """Raises ValueError where codes, scales or zero points do not have the sizes, dtypes and device that the shape and the format ask for."""
+        self._verify_facts()
         f, rank = self.kind, len(self.shape)
         a, r = self.split
         if not 0 <= a <= r <= rank or min((*self.shape, 0)) < 0 or min(self.rows, self.columns) < 1:
@@ -111,6 +121,8 @@ class Quantized:
             raise ValueError(f"{given}: a split lies in order within the dimensions, rows and columns are at least 1")
         if self.scale_dtype not in SCALES or (f.group and self.scale_dtype != f.scale):
             raise ValueError(f"scale_dtype is {self.scale_dtype!r}; accepted for {f.name} are {f.scale if f.group else ', '.join(SCALES)}")
+        if f.group and sorted((self.rows, self.columns)) != [1, f.group]:
+            raise ValueError(f"rows are {self.rows} and columns {self.columns}; {f.name} has groups of {f.group}")
         if self.dtype not in ("float32", "float16", "bfloat16"):
             raise ValueError(f"dtype is {self.dtype!r}; accepted are float32, float16, bfloat16")
         outer, tall, wide = self.geometry
@@ -119,9 +131,18 @@ class Quantized:
             raise ValueError(
                 f"codes are {tuple(self.codes.shape)} {self.codes.dtype}; {f.name} of {self.shape} takes {outer * tall} rows of {f.bytes(wide)} bytes"
             )
+        wanted = self.shape if f.bits == 8 else (*self.shape[:r], f.bytes(wide))
+        if tuple(self.codes.shape) != tuple(wanted) or self.codes.dtype not in (torch.uint8, getattr(torch, CODE_DTYPES.get(f.element, "uint8"))):
+            kept = CODE_DTYPES.get(f.element, "uint8")
+            raise ValueError(f"codes are {tuple(self.codes.shape)} {self.codes.dtype}; {f.name} of {self.shape} takes {tuple(wanted)} torch.{kept}")
+        down = self.shape[a:r] if self.rows == 1 else (-(-tall // self.rows),)
+        across = self.shape[r:] if self.columns == 1 else (-(-wide // self.columns),)
+        shared = tuple(n for n in (*self.shape[:a], *down, *across) if n != 1)
         for name, t in (("scale", self.scale), ("zero", self.zero)):
             if t is not None and t.numel() != groups:
                 raise ValueError(f"{name} has {t.numel()} elements; {self.shape} by {self.rows} x {self.columns} takes {groups}")
+            if t is not None and groups and tuple(n for n in t.shape if n != 1) != shared:
+                raise ValueError(f"{name} has shape {tuple(t.shape)}; {self.shape} by {self.rows} x {self.columns} takes {shared}, ones left out")
         bytes_, scale = (torch.int8, torch.uint8), getattr(torch, SCALE_DTYPES.get(self.scale_dtype, ""), None)
         if self.scale.dtype != scale and not (self.scale_dtype in ("e8m0", "e4m3") and self.scale.dtype == torch.uint8):
             raise ValueError(f"scale is {self.scale.dtype}; {self.scale_dtype} is kept as {scale}")
@@ -134,6 +155,26 @@ class Quantized:
         if len({t.device for t in self._leaves() if t is not None}) > 1:
             places = ", ".join(str(t.device) for t in self._leaves() if t is not None)
             raise ValueError(f"codes, scale, zero and over are on {places}; they must be on one device")
+
+    def _verify_facts(self) -> None:
+        """Raises ValueError for facts and tensors of another kind than the class says."""
+        whole = (int, torch.SymInt)
+        for name in ("shape", "split"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(n, whole) and not isinstance(n, bool) for n in value):
+                raise ValueError(f"{name} is {value!r}; it must be a tuple of whole numbers")
+        if len(self.split) != 2:
+            raise ValueError(f"split is {self.split}; it must be two whole numbers")
+        for name in ("rows", "columns", "seed"):
+            value = getattr(self, name)
+            if (not isinstance(value, whole) or isinstance(value, bool)) and not (name == "seed" and value is None):
+                raise ValueError(f"{name} is {value!r}; it must be a whole number{' or None' if name == 'seed' else ''}")
+        for name in ("format", "dtype", "scale_dtype"):
+            if not isinstance(value := getattr(self, name), str):
+                raise ValueError(f"{name} is {value!r}; it must be a name")
+        for name, t in zip(TENSORS, self._leaves(), strict=True):
+            if not isinstance(t, torch.Tensor) and not (t is None and name in ("zero", "over")):
+                raise ValueError(f"{name} is a {type(t).__name__}; it must be a tensor{' or None' if name in ('zero', 'over') else ''}")
 
     def _leaves(self) -> list[Tensor | None]:
         return [self.codes, self.scale, self.zero, self.over]
