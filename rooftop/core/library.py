@@ -145,6 +145,7 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
     assert grad is not None
     names = tuple(op.kinds)
 
+    hidden = set(grad.non_differentiable) & set(grad.saves)  # gradients that the forward made: how they depend on the inputs is not recorded
     takes_none = [p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values()]
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -161,6 +162,8 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
         ctx.set_materialize_grads(False)
 
     def backward(ctx: Any, *d_outputs: Any) -> Any:
+        if hidden and torch.is_grad_enabled():  # as under create_graph=True
+            _once(op.name)(ctx)
         function = op.bwd if op.bwd is not None else grad.backward
         through = [(d, f) for n, d, f in zip(op.output_names, d_outputs, ctx.facts, strict=True) if n not in grad.non_differentiable]
         d_given = [

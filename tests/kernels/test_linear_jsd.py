@@ -57,6 +57,15 @@ def test_a_frozen_student_has_no_gradient_and_no_token_no_loss() -> None:
     assert rooftop.linear_jsd(**t, mask=torch.zeros(6, dtype=torch.bool), reduction="sum") == 0
 
 
+def test_a_second_derivative_is_refused() -> None:
+    """Its gradient is made in the forward: what it depends on is not recorded, and a gradient of zeros would be silently wrong."""
+    t = given()
+    loss = rooftop.linear_jsd(**t)
+    with pytest.raises(NotImplementedError, match="linear_jsd can be differentiated once"):
+        torch.autograd.grad(loss, t["x"], create_graph=True)
+    assert torch.autograd.grad(rooftop.linear_jsd(**t), t["x"])[0].abs().max() > 0
+
+
 def test_opcheck() -> None:
     t = given()
     rooftop.linear_jsd(**t)
