@@ -113,7 +113,8 @@ def run(
     read = sensors.read(torch.cuda.current_device())
     timer = Timer(CudaBackend(), sensors=lambda: sensors.read(torch.cuda.current_device()).to_json() if hasattr(read, "to_json") else {"absent": str(read)})
     summary = Summary()
-    present = store.latest(store.read(folder), "bench") if folder.is_dir() else {}
+    kept = {where: store.read(where) for where in (folder, settings.load().results) if where.is_dir()}
+    present = store.latest(kept.get(folder, []), "bench")
     stale: list[Field] = []
     fresh: list[Field] = []
     for f in todo:
@@ -122,7 +123,7 @@ def run(
     programs = compile_first(stale, device)
     say(f"compiled {programs} programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh records")
     copies = streams.Streams(torch.cuda.current_device()) if stale else None
-    known = [r for where in {folder, settings.load().results} if where.is_dir() for r in store.read(where)]
+    known = [r for records in kept.values() for r in records]
     ceilings = roofline.Ceilings.from_records(known, device.name)
     proofs = store.proven(known, device.name)
     if ceilings.stale:
