@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("mean", "sum", "none")
 MEMORY = ("fast", "small")
+PIECE = 2**29  # logits that the reference holds at a time
 UNITS = {"f64": "fma64", "f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
 
@@ -184,21 +185,46 @@ def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: Options, memory: str, narrow: bool) -> tuple[Tensor, ...]:
     import torch
 
-    z = _linear_loss.logits(x, weight, bias, o.softcap, narrow)
-    state = _linear_loss.state_of(z, target, o)
+    parts = _pieces(x, weight)
+    state = torch.cat([_linear_loss.state_of(_linear_loss.logits(x[p], weight, bias, o.softcap, narrow), target[p], o) for p in parts])
     found = _linear_loss.losses(state, target, o)
     divisor = _linear_loss.divisor_of(target, o, state)
     loss = found if o.reduction == "none" else found.sum() / divisor
     if memory != "fast" or o.reduction == "none":
         return loss, state, divisor, None, None, None
     with torch.no_grad():
-        units = _products(_linear_loss.slopes(z, target, state, (1 / divisor).expand(target.shape), o), x, weight)
+        units = _products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow)
     return loss, state, divisor, *units
 
 
-def _products(d: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    d = d.to(x.dtype)
-    return d @ weight, d.t() @ x, d.sum(0)
+def _pieces(x: Tensor, weight: Tensor) -> list[slice]:
+    """The tokens, as many at a time as have at most PIECE logits."""
+    step = max(1, PIECE // weight.shape[0])
+    return [slice(i, i + step) for i in range(0, max(1, x.shape[0]), step)]
+
+
+def _products(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32."""
+    import torch
+
+    def slopes(p: slice) -> Tensor:
+        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow)
+        return _linear_loss.slopes(z, target[p], state[p], share[p], o).to(x.dtype)
+
+    parts = _pieces(x, weight)
+    if len(parts) == 1:
+        d = slopes(parts[0])
+        return d @ weight, d.t() @ x, d.sum(0)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    dx, dweight, dbias = torch.empty_like(x), weight.new_zeros(weight.shape, dtype=wide), weight.new_zeros(weight.shape[:1], dtype=wide)
+    for p in parts:
+        d = slopes(p)
+        dx[p] = d @ weight
+        dweight.addmm_(d.t().to(wide), x[p].to(wide))
+        dbias += d.sum(0, dtype=wide)
+    return dx, dweight.to(x.dtype), dbias.to(x.dtype)
 
 
 def backward(
@@ -240,8 +266,7 @@ def _gradients(
     units = (unit_x, unit_weight, unit_bias)
     found: Sequence[Any] = units
     if any(u is None for u in units[: 2 if bias is None else 3]):
-        z = _linear_loss.logits(x, weight, bias, o.softcap, narrow)
-        found = _products(_linear_loss.slopes(z, target, state, (dloss / divisor).expand(target.shape), o), x, weight)
+        found = _products(x, weight, bias, target, state, (dloss / divisor).expand(target.shape), o, narrow)
     return tuple(f if u is None else (u.float() if narrow else u) * dloss for u, f in zip(units, found, strict=True))
 
 
