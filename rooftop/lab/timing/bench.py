@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernels to hold them against
 SLOW = 25.0  # times the fastest: what is slower than that runs in a field of its own, with the fastest beside it
-LONGEST_S = 0.6  # one call that takes longer is not timed at that case
+LONGEST_S = 1.2  # one call that takes longer is not timed at that case
 MEMORY = 0.75  # of the free device memory that input sets may take
 DUTIES = ("auto", "normal", "burst", "sustained")
 
