@@ -83,7 +83,7 @@ def test_less_than_one_run_or_block(given: dict[str, int]) -> None:
 def test_sizes_that_an_op_cannot_take_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     ladder = registry.ladder("softmax_cuda")
     case = next(c for c in registry.op("softmax").cases if c.inputs["dim"] == 1 and c.name in ladder.cases and c.dtype in ladder.dtypes)
-    assert command(monkeypatch, "simt", "softmax_cuda/07", "--case", case.id, "--shape", "x=3") == 1
+    assert command(monkeypatch, "simt", "softmax_cuda/08", "--case", case.id, "--shape", "x=3") == 1
     assert "softmax cannot take x 3, dim=1: an option names a dimension that no input has" in flat(capsys.readouterr().err)
     assert command(monkeypatch, "simt", "sgemm_cuda/02", "--shape", "a=3x4,b=5x6") == 1
     assert "matmul cannot take a 3x4, b 5x6" in flat(capsys.readouterr().err)

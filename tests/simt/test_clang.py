@@ -241,7 +241,7 @@ def rows(r: int, c: int) -> Case:
     ("name", "case"),
     [
         ("sgemm_cuda/05", product(128, 128, 32)), ("sgemm_cuda/08", product(129, 128, 32)), ("softmax_cuda/03", rows(8, 1000)),
-        ("softmax_cuda/06", rows(4, 4096)), ("softmax_cuda/07", rows(4, 8192)),
+        ("softmax_cuda/06", rows(4, 4096)), ("softmax_cuda/07", rows(4, 4096)), ("softmax_cuda/08", rows(4, 8192)),
     ],
 )  # fmt: skip
 def test_rungs_are_counted_as_by_gcc(name: str, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,10 @@ needs_records = pytest.mark.skipif(not RECORDED, reason="no counters are recorde
 
 
 RUNGS = [(s, c) for s, c in RECORDED if "patterns/" not in s and s != "sgemm_cuda/12_tuned"]  # which has another number, and another kernel, by now
-UNCOUNTED = {f"sgemm_cuda/{n}" for n in ("12_larger_tile", "13_register_sets", "14_serpentine", "15_grouped_tiles", "16_tuned")}  # wait for a profile on a GPU
+UNCOUNTED = {  # wait for a profile on a GPU
+    "softmax_cuda/07_async_copies",
+    *(f"sgemm_cuda/{n}" for n in ("12_larger_tile", "13_register_sets", "14_serpentine", "15_grouped_tiles", "16_tuned")),
+}
 
 
 @needs_records

@@ -160,7 +160,7 @@ def test_where_the_machine_code_has_an_access_is_told(monkeypatch: pytest.Monkey
     [
         ("copies<4, 1, 528, 4>", 4),  # the a of sgemm_cuda/11: 8 lanes a line of global memory, turned, rows of 132 floats: no bank twice
         ("copies<4, 1, 512, 4>", 11),  # the same with rows of 128: 8 lanes of a line in one bank, the four lines a wavefront apart (patterns/async_copies.cu)
-        ("copies<16, 8, 16, 128>", 4),  # 16 bytes, rows of shared memory as those of global memory: softmax_cuda/07 in f32
+        ("copies<16, 8, 16, 128>", 4),  # 16 bytes, rows of shared memory as those of global memory: softmax_cuda/08 in f32
         ("copies<16, 4, 16, 128>", 8),  # behind 64 bytes of static shared memory each line lies across two rows: in bf16
     ],
 )

@@ -132,7 +132,7 @@ def compared() -> list[Comparison]:
     return list(traffic.compared(store.read(RESULTS)))
 
 
-FAST = ["tests/simt/transpose/padded.cu", "softmax_cuda/07_cluster"]
+FAST = ["tests/simt/transpose/padded.cu", "softmax_cuda/08_cluster"]
 
 
 @needs_compiler

@@ -81,11 +81,11 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
 @app.command(rich_help_panel=LOOK)
 def new(
     kind: Annotated[str, typer.Argument(help="op, kernel or rung")],
-    name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/08_my_idea")],
+    name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/09_my_idea")],
 ) -> None:
     """Write a correct skeleton: an op, a kernel or a rung.
 
-    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new rung softmax_cuda/08_my_idea[/bold]"""
+    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new rung softmax_cuda/09_my_idea[/bold]"""
     from rooftop.lab import scaffold
 
     typer.echo(f"wrote {scaffold.write(kind, name)}")

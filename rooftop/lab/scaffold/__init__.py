@@ -24,7 +24,7 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
     `kernel add__mine__triton`: a second kernel of `add`, a copy of the first Triton kernel of the op with a docstring
     of its own; in another backend a copy of the op's first kernel there. Where there is none: in CUDA C++ and Triton a kernel of the op's own names that
     writes zeros, in torch a call of the reference.
-    `rung softmax_cuda/08_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
+    `rung softmax_cuda/09_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
     Where the package is installed, not a clone, a kernel is written into the current folder, as a file of one's own.
 
@@ -149,7 +149,7 @@ def _rung(name: str, house: House) -> tuple[Path, str]:
     ladder = registry.ladder(ladder_name, house)
     match = registry._RUNG.match(stem)
     if not match or match["backend"]:
-        raise ValueError(f"{name!r} must read <ladder>/NN_slug, as softmax_cuda/08_my_idea")
+        raise ValueError(f"{name!r} must read <ladder>/NN_slug, as softmax_cuda/09_my_idea")
     path = ladder.path / f"{stem}.cu"
     for rung in ladder.rungs:
         if rung.number == int(match["number"]) and rung.path != path:
