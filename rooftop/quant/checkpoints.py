@@ -33,6 +33,7 @@ def save_quantized(model: nn.Module, path: str | Path) -> None:
 
     Raises TypeError for a state that is no tensor or of a dtype that the file format does not have, ValueError for a tensor on the meta device; no file is
     written then."""
+    _check_model("save_quantized", model)
     facts = {n: m.described() for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, QuantLinear)}
     state = model.state_dict()
     for name, t in state.items():
@@ -49,19 +50,25 @@ def _key(name: str, key: str) -> str:
 
 
 def _as(present: nn.Module, layer: QuantLinear) -> QuantLinear:
-    """In training or not, its bias frozen or not, with the hooks of the layer whose place it takes."""
+    """In training or not, its bias frozen or not and of that dtype, with the hooks of the layer whose place it takes."""
     if isinstance(present.bias, Tensor) and layer.bias is not None:
-        layer.bias.requires_grad_(present.bias.requires_grad)
+        layer.bias = nn.Parameter(layer.bias.detach().to(present.bias.dtype), requires_grad=present.bias.requires_grad)
     take_over(layer, present)
     return layer
 
 
+def _check_model(what: str, model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{what}: model is a {type(model).__name__}; it must be a torch.nn.Module")
+
+
 def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> nn.Module:
     """Load a file of `save_quantized` into a model (with ordinary linear layers, as its class creates it), in place. Returns the model; if it is
-    itself a linear layer, the `QuantLinear` that takes its place. Layers that are one in the model, or have one weight there, are so again; parameters of the
-    model on the meta device are created on `device`.
+    itself a linear layer, the `QuantLinear` that takes its place. Layers that are one in the model, or have one weight there, are so again. As in
+    `load_state_dict`, tensors take the dtypes of the model (codes and scales keep theirs); those on the meta device are created on `device`.
 
     Raises ValueError if the file is truncated, not such a file, or of another model, and names the layer or the tensor; the model is then unchanged."""
+    _check_model("load_quantized", model)
     tensors, metadata = load_file(path, device)
     if KEY not in metadata:
         raise ValueError(f"{path}: its metadata has {', '.join(metadata) or 'nothing'}; a file of save_quantized has {KEY!r}")
@@ -227,6 +234,7 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
     model is unchanged then. A tied parameter may be there under one of its names."""
     if layout not in ("gptq", "awq"):
         raise ValueError(f"layout is {layout!r}; accepted are 'gptq' and 'awq'")
+    _check_model("import_checkpoint", model)
     modules, left = dict(model.named_modules(remove_duplicate=False)), dict(tensors)
     made: dict[int, QuantLinear] = {}
     weights: dict[int, PackedWeight] = {}  # by the tensor that is their weight in the model

@@ -100,10 +100,10 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
     def in_features(self) -> int:
         return int(self.facts["shape"][1])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         from rooftop.ops.quantized_matmul import quantized_matmul
 
-        bias = self.bias
+        x, bias = input, self.bias
         if bias is not None and isinstance(x, Tensor) and x.dtype != bias.dtype and x.dtype.is_floating_point and x.device.type != "meta":
             bias = bias.to(x.dtype) if torch.is_autocast_enabled(x.device.type) else bias
         return quantized_matmul(x, self.weight, bias, activations=self.activations)
@@ -338,8 +338,9 @@ def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Itera
     seen = 0
 
     def watch(key: int) -> Callable[..., None]:
-        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
-            x = given[0].detach().reshape(-1, given[0].shape[-1]).float()
+        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            x = (given[0] if given else named["input"]).detach()
+            x = x.reshape(-1, x.shape[-1]).float()
             sums[key] = sums[key] + x.t() @ x if key in sums else x.t() @ x
 
         return hook
@@ -360,7 +361,7 @@ def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Itera
 
 @contextmanager
 def _hooked(hooks: Sequence[tuple[nn.Module, Callable[..., None]]]) -> Iterator[None]:
-    handles = [m.register_forward_pre_hook(h) for m, h in hooks]
+    handles = [m.register_forward_pre_hook(h, with_kwargs=True) for m, h in hooks]
     try:
         yield
     finally:

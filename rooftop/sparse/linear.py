@@ -54,7 +54,12 @@ class SparseLinear(nn.Module):  # type: ignore[misc]
 
         return rooftop.prune_24(self.weight, self.algorithm)[0]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input
+        if not isinstance(x, Tensor):
+            raise TypeError(f"SparseLinear: the input is a {type(x).__name__}; it must be a tensor")
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise ValueError(f"SparseLinear: the input is {tuple(x.shape)}; it must be [..., {self.in_features}]")
         rows = x.reshape(-1, self.in_features)
         kept = self.weight if self.weight is not None else self.values
         if (self.weight is not None or self.facts[0] == "2:4") and kept.dtype in (torch.float32, torch.float64):
@@ -124,6 +129,8 @@ def sparsify_model(
     elif block is not None:
         raise ValueError(f"sparsify_model: block is {block!r} with layout 'auto', which chooses it; it goes with 'bsr'")
     skipped = {skip} if isinstance(skip, str) else set(skip)
+    if not all(isinstance(n, str) for n in skipped):
+        raise TypeError(f"sparsify_model: skip is {skip!r}; it must be a name or several, as text")
     made: dict[int, nn.Module] = {}
     shared: dict[int, SparseLinear | None] = {}  # by the weight
     with torch.inference_mode(False), torch.no_grad():

@@ -119,6 +119,8 @@ def test_layers_that_compute_something_else_stay(convert: Convert, layer: Callab
 def test_a_sparse_model_of_something_else() -> None:
     with pytest.raises(TypeError, match="model is a str"):
         sparsify_model("model")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"skip is \[0\]"):
+        sparsify_model(nn.Linear(64, 64), skip=[0])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="algorithm is 'best'"):
         sparsify_model(nn.Linear(64, 64), train24=True, algorithm="best")
     with pytest.raises(ValueError, match="block is 32 with layout 'auto'"):
@@ -157,6 +159,30 @@ def test_conversion_in_inference_mode(convert: Convert) -> None:
     x = some(3, 64).requires_grad_()
     model(x).sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("convert", BOTH)
+def test_a_layer_is_called_as_before(convert: Convert) -> None:
+    layer, x = convert(nn.Linear(64, 64)), some(3, 64)
+    assert torch.equal(layer(input=x), layer(x))
+    for bad in (some(3, 128), some(3, 32), torch.tensor(1.0)):
+        with pytest.raises(ValueError, match=r"it must be \[\.\.\., 64\]"):
+            layer(bad)
+    with pytest.raises(TypeError, match="is a str; it must be a tensor"):
+        layer("x")
+
+
+def test_gptq_of_a_layer_called_by_keyword() -> None:
+    class Named(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(input=x)
+
+    model = quantize_model(Named(), "int4", group=64, method="gptq", calibration=[some(200, 64)])
+    assert replaced(model) == {"fc"} and model(some(3, 64)).shape == (3, 64)
 
 
 # -- several names ------------------------------------------------------------------------------------------------------
@@ -334,6 +360,16 @@ def test_a_file_into_a_model_on_the_meta_device(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="table is on the meta device"):
         load_quantized(other, path)
     assert not replaced(other) and all(p.device.type == "meta" for p in other.parameters())
+
+
+def test_dtypes_are_those_of_the_model(tmp_path: Path) -> None:
+    model, path, x = quantize_model(net().bfloat16(), "int4", group=64), tmp_path / "m.safetensors", some(3, 64)
+    save_quantized(model, path)
+    for dtype in (torch.float32, torch.bfloat16):
+        found = load_quantized(net(1).to(dtype), path).eval()
+        assert found(x.to(dtype)).dtype == dtype and all(p.dtype == dtype for p in found.parameters())
+    found = import_checkpoint(nn.Sequential(nn.Linear(64, 64)), {f"0.{k}": t.half() if k == "bias" else t for k, t in gptq(64, 64).items()}, "gptq")
+    assert found(x).dtype == torch.float32
 
 
 def test_what_no_file_holds_is_refused(tmp_path: Path) -> None:
