@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.quant.linear import QuantLinear, replace
+from rooftop.quant.linear import QuantLinear
 from rooftop.quant.packed import PackedWeight, pack_codes
+from rooftop.quant.replacing import replaced, take_over
 from rooftop.quant.safetensors_file import load_file, save_file
 
 KEY = "rooftop.quantised_layers"
@@ -28,9 +29,19 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def save_quantized(model: nn.Module, path: str | Path) -> None:
-    """The state of a model with `QuantLinear` layers as a safetensors file. Tensors that are shared are written once for each name."""
-    facts = {n: m.described() for n, m in model.named_modules() if isinstance(m, QuantLinear)}
-    save_file({n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}, path, {KEY: json.dumps(facts)})
+    """The state of a model with `QuantLinear` layers as a safetensors file. Tensors that are shared are written once for each name.
+
+    Raises TypeError for a state that is no tensor or of a dtype that the file format does not have, ValueError for a tensor on the meta device; no file is
+    written then."""
+    _check_model("save_quantized", model)
+    facts = {n: m.described() for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, QuantLinear)}
+    state = model.state_dict()
+    for name, t in state.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"save_quantized: {name} is a {type(t).__name__}; a safetensors file holds tensors alone")
+        if t.device.type == "meta":
+            raise ValueError(f"save_quantized: {name} is on the meta device and has no values")
+    save_file(state, path, {KEY: json.dumps(facts)})
 
 
 def _key(name: str, key: str) -> str:
@@ -39,24 +50,37 @@ def _key(name: str, key: str) -> str:
 
 
 def _as(present: nn.Module, layer: QuantLinear) -> QuantLinear:
-    """In training or not, its bias frozen or not, as the layer whose place it takes."""
+    """In training or not, its bias frozen or not and of that dtype, with the hooks of the layer whose place it takes."""
     if isinstance(present.bias, Tensor) and layer.bias is not None:
-        layer.bias.requires_grad_(present.bias.requires_grad)
-    return layer.train(present.training)
+        layer.bias = nn.Parameter(layer.bias.detach().to(present.bias.dtype), requires_grad=present.bias.requires_grad)
+    take_over(layer, present)
+    return layer
+
+
+def _check_model(what: str, model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{what}: model is a {type(model).__name__}; it must be a torch.nn.Module")
 
 
 def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> nn.Module:
     """Load a file of `save_quantized` into a model (with ordinary linear layers, as its class creates it), in place. Returns the model; if it is
-    itself a linear layer, the `QuantLinear` that takes its place.
+    itself a linear layer, the `QuantLinear` that takes its place. Layers that are one in the model, or have one weight there, are so again. As in
+    `load_state_dict`, tensors take the dtypes of the model (codes and scales keep theirs); those on the meta device are created on `device`.
 
-    Raises ValueError if the file is truncated, not such a file, or of another model, and names the layer or the tensor; the model is then unchanged except for
-    layers that were already replaced."""
+    Raises ValueError if the file is truncated, not such a file, or of another model, and names the layer or the tensor; the model is then unchanged."""
+    _check_model("load_quantized", model)
     tensors, metadata = load_file(path, device)
     if KEY not in metadata:
         raise ValueError(f"{path}: its metadata has {', '.join(metadata) or 'nothing'}; a file of save_quantized has {KEY!r}")
-    made: dict[int, nn.Module] = {}
-    modules = dict(model.named_modules())
-    for name, facts in json.loads(metadata[KEY]).items():
+    made: dict[int, QuantLinear] = {}
+    first: dict[int, str] = {}  # the name of each of them
+    weights: dict[int, list[QuantLinear]] = {}  # by the tensor that is their weight in the model
+    modules = dict(model.named_modules(remove_duplicate=False))
+    try:
+        described = json.loads(metadata[KEY]).items()
+    except (ValueError, AttributeError):
+        raise ValueError(f"{path}: its metadata {KEY!r} is {metadata[KEY][:80]!r}; it must be JSON, a description for each layer") from None
+    for name, facts in described:
         present = modules.get(name)
         if not isinstance(present, (nn.Linear, QuantLinear)):
             raise ValueError(f"{path}: layer {name} is quantised there; the model has {'none of that name' if present is None else type(present).__name__}")
@@ -67,15 +91,57 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
             raise ValueError(f"{path}: {name}: {error}") from None
         if not {_key(name, "codes"), _key(name, "scale")} <= set(tensors):
             raise ValueError(f"{path}: {name} lacks its codes or scales")
+        if (bias is None) != (present.bias is None):
+            there, here = ("no bias", "one") if bias is None else ("a bias", "none")
+            raise ValueError(f"{path}: {_key(name, 'bias')}: the layer has {there} in the file, and {here} in the model")
         if (layer.out_features, layer.in_features) != (present.out_features, present.in_features):
             raise ValueError(f"{path}: {name} is {(layer.out_features, layer.in_features)} there, the model's is {(present.out_features, present.in_features)}")
-        made[id(present)] = _as(present, layer)
-    model = replace(model, made)
+        if id(present) in made:
+            if not all(_same(tensors, _key(first[id(present)], key), _key(name, key)) for key in ("codes", "scale", "zero", "bias", "_extra_state")):
+                raise ValueError(f"{path}: {first[id(present)]} and {name} differ there; they are one layer in the model")
+            continue
+        made[id(present)], first[id(present)] = _as(present, layer), name
+        weights.setdefault(id(present.codes if isinstance(present, QuantLinear) else present.weight), []).append(layer)
     try:
-        model.load_state_dict(tensors, strict=True)
+        with replaced(model, made) as result:
+            _created(result, tensors, device)
+            result.load_state_dict(tensors, strict=True)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
-    return model
+    for together in weights.values():
+        one = together[0]
+        for other in together[1:]:
+            if other.facts == one.facts and all(_equal(one._buffers[n], other._buffers[n]) for n in ("codes", "scale", "zero")):
+                other._buffers.update({n: one._buffers[n] for n in ("codes", "scale", "zero")})
+    return result
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    return (a is None) == (b is None) and (a is None or b is None or (a.dtype == b.dtype and torch.equal(_bytes(a), _bytes(b))))
+
+
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().contiguous().view(torch.uint8)
+
+
+def _same(tensors: Mapping[str, Tensor], a: str, b: str) -> bool:
+    return _equal(tensors.get(a), tensors.get(b))
+
+
+def _created(model: nn.Module, tensors: Mapping[str, Tensor], device: Any) -> None:
+    """Parameters and buffers on the meta device get memory, to load into. Raises ValueError for one that the file does not have."""
+    made: dict[int, Any] = {}
+    for place, module in model.named_modules(remove_duplicate=False):
+        for held in (module._parameters, module._buffers):
+            for name, t in held.items():
+                if t is None or t.device.type != "meta":
+                    continue
+                if _key(place, name) not in tensors and id(t) not in made:
+                    raise ValueError(f"{_key(place, name)} is on the meta device, and the file has no values for it")
+                if id(t) not in made:
+                    empty = torch.empty_like(t, device=device)
+                    made[id(t)] = nn.Parameter(empty, requires_grad=t.requires_grad) if isinstance(t, nn.Parameter) else empty
+                held[name] = made[id(t)]
 
 
 def _words(t: Tensor, what: str, bits: int) -> Tensor:
@@ -164,11 +230,15 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
     """Replace the linear layers for which `tensors` (a state dict) has a GPTQ or AWQ form, in place; the other tensors are loaded as ordinary state.
 
     layout: "gptq" or "awq". Returns the model; if it is itself a linear layer, the `QuantLinear` that takes its place. Raises ValueError if no layer has that
-    layout, a shape differs, a tensor is missing (the bias of a layer that has one, too), or names are left over; no layer has been replaced then."""
+    layout, a shape differs, a tensor is missing (the bias of a layer that has one, too), or names are left over; TypeError for a tensor of another dtype. The
+    model is unchanged then. A tied parameter may be there under one of its names."""
     if layout not in ("gptq", "awq"):
         raise ValueError(f"layout is {layout!r}; accepted are 'gptq' and 'awq'")
-    modules, left = dict(model.named_modules()), dict(tensors)
-    made: dict[int, nn.Module] = {}
+    _check_model("import_checkpoint", model)
+    modules, left = dict(model.named_modules(remove_duplicate=False)), dict(tensors)
+    made: dict[int, QuantLinear] = {}
+    weights: dict[int, PackedWeight] = {}  # by the tensor that is their weight in the model
+    first: dict[int, str] = {}  # the name of each of them
     for name in [n.removesuffix("qweight").removesuffix(".") for n in tensors if n == "qweight" or n.endswith(".qweight")]:
         present = modules.get(name)
         said = name or "the layer"
@@ -182,10 +252,16 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
                 packed = from_gptq(part["qweight"], part["qzeros"], part["scales"], part.get("g_idx"), bits=bits, version=version)
             else:
                 packed = from_awq(part["qweight"], part["qzeros"], part["scales"])
-        except ValueError as error:
-            raise ValueError(f"{said}: {error}") from None
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{said}: {error}") from None
         if packed.shape != (present.out_features, present.in_features):
             raise ValueError(f"{said} is {packed.shape} by the {layout} layout; the model's is {(present.out_features, present.in_features)}")
+        shared = weights.setdefault(id(present.weight), packed)
+        if _alike(shared, packed):
+            packed = shared
+        elif id(present) in made:
+            raise ValueError(f"{first[id(present)]} and {said} differ in the checkpoint; they are one layer in the model")
+        first.setdefault(id(present), said)
         try:
             made[id(present)] = _as(present, QuantLinear(packed, part.get("bias")))
         except (TypeError, ValueError) as error:
@@ -195,11 +271,20 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
     own = model.state_dict()
     quantised = {_key(n, "") for n, m in modules.items() if id(m) in made or isinstance(m, QuantLinear)}
     wanted = {n for n in own if not any(n.startswith(q) for q in quantised)}
+    kept = {n: id(p) for n, p in model.named_parameters(remove_duplicate=False)}
+    present_too = {kept[n] for n in left if n in kept}
+    wanted -= {n for n in wanted - set(left) if kept.get(n) in present_too}  # a tied parameter under another name
     if wrong := wanted ^ set(left):
         raise ValueError(f"checkpoint and model differ in {', '.join(sorted(wrong)[:6])}")
     for name in sorted(wanted):
+        if isinstance(own[name], Tensor) and not isinstance(left[name], Tensor):
+            raise ValueError(f"{name} is a {type(left[name]).__name__} in the checkpoint; the model's is a tensor")
         if isinstance(own[name], Tensor) and tuple(left[name].shape) != tuple(own[name].shape):
             raise ValueError(f"{name} is {tuple(left[name].shape)} in the checkpoint; the model's is {tuple(own[name].shape)}")
-    model = replace(model, made)
-    model.load_state_dict(left, strict=False)
-    return model
+    with replaced(model, made) as result:
+        result.load_state_dict(left, strict=False)
+    return result
+
+
+def _alike(a: PackedWeight, b: PackedWeight) -> bool:
+    return a is b or (a.facts() == b.facts() and all(_equal(x, y) for x, y in zip(a._leaves(), b._leaves(), strict=True)))

@@ -16,6 +16,7 @@ from rooftop.quant.formats import ALIASES
 from rooftop.quant.packed import FACTS, FP8, PackedWeight
 from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
 from rooftop.quant.quantized import Quantized
+from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
 
 EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight whose product is one of 8-bit codes
 
@@ -53,6 +54,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         """The layer in codes. `format`, `group`, `zero_points` and `method` as `quantize_model`'s; `hessian` for "gptq"."""
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"QuantLinear.of: given a {type(linear).__name__}; it must be a torch.nn.Linear")
+        check_weight(linear)
         weight = linear.weight.detach()
         if activations is not None and activations not in EIGHT:
             raise ValueError(f"activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
@@ -98,10 +100,10 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
     def in_features(self) -> int:
         return int(self.facts["shape"][1])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         from rooftop.ops.quantized_matmul import quantized_matmul
 
-        bias = self.bias
+        x, bias = input, self.bias
         if bias is not None and isinstance(x, Tensor) and x.dtype != bias.dtype and x.dtype.is_floating_point and x.device.type != "meta":
             bias = bias.to(x.dtype) if torch.is_autocast_enabled(x.device.type) else bias
         return quantized_matmul(x, self.weight, bias, activations=self.activations)
@@ -246,9 +248,13 @@ def _patterns(which: str, given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def layers(model: nn.Module, include: str | Sequence[str] = "*", exclude: str | Sequence[str] = ()) -> dict[str, nn.Linear]:
-    """The `torch.nn.Linear` layers (and no subclasses of it) whose names match one of `include` and none of `exclude`, as a shell matches."""
+    """The `torch.nn.Linear` layers that can be replaced, by their first name: those with a name that matches one of `include`, and none that matches one of
+    `exclude`, as a shell matches. A layer may have several names."""
     wanted, not_wanted = _patterns("include", include), _patterns("exclude", exclude)
-    return {n: m for n, m in model.named_modules() if type(m) is nn.Linear and _matches(n, wanted) and not _matches(n, not_wanted)}
+    return {
+        n: m for n, (m, names) in linears(model).items()
+        if not obstacle(m) and any(_matches(a, wanted) for a in names) and not any(_matches(a, not_wanted) for a in names)
+    }  # fmt: skip
 
 
 def quantize_model(
@@ -266,7 +272,8 @@ def quantize_model(
     """Replace linear layers of `model` by `QuantLinear`, in place: ``rooftop.quantize_model(model, "int4")``.
 
     Args:
-        model: any module. Layers are found by name; one that is used in several places is replaced in each.
+        model: any module. Layers are found by name; one that is used in several places is replaced in each, under all its names: it is left alone if one of
+            them is excluded. Layers with a common weight have common codes (with "gptq", for the inputs of all of them) until they are moved to a device.
         format: int8, int4, int2, fp8 (e4m3), e5m2, fp6 (e2m3), e3m2, fp4 (e2m1), mxfp8, mxfp6, mxfp4.
         group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32.
         zero_points: for integer formats.
@@ -276,57 +283,69 @@ def quantize_model(
             one of 8-bit codes.
         include, exclude: shell-style name patterns: "model.layers.*.mlp.*".
 
-    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises ValueError if no
-    layer matches, if a layer's K is not divisible by the group or its weight is not finite (the error names the layer; nothing has been replaced), or if
-    arguments are not supported together."""
+    Left alone are subclasses of `torch.nn.Linear`, which compute something else or whose weight others read (`out_proj` of `nn.MultiheadAttention`, a
+    parametrized layer), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`), and those whose `forward` was replaced. The layers of
+    `nn.TransformerEncoderLayer` are replaced; torch's fast path, which reads their weights, is then not taken. Forward and backward hooks of a layer go to
+    the one that takes its place, and so does the parameter of its bias.
+
+    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises TypeError if a layer is not float32,
+    float16 or bfloat16; ValueError if no layer matches, if a layer's K is not divisible by the group or its weight is not finite or on the meta device, or if
+    arguments are not supported together. The error names the layer; nothing has been replaced."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
     found = layers(model, include, exclude)
     if not found:
-        names = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+        names = [f"{n or 'the layer'} ({why})" if (why := obstacle(m)) else n or "the layer" for n, (m, _) in linears(model).items()]
         raise ValueError(f"quantize_model: no linear layer matches include={include!r}, exclude={exclude!r}; there are {', '.join(names[:8]) or 'none'}")
     if (calibration is not None) != (method == "gptq"):
         raise ValueError(f"quantize_model: calibration goes with method='gptq'; given method={method!r} {'with' if calibration is not None else 'without'} it")
     for name, layer in found.items():  # before anything is replaced
-        try:
+        with _named(name, layer):
+            check_weight(layer)
             calibrate.Scheme.of(format, group, zero_points or method == "hqq", layer.in_features)
-        except ValueError as error:
-            raise ValueError(f"quantize_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
     hessians = hessians_of(model, found, calibration) if calibration is not None else {}
-    made: dict[str, QuantLinear] = {}
-    for name, layer in found.items():
-        try:
-            made[name] = QuantLinear.of(
-                layer, format, group=group, zero_points=zero_points, method=method, hessian=hessians.get(name), activations=activations
-            )  # fmt: skip
-        except ValueError as error:
-            raise ValueError(f"quantize_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
-        made[name].train(layer.training)
-    return replace(model, {id(found[n]): q for n, q in made.items()})
+    made: dict[int, QuantLinear] = {}
+    shared: dict[int, PackedWeight | Quantized] = {}  # by the weight
+    with torch.inference_mode(False), torch.no_grad():
+        for name, layer in found.items():
+            with _named(name, layer):
+                weight = shared.get(id(layer.weight))
+                if weight is not None:
+                    quantised = QuantLinear(weight, activations=activations)
+                else:
+                    how: dict[str, Any] = {"group": group, "zero_points": zero_points, "method": method, "activations": activations}
+                    quantised = QuantLinear.of(layer, format, hessian=hessians.get(id(layer.weight)), **how)
+                    shared[id(layer.weight)] = quantised.weight
+            if layer.bias is not None and not layer.bias.is_inference():
+                quantised.bias = layer.bias
+            take_over(quantised, layer)
+            made[id(layer)] = quantised
+    return replace(model, made)
 
 
-def replace(model: nn.Module, by: Mapping[int, nn.Module]) -> nn.Module:
-    """Every place of a module whose id is a key gets the module of that key. Returns the model, or what takes the place of all of it."""
-    for parent in list(model.modules()):
-        for child, module in list(parent.named_children()):
-            if id(module) in by:
-                setattr(parent, child, by[id(module)])
-    return by.get(id(model), model)
+@contextmanager
+def _named(name: str, layer: nn.Linear) -> Iterator[None]:
+    """Errors with the layer's name."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"quantize_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
 
 
-def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Iterable[Any]) -> dict[str, Tensor]:
-    """Σ xᵀ x of the inputs of each layer over the batches, in float32."""
-    sums: dict[str, Tensor] = {}
+def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Iterable[Any]) -> dict[int, Tensor]:
+    """Σ xᵀ x of the inputs of each weight over the batches, in float32, by the id of the weight: layers may share it."""
+    sums: dict[int, Tensor] = {}
     seen = 0
 
-    def watch(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, given: tuple[Any, ...]) -> None:
-            x = given[0].detach().reshape(-1, given[0].shape[-1]).float()
-            sums[name] = sums[name] + x.t() @ x if name in sums else x.t() @ x
+    def watch(key: int) -> Callable[..., None]:
+        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            x = (given[0] if given else named["input"]).detach()
+            x = x.reshape(-1, x.shape[-1]).float()
+            sums[key] = sums[key] + x.t() @ x if key in sums else x.t() @ x
 
         return hook
 
-    with _hooked([(layer, watch(name)) for name, layer in found.items()]), torch.no_grad():
+    with _hooked([(layer, watch(id(layer.weight))) for layer in found.values()]), torch.no_grad():
         for batch in batches:
             seen += 1
             if isinstance(batch, Mapping):
@@ -335,14 +354,14 @@ def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Itera
                 model(*batch)
             else:
                 model(batch)
-    if missing := [n for n in found if n not in sums]:
+    if missing := [n or "the layer" for n, layer in found.items() if id(layer.weight) not in sums]:
         raise ValueError(f"quantize_model: {seen} calibration batches, and {', '.join(missing[:4])} saw no input")
     return sums
 
 
 @contextmanager
 def _hooked(hooks: Sequence[tuple[nn.Module, Callable[..., None]]]) -> Iterator[None]:
-    handles = [m.register_forward_pre_hook(h) for m, h in hooks]
+    handles = [m.register_forward_pre_hook(h, with_kwargs=True) for m, h in hooks]
     try:
         yield
     finally:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rooftop.ops.prune_24 import ALGORITHMS
+from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
 from rooftop.sparse import two_four
 from rooftop.sparse.indices import block_of
 from rooftop.sparse.products import matmul
@@ -52,8 +54,16 @@ class SparseLinear(nn.Module):  # type: ignore[misc]
 
         return rooftop.prune_24(self.weight, self.algorithm)[0]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input
+        if not isinstance(x, Tensor):
+            raise TypeError(f"SparseLinear: the input is a {type(x).__name__}; it must be a tensor")
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise ValueError(f"SparseLinear: the input is {tuple(x.shape)}; it must be [..., {self.in_features}]")
         rows = x.reshape(-1, self.in_features)
+        kept = self.weight if self.weight is not None else self.values
+        if (self.weight is not None or self.facts[0] == "2:4") and kept.dtype in (torch.float32, torch.float64):
+            raise TypeError(f"SparseLinear: a 2:4 weight is {kept.dtype}; accepted are torch.float16 and torch.bfloat16: cast the model, as with model.half()")
         if self.weight is None:
             out = matmul(rows, self.sparse.t(), bias=self.bias)
         else:
@@ -100,29 +110,52 @@ def sparsify_model(
     train24: keep dense weights, pruned by `algorithm` at every forward. Only with layout "2:4".
     skip: the name or names of layers that are not replaced; `least`: layers with fewer inputs or outputs are not replaced.
 
-    The linear layers of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`, which read their weights themselves, stay dense. A frozen bias stays frozen,
-    and a layer in evaluation stays so.
+    The linear layers of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`, which read their weights themselves, stay dense. So do subclasses of
+    `nn.Linear` (a parametrized layer is one), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`) and those whose `forward` was
+    replaced. A layer that is used in several places is replaced in each, or in none if one of its names is to be skipped. Layers with a common weight have a
+    common sparse one (with train24 the parameter itself) until they are moved to a device. The parameter of the bias, whether a layer trains, and its forward
+    and backward hooks stay as they are. The product of 2:4 takes float16 and bfloat16: cast a model of float32 before or after.
 
-    Returns the model. Raises ValueError for an unknown layout and for blocks with another than "bsr"."""
+    Returns the model. Raises TypeError if a layer is not float32, float16 or bfloat16; ValueError for an unknown layout or algorithm, for blocks with another
+    than "bsr", and for a weight on the meta device. The error names the layer; nothing has been replaced."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"sparsify_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
     if train24 and layout != "2:4":
         raise ValueError(f"sparsify_model: layout is {layout!r} with train24; only '2:4' is trained")
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"sparsify_model: algorithm is {algorithm!r}; it is one of {', '.join(map(repr, ALGORITHMS))}")
     if layout != "auto":
         block_of(layout, block)
+    elif block is not None:
+        raise ValueError(f"sparsify_model: block is {block!r} with layout 'auto', which chooses it; it goes with 'bsr'")
     skipped = {skip} if isinstance(skip, str) else set(skip)
-    for name, module in list(model.named_modules()):
-        if not isinstance(module, nn.Linear) or name in skipped or min(module.in_features, module.out_features) < least:
-            continue
-        parent = model.get_submodule(name.rpartition(".")[0])
-        if isinstance(parent, READERS):
-            continue
-        made = _sparse(module, layout, block, train24, algorithm)
-        if made is None:
-            continue
-        made.train(module.training)
-        if not name:
-            return made
-        setattr(parent, name.rpartition(".")[2], made)
-    return model
+    if not all(isinstance(n, str) for n in skipped):
+        raise TypeError(f"sparsify_model: skip is {skip!r}; it must be a name or several, as text")
+    made: dict[int, nn.Module] = {}
+    shared: dict[int, SparseLinear | None] = {}  # by the weight
+    with torch.inference_mode(False), torch.no_grad():
+        for name, (layer, names) in linears(model).items():
+            if obstacle(layer) or skipped & set(names) or min(layer.in_features, layer.out_features) < least:
+                continue
+            if any(isinstance(model.get_submodule(n.rpartition(".")[0]), READERS) for n in names if n):
+                continue
+            try:
+                check_weight(layer)
+                if id(layer.weight) not in shared:
+                    shared[id(layer.weight)] = _sparse(layer, layout, block, train24, algorithm)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"sparsify_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
+            one = shared[id(layer.weight)]
+            if one is None:
+                continue
+            weight = one.sparse if one.weight is None else one.weight
+            found = SparseLinear(weight, layer.bias, train24=train24, algorithm=algorithm)
+            if not (layer.weight.is_inference() or (layer.bias is not None and layer.bias.is_inference())):
+                found.bias = layer.bias
+                found.weight = layer.weight if train24 else None
+            take_over(found, layer)
+            made[id(layer)] = found
+    return replace(model, made)
 
 
 def _sparse(module: nn.Linear, layout: str, block: Any, train24: bool, algorithm: str) -> SparseLinear | None:

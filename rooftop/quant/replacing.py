@@ -1,0 +1,107 @@
+"""Which linear layers of a model another layer can take the place of, and how it takes it: in every place at once, or in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+HOOKS = (
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+    "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook",
+)  # fmt: skip
+
+
+def linears(model: nn.Module) -> dict[str, tuple[nn.Linear, list[str]]]:
+    """Each `torch.nn.Linear`, those of a subclass too, by its first name, with all of its names."""
+    names: dict[int, list[str]] = {}
+    first: dict[str, nn.Linear] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, nn.Linear):
+            if id(module) not in names:
+                first[name] = module
+            names.setdefault(id(module), []).append(name)
+    return {name: (module, names[id(module)]) for name, module in first.items()}
+
+
+def obstacle(layer: nn.Linear) -> str:
+    """Why nothing can take the place of this layer; "" where something can."""
+    if type(layer) is not nn.Linear:
+        return f"a {type(layer).__name__}, a subclass"
+    if "weight" not in layer._parameters or "bias" not in layer._parameters:
+        return "its weight or bias is computed by a hook"
+    if "forward" in vars(layer):
+        return "its forward was replaced"
+    return ""
+
+
+def check_weight(layer: nn.Linear) -> None:
+    """Raises TypeError for a weight of a dtype that no kernel takes, ValueError for one without values."""
+    for name in ("weight", "bias"):
+        t = getattr(layer, name)
+        if t is not None and t.dtype not in FLOATS:
+            raise TypeError(f"its {name} is {t.dtype}; accepted are {', '.join(map(str, FLOATS))}: cast the model first, as with model.float()")
+        if t is not None and t.device.type == "meta":
+            raise ValueError(f"its {name} is on the meta device and has no values; load the model first")
+
+
+def take_over(layer: nn.Module, of: nn.Module) -> None:
+    """In training or in evaluation, and with the forward and backward hooks, as the layer whose place it takes. Handles of the hooks still remove them."""
+    layer.train(of.training)
+    for name in HOOKS:
+        setattr(layer, name, getattr(of, name))
+
+
+@contextmanager
+def replaced(model: nn.Module, by: Mapping[int, nn.Module], values: bool = True) -> Iterator[nn.Module]:
+    """Every place of a module whose id is a key gets the module of that key. Gives the model, or what takes the place of all of it. If the body raises, the
+    modules, and with `values` what all tensors hold, are as before.
+
+    The fast path of `nn.TransformerEncoderLayer` reads the weights of its linear layers: it is not taken where one of them is replaced."""
+    parents, new = list(model.modules()), {id(m) for m in by.values()}
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = []  # a dict, and what it held
+
+    def keep(d: dict[str, Any]) -> None:
+        before.append((d, dict(d)))
+
+    for parent in parents:
+        for child, module in list(parent._modules.items()):
+            if id(module) in by:
+                keep(parent._modules)
+                parent._modules[child] = by[id(module)]
+    for parent in parents:
+        if isinstance(parent, nn.TransformerEncoderLayer) and any(id(m) in new for m in parent.children()):
+            keep(vars(parent))
+            parent.activation_relu_or_gelu = 0
+        if isinstance(parent, nn.TransformerEncoder) and any(id(m) in new for m in parent.modules()):
+            keep(vars(parent))
+            parent.use_nested_tensor = False
+    result = by.get(id(model), model)
+    copies: dict[int, tuple[Tensor, Tensor]] = {}
+    for module in result.modules() if values else ():
+        if id(module) in new:
+            continue
+        keep(vars(module))
+        for held in (module._parameters, module._buffers):
+            keep(held)
+            copies |= {id(t): (t, t.detach().clone()) for t in held.values() if t is not None and id(t) not in copies and t.device.type != "meta"}
+    try:
+        yield result
+    except BaseException:
+        with torch.no_grad():
+            for t, old in copies.values():
+                t.copy_(old)
+        for d, held in reversed(before):
+            d.clear()
+            d.update(held)
+        raise
+
+
+def replace(model: nn.Module, by: Mapping[int, nn.Module]) -> nn.Module:
+    """`replaced` with nothing to do that could fail."""
+    with replaced(model, by, values=False) as result:
+        return result
