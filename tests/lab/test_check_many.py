@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,21 @@ def test_what_lacked_memory_or_was_not_reached_is_checked_again_alone(monkeypatc
     found = [(c.name, r.status) for _, c, r in many.check_many([(s, first), (s, second), (s, third)], "gpu", 7, jobs=4)]
     assert found == [(first.name, "ok"), (second.name, "skipped"), (third.name, "error")]
     assert asked == [(4, [[first.name, second.name, third.name]]), (1, [[second.name], [third.name]])]
+
+
+HANGS = """
+import time
+from rooftop.core import registry
+from rooftop.lab.check import many
+many.HANGS_S = 0.2
+many.checker.backend_of = lambda subject, backend: ("gpu", None)
+many.check_one = lambda *_: time.sleep(60)
+op = registry.op("softmax")
+many._check("softmax__triton", "softmax", op.cases[:2], "gpu", 7)
+"""
+
+
+@pytest.mark.sampled("slow")
+def test_a_case_that_never_ends_on_a_gpu_ends_its_process() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1 and "Timeout" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -22,6 +23,7 @@ from rooftop.lab.records.store import Record, proven
 Chunk = tuple[Subject, list[Case]]
 Todo = Sequence[tuple[Subject, Case]]
 KEPT = 1 << 30  # bytes of the GPU's memory that a process may keep between two cases
+HANGS_S = 240  # a case that takes longer on a GPU never ends: its process is ended, and the kernel with it
 LONGEST = 32  # cases of a chunk: a kernel of many cases is shared among processes
 
 
@@ -125,8 +127,12 @@ def _check(word: str, op: str, cases: Sequence[Case], backend: str, seed: int) -
     subject = candidates.find([word])[0]
     subject = replace(subject, op=registry.op(op))  # a kernel has its op's in-place twin as well
     results: list[Result] = []
+    on_gpu = checker.backend_of(subject, backend)[0] == "gpu"
     for case in cases:
+        if on_gpu:
+            faulthandler.dump_traceback_later(HANGS_S, exit=True)
         result = check_one(subject, case, backend, seed)
+        faulthandler.cancel_dump_traceback_later()
         if _context_lost():
             return [result] if len(cases) == 1 else results, True
         results.append(result)
@@ -162,5 +168,5 @@ def _chunks(todo: Todo) -> list[Chunk]:
 
 
 def _ended(subject: Subject, case: Case) -> Result:
-    message = "the process that checked it was killed: by a fault of the kernel, or for lack of memory"
+    message = f"the process that checked it was killed: by a fault of the kernel, for lack of memory, or because it had not ended after {HANGS_S} s"
     return Result(subject.name, subject.op.name, case.id, "error", message=message)

@@ -24,6 +24,7 @@ Duty: TypeAlias = Literal["normal", "burst", "sustained", "sweep"]
 Call: TypeAlias = Callable[[], object]
 
 ROTATION = 3  # the rotated input sets hold more than this many times L2
+MOST_SETS = 1024  # making more takes longer than timing them
 REPLAY_S = 1e-3  # a graph lasts at least this long: starting one took 2.2 us on an H100, in no kernel's time
 LEAD_BELOW_S = 5e-3  # a shorter sample is led in by an untimed one, lest it pay for what its neighbour left dirty in L2
 MOST_NODES = 4096  # calls in one graph, at most
@@ -185,10 +186,11 @@ class Measurement:
 
 
 def sets_needed(bytes_per_call: int, l2_bytes: int) -> int:
-    """The fewest input sets whose bytes, one call each, exceed three times L2. Raises ValueError for no bytes."""
+    """The fewest input sets whose bytes, one call each, exceed three times L2; at most MOST_SETS, so that the inputs of a call on a few KiB stay in L2.
+    Raises ValueError for no bytes."""
     if bytes_per_call < 1:
         raise ValueError(f"bytes_per_call is {bytes_per_call}; a call that touches no memory has nothing to rotate")
-    return ROTATION * l2_bytes // bytes_per_call + 1
+    return min(ROTATION * l2_bytes // bytes_per_call + 1, MOST_SETS)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""out = a b, with warps of their own that ask for the slices: what Triton's automatic warp specialisation makes of rung 06."""
+"""out = a b, with warps of their own that ask for the slices: what Triton's automatic warp specialisation makes of rung 06, a tile a program."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ IDEA = (
 )
 PREDICT = {"speedup": 1.05}
 LIMIT = (
-    "At 4096 cubed it never ended on an H200: what Triton 3.6 makes of a specialised loop inside a persistent one is right up to 2048, and is refused beyond. "
+    "One tile a program: inside rung 06's loop over tiles, what Triton 3.6 made of the specialised loop never ended on an H200 where a program had a second "
+    "tile. Without that loop it compiles to the same specialised code, and has not run on a GPU yet; it takes up to 2048 rows and columns. "
     "The store: Triton 3.6 does not cut a TMA store in two with the tile, so results go by addresses; and nobody multiplies while a tile is stored, "
     "which the two groups of the Gluon kernel hide in part: hgemm_hopper goes on from here."
 )
 
 
 @triton.jit
-def _matmul(a, b, out, ldo, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, A_COLUMNS: tl.constexpr,
+def _matmul(a, b, out, ldo, M, N, K, GROUP, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, A_COLUMNS: tl.constexpr,
             B_COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     """X_COLUMNS: the descriptor is of the transposed operand, whose columns are contiguous in memory."""
-    tiles = tl.cdiv(M, BM) * tl.cdiv(N, BN)
-    for tile in range(tl.program_id(0), tiles, programs):
-        high, wide = tl.cdiv(M, BM), tl.cdiv(N, BN)
-        first = tile // (GROUP * wide) * GROUP
-        size = tl.minimum(high - first, GROUP)
-        row = (first + tile % (GROUP * wide) % size) * BM
-        column = tile % (GROUP * wide) // size * BN
-        total = tl.zeros((BM, BN), tl.float32)
-        for k in tl.range(0, K, BK, warp_specialize=True):
-            if A_COLUMNS:
-                x = a.load([k, row]).T
-            else:
-                x = a.load([row, k])
-            if B_COLUMNS:
-                y = b.load([column, k]).T
-            else:
-                y = b.load([k, column])
-            total = tl.dot(x, y, total)
-        rows, columns = row + tl.arange(0, BM), column + tl.arange(0, BN)
-        at = rows.to(tl.int64)[:, None] * ldo + columns[None, :]
-        tl.store(out + at, total.to(out.dtype.element_ty), mask=(rows < M)[:, None] & (columns < N)[None, :])
+    tile = tl.program_id(0)
+    high, wide = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    first = tile // (GROUP * wide) * GROUP
+    size = tl.minimum(high - first, GROUP)
+    row = (first + tile % (GROUP * wide) % size) * BM
+    column = tile % (GROUP * wide) // size * BN
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, K, BK, warp_specialize=True):
+        if A_COLUMNS:
+            x = a.load([k, row]).T
+        else:
+            x = a.load([row, k])
+        if B_COLUMNS:
+            y = b.load([column, k]).T
+        else:
+            y = b.load([k, column])
+        total = tl.dot(x, y, total)
+    rows, columns = row + tl.arange(0, BM), column + tl.arange(0, BN)
+    at = rows.to(tl.int64)[:, None] * ldo + columns[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=(rows < M)[:, None] & (columns < N)[None, :])
+
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def supports(p: Problem) -> str | None:
     if p["out"].numel == 0:
         return "there is nothing to compute"
     if max(*p["out"].shape, p["a"].shape[1]) > 2048:
-        return "takes up to 2048 rows and columns: at 4096 cubed what Triton 3.6 makes of it never ended on an H200"
+        return "takes up to 2048 rows and columns: beyond, its persistent form never ended on an H200, and this one has not been tried there"
     if p.device.arch < 90:
         return "TMA needs sm_90"
     for name in ("a", "b", "out"):
@@ -101,11 +102,10 @@ def configs(p: Problem) -> list[Config]:
             if (bm + bn) * 128 * stages + bm * bn <= p.device.shared_per_block]  # fmt: skip
 
 
-
 def launches(p: Problem, config: Config) -> list[Launch]:
     a, b = p["a"], p["b"]
     (m, k), n = a.shape, b.shape[1]
-    programs = min(p.device.sms, -(-n // config.BN) * -(-m // config.BM))
+    tiles = -(-n // config.BN) * -(-m // config.BM)
 
     def boxes(name: str, meta: Meta, rows: int, columns: int) -> Descriptor:
         if _rows(meta):
@@ -114,7 +114,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     args = {
         "a": boxes("a", a, config.BM, config.BK), "b": boxes("b", b, config.BK, config.BN), "out": "out", "ldo": p["out"].strides[0],
-        "M": m, "N": n, "K": k, "GROUP": config.GROUP, "programs": programs, "BM": config.BM, "BN": config.BN, "BK": config.BK, "A_COLUMNS": not _rows(a),
+        "M": m, "N": n, "K": k, "GROUP": config.GROUP, "BM": config.BM, "BN": config.BN, "BK": config.BK, "A_COLUMNS": not _rows(a),
         "B_COLUMNS": not _rows(b),
     }  # fmt: skip
-    return [Launch(_matmul, (programs,), args, config.warps, config.stages)]
+    return [Launch(_matmul, (tiles,), args, config.warps, config.stages)]
