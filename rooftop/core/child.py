@@ -48,6 +48,8 @@ class Process:
         self._what, self._error, self._timeout, self._slow = what, error, timeout, slow
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
+        self._answered = False
+        self._told = 0  # bytes of what it wrote about earlier jobs
         self._lock = threading.Lock()
 
     def ask(self, job: Mapping[str, Any], limit: float = LIMIT) -> Any:
@@ -55,14 +57,15 @@ class Process:
         with self._lock:
             child = self._started()
             assert child.stdin is not None and child.stdout is not None
+            self._told = os.fstat(self._errors.fileno()).st_size if self._answered else 0
             try:
                 child.stdin.write(json.dumps(job).encode() + b"\n")
                 child.stdin.flush()
                 answer = _line(child.stdout.fileno(), limit)
             except (BrokenPipeError, EOFError):
-                said = self._last_words()
+                said = self._killed() or f"ended: {self._last_words()}"
                 self.end()
-                raise self._error(f"the process of {self._what} ended: {said}") from None
+                raise self._error(f"the process of {self._what} {said}") from None
             except TimeoutError:
                 said = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
                 self.end()
@@ -70,6 +73,7 @@ class Process:
             except BaseException:
                 self.end()
                 raise
+        self._answered = True
         found = json.loads(answer)
         if "error" in found:
             raise self._error(found["error"])
@@ -77,6 +81,7 @@ class Process:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
+            self._answered = False
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
             self._child = subprocess.Popen(
                 [str(self._python), "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
@@ -84,11 +89,33 @@ class Process:
             )  # fmt: skip
         return self._child
 
+    def _killed(self) -> str | None:
+        """None, or that another process or the system killed it: no job is to blame for that."""
+        assert self._child is not None
+        try:
+            killed = self._child.wait(5.0) == -signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            return None
+        return "was killed (SIGKILL: by somebody, or for want of memory); run it again" if killed else None
+
     def _last_words(self) -> str:
-        self._errors.seek(0)
+        self._errors.seek(self._told)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # of a compiler that ends itself; after it comes where, at length
         return " ".join((why or lines or ["it said nothing"])[-1].split())[:600]
+
+    def close(self, patience: float = 2.0) -> None:
+        """Let it end of itself, so that it removes its temporary files; it is ended where that takes longer than `patience` seconds."""
+        free = self._lock.acquire(timeout=patience)
+        try:
+            if free and self._child is not None and self._child.stdin is not None:
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                    self._child.stdin.close()
+                    self._child.wait(patience)
+            self.end()
+        finally:
+            if free:
+                self._lock.release()
 
     def end(self) -> None:
         child, self._child = self._child, None

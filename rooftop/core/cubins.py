@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
+from rooftop.core.compile import ToolchainError
 
 
-class AbsentCompiler(RuntimeError):
+class AbsentCompiler(ToolchainError):
     """No cubin is kept for the kernel, and what would make it is not installed, or too old; the text says what to install."""
 
 
@@ -79,11 +80,15 @@ def write(part: str, name: str, cubin: Cubin) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
+    except OSError:
+        return
+    try:
         with os.fdopen(handle, "wb") as file:
             file.write(json.dumps(text).encode() + b"\n" + cubin.code)
         os.replace(temporary, path)
-    except OSError:
-        return
+    except OSError:  # a full disk, a folder in its place
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.call import Call, select
 from rooftop.core.contract import Contract
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.spec import Case, Device, Input, Launch
 
 EACH = {e << k for k in range(14) for e in (3, 5, 7, 9, 11, 13, 15)}
@@ -107,7 +108,9 @@ def warm(
                 except OSError:  # a cache that cannot be written: none of the others could be kept either
                     raise
                 except Exception as error:  # one binary that cannot be compiled does not keep the others from it
-                    failed.append(f"{implementation.name}: {type(error).__name__}: {error}")
+                    said = str(error) if isinstance(error, AbsentCompiler) else f"{implementation.name}: {type(error).__name__}: {error}"
+                    if said not in failed:
+                        failed.append(said)
             if isinstance(implementation, CudaImplementation) and len(names) > 1 and (key := frozenset(names)) not in done:
                 done.add(key)
                 implementation.compile(tuple({x.kernel for x in call.launches}), call.problem.device.target)  # a first call compiles all at once

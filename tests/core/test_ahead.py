@@ -11,18 +11,21 @@ from typing import Any
 
 import pytest
 from _backend_house import AHEAD, HOUSE, kernel, subject
+from _support import command, flat
 
-from rooftop.core import cubins, launch, settings
+from rooftop.core import cubins, launch, parameters, registry, settings
 from rooftop.core.backends import ahead as backends
 from rooftop.core.backends.ahead import AheadImplementation
 from rooftop.core.backends.cutile import array, steps
 from rooftop.core.backends.python_files import texts_of_function
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.call import select
-from rooftop.core.child import Process
+from rooftop.core.child import ChildError, Process
 from rooftop.core.compile import CompileError, compile_cuda
 from rooftop.core.cubins import AbsentCompiler, Cubin
+from rooftop.core.head_parts import HeadError
 from rooftop.core.spec import TARGETS, Device, Launch, Meta, Problem, View
+from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.inspect import inspector
 
@@ -45,6 +48,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(backends, "found", lambda package: bool(versions))
         monkeypatch.setattr(cubins, "versions", lambda packages: versions)
         monkeypatch.setattr(backends, "_PROCESSES", {})
+        monkeypatch.setattr(backends, "_IMPORTED", {})
         for name in LANGUAGES:
             monkeypatch.setattr(BACKENDS[name].implementation, "child", child)
 
@@ -90,6 +94,37 @@ def test_a_cache_that_cannot_be_written_is_no_error(cache: Path) -> None:
     cubins.write("cutile", "ab12", CUBIN)
     with cubins.alone("cutile", "ab12"):
         assert cubins.read("cutile", "ab12", "") is None
+
+
+def test_what_cannot_take_its_place_leaves_nothing_behind() -> None:
+    path = cubins.folder_of("cutile", "ab12").with_suffix(".cubin")
+    path.mkdir(parents=True)
+    cubins.write("cutile", "ab12", CUBIN)
+    assert cubins.read("cutile", "ab12", "") is None and list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_was_edited_is_compiled_as_it_is_now(compiler: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that compiles imports a file once."""
+    compiler(NEW)
+    monkeypatch.setenv("TEXTS", "1")
+    path = tmp_path / "mmt__mine__cutile_sm90.py"
+    text = kernel("cutile_sm90").path.read_text(encoding="utf-8")
+    for now in (text, text.replace("ct.mma(left, right, sums)", "ct.mma(left, right, sums) * 2"), text):
+        path.write_text(now, encoding="utf-8")
+        made = BACKENDS["cutile"].implementation(path, "mmt", arch=90)
+        assert isinstance(made, AheadImplementation)
+        _, problem, _ = mmt()
+        (one,) = made.launches(problem, made.choose(problem))
+        assert made.cubin(one, dict(problem.tensors), problem).code.decode() == now
+
+
+def test_the_process_ends_of_itself_and_so_removes_its_files(compiler: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(NEW)
+    monkeypatch.setenv("ENDED", str(tmp_path / "ended"))
+    cubin()
+    for process in backends._PROCESSES.values():
+        process.close()
+    assert (tmp_path / "ended").read_text() == "of itself"
 
 
 def test_what_was_compiled_once_is_read_where_no_compiler_is(compiler: Callable[..., None]) -> None:
@@ -162,6 +197,42 @@ def test_a_compiler_too_old_for_hopper_says_what_to_install(compiler: Callable[.
         cubin()
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "says"),
+    [
+        ("cute_sm90", "nvidia-cutlass-dsl 4.2.1", r"nvidia-cutlass-dsl 4\.2\.1 is too old; pip install 'rooftop\[cute\]' brings 4\.3\.5 or later$"),
+        ("cutile_sm90", "cuda-tile 1.6.2", r"cuda-tile 1\.6 is too old; pip install 'rooftop\[cutile\]' brings 1\.7 or later$"),
+    ],
+)
+def test_a_language_too_old_says_what_to_install(compiler: Callable[..., None], name: str, version: str, says: str) -> None:
+    compiler(version)
+    with pytest.raises(AbsentCompiler, match=says):
+        cubin(name)
+
+
+def test_a_folder_of_the_name_is_not_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the working folder holds a clone of CUTLASS."""
+    monkeypatch.setattr(backends, "found", lambda package: True)
+    monkeypatch.setattr(cubins, "versions", lambda packages: "")
+    assert kernel("cute_sm90").builds() == "package cutlass is not installed (pip install 'rooftop[cute]')"
+
+
+def test_commands_end_in_one_line_where_the_compiler_is_absent(
+    compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler("")
+    says = "package cutlass is not installed (pip install 'rooftop[cute]')"
+    assert command(monkeypatch, "inspect", "softmax__cute_sm90", "--arch", "90") == 3 and says in flat(capsys.readouterr().out)
+    assert command(monkeypatch, "inspect", "softmax__cute_sm90", "--arch", "90", "--sass") == 3
+    assert capsys.readouterr().err.splitlines()[0].endswith(says)
+    assert command(monkeypatch, "inspect", "softmax__cute_sm90", "--arch", "80") == 0, "refused by the kernel, not for want of a compiler"
+    capsys.readouterr()
+    assert command(monkeypatch, "warm", "softmax", "--kernel", "softmax__cute_sm90", "--columns", "8192", "--card", "h200") == 1
+    assert flat(capsys.readouterr().out).count(says) == 1
+    assert command(monkeypatch, "warm", "softmax", "--kernel", "softmax__cute_sm90", "--columns", "8192", "--card", "rtx4090") == 1
+    assert "takes no call with 8192 columns on NVIDIA GeForce RTX 4090" in capsys.readouterr().err
+
+
 def test_what_the_compiler_refuses_is_its_words_in_one_line(compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     compiler(NEW)
     monkeypatch.setenv("FAILS", "1")
@@ -173,6 +244,24 @@ def test_a_compiler_that_ends_is_an_error_that_says_so(compiler: Callable[..., N
     compiler(NEW, child="tests._no_such_module")
     with pytest.raises(CompileError, match=r"the process of cuTile ended: .*No module named tests\._no_such_module"):
         cubin()
+
+
+def test_a_compiler_that_is_killed_is_not_said_to_have_refused(compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(NEW)
+    monkeypatch.setenv("KILLED", "1")
+    with pytest.raises(CompileError, match=r"the process of cuTile was killed \(SIGKILL: .*\); run it again$"):
+        cubin()
+    monkeypatch.delenv("KILLED")
+    assert cubin().code == b"a cubin", "another takes its place"
+
+
+def test_words_about_an_earlier_job_are_not_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRUMBLES", "1")
+    process = Process(Path(sys.executable), "tests._fake_compiler", {}, what="cuTile")
+    for function, says in (("a", "takes no tiles of words"), ("b", "ended: it said nothing$"), ("b", "takes no tiles of words")):
+        with pytest.raises(ChildError, match=says):
+            process.ask({"what": "compilation", "function": function})
+    process.close()
 
 
 def test_a_cubin_that_the_driver_does_not_load_says_whose_it_is(compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +296,6 @@ def test_check_skips_with_the_reason_without_a_gpu_and_without_a_cubin(compiler:
 
 def test_such_kernels_are_taken_by_name_alone() -> None:
     found, problem = subject("cutile_sm90"), mmt()[1]
-    from rooftop.core import registry
-
     op = registry.op("softmax")
     case = op.problem(op.case("odd 3x7 f32"), TARGETS["h200"])
     choice = select(op, case)
@@ -276,11 +363,71 @@ def test_a_launch_that_does_not_fit_its_kernel_is_an_error() -> None:
             implementation.job(Launch(one.kernel, one.grid, args, options=options), dict(problem.tensors), problem)
 
 
+def test_what_a_file_does_wrong_is_said_with_the_file(tmp_path: Path) -> None:
+    implementation, problem, one = mmt()
+    for launched, says in (
+        (Launch(one.kernel, one.grid, {}), r"mmt__cutile_sm90\.py: mmt takes a, b, c, TILE; the launch gives $"),
+        (Launch("mmt", one.grid, one.args), r"mmt__cutile_sm90\.py: a launch is of 'mmt'; it must be of a function of this file"),
+        (Launch(one.kernel, one.grid, {**one.args, "TILE": {1}}), r"mmt__cutile_sm90\.py: the constant TILE is \{1\}; it must be a number, a text, "),
+    ):
+        with pytest.raises(HeadError, match=says):
+            implementation.cubin(launched, dict(problem.tensors), problem)
+        with pytest.raises(HeadError, match=says):
+            implementation.variant(launched, dict(problem.tensors), problem)
+    text = implementation.path.read_text(encoding="utf-8")
+    for at, (old, new, says) in enumerate((
+        ("def mmt(", "@ct.kernel\ndef mmt(", r"cutile_sm90\.py:13: ct\.kernel: cuda\.tile is there only while a kernel is compiled"),
+        ("p[\"c\"].shape)", "p[\"c\"].shapes)", r"cutile_sm90\.py:\d+: 'Meta' object has no attribute 'shapes'"),
+    )):  # fmt: skip
+        path = tmp_path / f"mmt__mine{at}__cutile_sm90.py"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        mine = BACKENDS["cutile"].implementation(path, "mmt", arch=90)
+        with pytest.raises(HeadError, match=says):
+            mine.launches(problem, mine.choose(problem))
+
+
+def test_cute_says_what_its_files_must_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    implementation, _, one = mmt("cute_sm90")
+    monkeypatch.setattr(parameters, "check", lambda *all: None)
+    monkeypatch.setattr(parameters, "block_threads", lambda code, symbol: 128)
+    implementation.verify(one, CUBIN)
+    with pytest.raises(HeadError, match=r"mmt__cute_sm90\.py: the blocks of its kernel must have 128 threads; Launch\.block gives them 64"):
+        implementation.verify(Launch(one.kernel, one.grid, one.args, block=(64,)), CUBIN)
+    path = tmp_path / "mmt__mine__cute_sm90.py"
+    text = implementation.path.read_text(encoding="utf-8")
+    path.write_text(text.replace("from dataclasses", "from __future__ import annotations\n\nfrom dataclasses", 1), encoding="utf-8")
+    mine = Subject("mine", registry.op("mmt", HOUSE), BACKENDS["cute"].implementation(path, "mmt", arch=90))
+    with pytest.raises(HeadError, match="the annotations of mmt are texts: a file of CuTe DSL says no `from __future__ import annotations`"):
+        inspector.text(mine, mine.op.case("tiles bf16"), "h200", "sass")
+
+
 def test_the_text_of_a_function_is_what_it_reaches() -> None:
     text = "A = 1\nB = 2\n\n\ndef f(x):\n    return g(x) + A  # why\n\n\ndef g(x):\n    '''What.'''\n    return x\n\n\ndef choose(p):\n    return f(B)\n"
     assert texts_of_function(text, "f") == ["A = 1", "def f(x):\n    return g(x) + A", "def g(x):\n    return x"]
     assert texts_of_function(text, "g") == texts_of_function(text.replace("A = 1", "A = 3"), "g")
     assert texts_of_function(text, "f") != texts_of_function(text.replace("A = 1", "A = 3"), "f")
+
+
+@pytest.mark.parametrize(
+    "more", ["A = A + 1", "A += 1", "if A > 0:\n    A = 2", "for A in range(2):\n    pass", "A.x = 2", "if 1:\n    def A():\n        return 2"]
+)
+def test_whatever_gives_a_name_its_value_counts(more: str) -> None:
+    text = f"A = 1\n{more}\n\n\n@A\ndef f(x):\n    return A\n"
+    assert texts_of_function(text, "f")[:3] == ["A = 1", *texts_of_function(text, "f")[1:2], "@A\ndef f(x):\n    return A"]
+    for old, new in (("A = 1", "A = 3"), (more, more.replace("1", "4").replace("2", "5")), ("@A\n", "")):
+        assert texts_of_function(text, "f") != texts_of_function(text.replace(old, new), "f")
+
+
+def test_facts_of_another_compiler_are_not_those_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    inspector.tools.cache_clear()
+    before = inspector.tools()
+    real = inspector.metadata.version
+    for package in ("cuda-tile", "nvidia-cuda-tileiras", "nvidia-cutlass-dsl"):
+        inspector.tools.cache_clear()
+        monkeypatch.setattr(inspector.metadata, "version", lambda name, other=package: "99" if name == other else real(name))
+        assert inspector.tools() != before
+    monkeypatch.setattr(inspector.metadata, "version", real)
+    inspector.tools.cache_clear()
 
 
 @pytest.mark.parametrize("name", AHEAD)

@@ -103,7 +103,7 @@ def test_a_compiler_that_is_not_installed_is_a_reason_and_is_not_kept(tmp_path: 
     with monkeypatch.context() as patched:
         patched.setattr(type(file), "machine_code", absent)
         found = inspecting.many([(subject, case, 90)])
-        assert found == {("mine", 90): {"arch": 90, "target": "sm_90a", "refused": "package cutlass is not installed"}}
+        assert found == {("mine", 90): {"arch": 90, "target": "sm_90a", "refused": "package cutlass is not installed", "absent": True}}
     assert inspecting.facts_of(subject, case, 90)["kernels"], "installed since: it is compiled"
 
 

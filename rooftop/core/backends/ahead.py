@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import importlib.util
+import json
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from rooftop.core import cubins, launch, parameters
-from rooftop.core.backends.python_files import texts_of_function
+from rooftop.core.backends.python_files import texts_of, texts_of_function
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.child import ChildError, Process
 from rooftop.core.compile import Binary, CompileError
 from rooftop.core.cubins import AbsentCompiler, Cubin
+from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
 from rooftop.core.implementation import MachineCode, Prepared, Where
 from rooftop.core.spec import Launch, Meta, Problem
@@ -32,7 +38,18 @@ def found(package: str) -> bool:
         return False
 
 
+def constant(name: str, value: Any) -> Any:
+    """A constant as the job carries it. Raises TypeError for a value that cannot be written as JSON."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"the constant {name} is {value!r}; it must be a number, a text, True, False, None, or a list of these") from None
+    return value
+
+
 _PROCESSES: dict[tuple[str, str], Process] = {}  # by module and target
+_IMPORTED: dict[tuple[str, str], dict[Path, str]] = {}  # by the same: the text of each file when the process was first asked for a kernel of it
+_LOCK = threading.Lock()
 
 
 class AheadImplementation(ModuleImplementation):
@@ -62,6 +79,24 @@ class AheadImplementation(ModuleImplementation):
     def where(self) -> Where:
         return self.runs()  # a cubin that is kept runs without the compiler
 
+    @cached_property
+    def module(self) -> ModuleType:
+        with self._fits():
+            return super().module
+
+    def launches(self, problem: Problem, config: Any) -> list[Launch]:
+        with self._fits():
+            return super().launches(problem, config)
+
+    @contextlib.contextmanager
+    def _fits(self) -> Iterator[None]:
+        """What the kernel's file does wrong, as an error that names the file: a launch that does not fit its kernel, the language where there is none."""
+        try:
+            yield
+        except (TypeError, AttributeError) as error:
+            lines = [f":{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self.path)]
+            raise HeadError(f"{shown(self.path)}{lines[-1] if lines else ''}: {error}") from error
+
     def supports(self, problem: Problem) -> str | None:
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
@@ -72,7 +107,9 @@ class AheadImplementation(ModuleImplementation):
         return int(self._said("prefers", lambda p: 0)(problem))
 
     def builds(self) -> str | None:
-        return None if found(self.package) else f"package {self.package} is not installed ({self.install})"
+        """By its version too: a folder of the package's name, where Python happens to look, is not the package."""
+        there = found(self.package) and cubins.versions(self.distributions[:1])
+        return None if there else f"package {self.package} is not installed ({self.install})"
 
     def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
         """All that the machine code of a launch follows from, as JSON. Raises TypeError where its arguments do not fit the kernel."""
@@ -92,8 +129,7 @@ class AheadImplementation(ModuleImplementation):
 
     def cubin(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> Cubin:
         """The machine code of a launch: kept, or compiled now. Raises AbsentCompiler where it is neither there nor can be made, CompileError."""
-        target, job = problem.device.target, self.job(launch, tensors, problem)
-        name = self._key(launch, target, job)
+        target, (job, name) = problem.device.target, self._asked(launch, tensors, problem)
         missing = self.builds()
         compiler = "" if missing else cubins.versions(self.distributions)
         kept = cubins.read(self.part, name, compiler)
@@ -113,6 +149,14 @@ class AheadImplementation(ModuleImplementation):
             cubins.write(self.part, name, made)
         return made
 
+    def _asked(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> tuple[dict[str, Any], str]:
+        """The job of a launch and its key. Raises HeadError where the launch is none of a function of the file, or its arguments do not fit."""
+        with self._fits():
+            if not isinstance(launch.kernel, FunctionType):
+                raise TypeError(f"a launch is of {launch.kernel!r}; it must be of a function of this file")
+            job = self.job(launch, tensors, problem)
+            return job, self._key(launch, problem.device.target, job)
+
     def _key(self, launch: Launch, target: str, job: Mapping[str, Any]) -> str:
         """By the text of the kernel's functions, not of the whole file: how a config is chosen changes no cubin."""
         function = launch.kernel.__name__
@@ -125,27 +169,38 @@ class AheadImplementation(ModuleImplementation):
         return {}
 
     def _compiled(self, launch: Launch, job: Mapping[str, Any], target: str, compiler: str) -> Cubin:
-        which = (self.child, target)
-        if which not in _PROCESSES:
-            _PROCESSES[which] = Process(Path(sys.executable), self.child, self.environment(target), what=self.language)
-            atexit.register(_PROCESSES[which].end)
         try:
-            answer = _PROCESSES[which].ask({"what": "compilation", "kernel": str(self.path), "target": target, **job})
+            answer = self._process(target).ask({"what": "compilation", "kernel": str(self.path), "target": target, **job})
         except ChildError as error:
             raise CompileError(f"{shown(self.path)}: {launch.kernel.__name__} does not compile for {target} ({compiler}): {error}") from None
         return Cubin(base64.b64decode(answer["code"]), answer["symbol"], compiler, answer["seconds"], answer.get("facts", {}))
+
+    def _process(self, target: str) -> Process:
+        """The compiler's process for a target. It imports a file once: where this one or a helper was edited since then, another takes its place, for the
+        code of the old text would be kept as that of the new."""
+        which, text = (self.child, target), cubins.key(texts_of(self.path.read_text(encoding="utf-8")))
+        with _LOCK:
+            if which not in _PROCESSES:
+                _PROCESSES[which] = Process(Path(sys.executable), self.child, self.environment(target), what=self.language)
+                _IMPORTED[which] = {}
+                atexit.register(_PROCESSES[which].close)
+            if _IMPORTED[which].setdefault(self.path, text) != text:
+                _PROCESSES[which].close()
+                _IMPORTED[which] = {self.path: text}
+            return _PROCESSES[which]
 
     def verify(self, ready: Launch, cubin: Cubin) -> None:
         """Raises HeadError where the kernel takes other parameters than the launch hands it."""
         parameters.check(ready, cubin.code, cubin.symbol, self.path.name)
 
     def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
-        return self._key(launch, problem.device.target, self.job(launch, tensors, problem))
+        return self._asked(launch, tensors, problem)[1]
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         tensors = {**dict(problem.tensors), **scratch}
         made = self.cubin(launch, tensors, problem)
-        ready = self.ready(launch, made, tensors, problem)
+        with self._fits():
+            ready = self.ready(launch, made, tensors, problem)
         self.verify(ready, made)
         threads = parameters.block_threads(made.code, made.symbol) or prod(ready.block)
         return MachineCode(made.code, made.symbol, launch.kernel.__name__, threads, ready.shared, prod(launch.grid), prod(ready.cluster))
@@ -158,7 +213,8 @@ class AheadImplementation(ModuleImplementation):
 
     def _prepared(self, one: Launch, tensors: Mapping[str, Meta | None], problem: Problem, names: Sequence[str], index: int) -> Prepared:
         made = self.cubin(one, tensors, problem)
-        ready = self.ready(one, made, tensors, problem)
+        with self._fits():
+            ready = self.ready(one, made, tensors, problem)
         self.verify(ready, made)
         binary = Binary(made.code, {one.kernel.__name__: made.symbol}, problem.device.target)
         try:

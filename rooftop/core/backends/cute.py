@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
-from rooftop.core import tensor_maps
-from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core import parameters, tensor_maps
+from rooftop.core.backends.ahead import AheadImplementation, constant
 from rooftop.core.cubins import Cubin
+from rooftop.core.head_parts import HeadError
+from rooftop.core.head_text import shown
 from rooftop.core.spec import Launch, Meta, Problem, TensorMap
 
 TYPES = {"Int32": "i32", "Int64": "i64", "Float32": "f32"}  # of cutlass
+OLDEST = (4, 3, 5)  # nvidia-cutlass-dsl, as in pyproject.toml
 
 
 class CuteImplementation(AheadImplementation):
@@ -35,12 +40,20 @@ class CuteImplementation(AheadImplementation):
     part = "cute"
     extra = "cute"
 
+    def refuses(self, target: str, compiler: str) -> str | None:
+        said = re.search(r"nvidia-cutlass-dsl (\d+)\.(\d+)\.(\d+)", compiler)
+        if said is not None and tuple(map(int, said.groups())) < OLDEST:
+            return f"{said[0]} is too old; {self.install} brings {'.'.join(map(str, OLDEST))} or later"
+        return None
+
     def environment(self, target: str) -> dict[str, str]:
         return {"CUTE_DSL_ARCH": target, "CUTE_DSL_KEEP_CUBIN": "1"}
 
     def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
         takes, given = inspect.get_annotations(launch.kernel), launch.options.get("compile", launch.args)
         takes.pop("return", None)
+        if any(isinstance(kind, str) for kind in takes.values()):
+            raise TypeError(f"the annotations of {launch.kernel.__name__} are texts: a file of CuTe DSL says no `from __future__ import annotations`")
         if set(takes) != set(given):
             raise TypeError(f"{launch.kernel.__name__} takes {', '.join(takes)}; the launch gives {', '.join(given)}")
         found = [self._parameter(name, str(kind), given[name], launch, tensors) for name, kind in takes.items()]
@@ -49,7 +62,7 @@ class CuteImplementation(AheadImplementation):
     def _parameter(self, name: str, kind: str, value: Any, launch: Launch, tensors: Mapping[str, Meta | None]) -> dict[str, Any]:
         kind = kind.rpartition(".")[2].rstrip("'>")
         if kind == "Constexpr":
-            return {"constant": value}
+            return {"constant": constant(name, value)}
         if kind == "Pointer":
             meta = tensors.get(value)
             if meta is None:
@@ -66,6 +79,12 @@ class CuteImplementation(AheadImplementation):
         given = [(name, fact) for name, fact in zip(inspect.get_annotations(launch.kernel), facts, strict=False) if "constant" not in fact]
         types = tuple("ptr" if "pointer" in fact else fact["scalar"] for _, fact in given)
         return replace(launch, kernel="", args={name: launch.args[name] for name, _ in given}, types=types, options={})
+
+    def verify(self, ready: Launch, cubin: Cubin) -> None:
+        super().verify(ready, cubin)
+        must, given = parameters.block_threads(cubin.code, cubin.symbol), prod(ready.block)
+        if must not in (None, given):
+            raise HeadError(f"{shown(self.path)}: the blocks of its kernel must have {must} threads; Launch.block gives them {given}")
 
 
 def _settled(value: Any, tensors: Mapping[str, Meta | None]) -> Any:

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rooftop.core.backends.ahead import AheadImplementation
+from rooftop.core.backends.ahead import AheadImplementation, constant
 from rooftop.core.cubins import Cubin
 from rooftop.core.spec import Launch, Meta, Problem, View
 
 OPTIONS = ("num_ctas", "occupancy", "opt_level", "num_worker_warps")  # of `ct.kernel`
 OLDEST = (13, 3)  # tileiras of CUDA 13.2 refuses Hopper
+LANGUAGE = (1, 7)  # cuda-tile, as in pyproject.toml
 
 
 class CutileImplementation(AheadImplementation):
@@ -32,13 +33,16 @@ class CutileImplementation(AheadImplementation):
     extra = "cutile"
 
     def refuses(self, target: str, compiler: str) -> str | None:
+        said = re.search(r"cuda-tile (\d+)\.(\d+)", compiler)
+        if said is not None and (int(said[1]), int(said[2])) < LANGUAGE:
+            return f"cuda-tile {said[1]}.{said[2]} is too old; {self.install} brings 1.7 or later"
         said = re.search(r"nvidia-cuda-tileiras (\d+)\.(\d+)", compiler)
         if said is not None and (int(said[1]), int(said[2])) < OLDEST and target.startswith("sm_9"):
             return f"tileiras {said[1]}.{said[2]} compiles nothing for Hopper ({target}); {self.install} brings 13.3 or later"
         return None
 
     def driver(self) -> str:
-        return "cuTile's cubins need a driver of CUDA 13.1 or later (580), and no older than their tileiras' Hopper code: update the driver"
+        return "cuTile's cubins need driver 580 or later, and what a newer tileiras makes may need a newer one: update the driver"
 
     def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
         if unknown := set(launch.options) - set(OPTIONS):
@@ -91,7 +95,7 @@ def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], proble
     """What the compiler is told of one argument: {"array": facts}, {"constant": value} or {"scalar": type}."""
     value = launch.args[name]
     if "Constant" in str(inspect.get_annotations(launch.kernel).get(name, "")):
-        return {"constant": value}
+        return {"constant": constant(name, value)}
     if (meta := _tensor(value, tensors)) is not None:
         return {"array": array(meta)}
     if isinstance(value, str):

@@ -68,25 +68,37 @@ def texts_of(text: str) -> list[str]:
     return [strip(without_imports(without_head(one)), "python") for one in _with_helpers(text)]
 
 
+def _binds(node: ast.stmt) -> list[str]:
+    """The names of a module that a statement of it gives a value, or changes: `x`, of `x.y = 1` too, and what stands under `if`."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
+        return []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else [node]
+    found = [n for target in targets for n in ast.walk(target)]
+    return list(dict.fromkeys(n.id if isinstance(n, ast.Name) else n.name for n in found if isinstance(n, ast.Name | ast.FunctionDef | ast.ClassDef)))
+
+
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+
+
 def texts_of_function(text: str, name: str) -> list[str]:
     """What counts of one function of a kernel's Python text: it, what it names of the file and what that names, and the file's helpers whole."""
     tree = ast.parse(text)
-    defined: dict[str, ast.stmt] = {}
+    defined: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                defined.update((n.id, node) for n in ast.walk(target) if isinstance(n, ast.Name))
-    found: dict[str, ast.stmt] = {}
+        for one in _binds(node):
+            defined.setdefault(one, []).append(node)
+    found: dict[str, list[ast.stmt]] = {}
     todo = [name]
     while todo:
         one = todo.pop()
         if one in defined and one not in found:
             found[one] = defined[one]
-            todo += [n.id for n in ast.walk(defined[one]) if isinstance(n, ast.Name)]
+            todo += [n.id for node in found[one] for n in ast.walk(node) if isinstance(n, ast.Name)]
     lines = text.splitlines()
-    own = [strip("\n".join(lines[found[one].lineno - 1 : found[one].end_lineno]), "python") for one in sorted(found)]
+    own = [strip("\n".join(lines[_first_line(node) - 1 : node.end_lineno]), "python") for one in sorted(found) for node in found[one]]
     return own + [strip(without_imports(one), "python") for one in sorted(_with_helpers(text)) if one != text]
 
 

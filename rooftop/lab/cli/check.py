@@ -256,7 +256,8 @@ def inspect(
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met.
+    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could
+    be compiled for want of a compiler.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
     [bold]rooftop inspect matmul --target v5e[/bold]"""
@@ -288,3 +289,5 @@ def inspect(
                   "occ": "occupancy", "sass": "instructions", "note": "unmet or refused"}, as_json)  # fmt: skip
     if any(k["unmet"] for f in facts.values() for k in f.get("kernels", [])):
         raise typer.Exit(WRONG)
+    if any("absent" in f for f in facts.values()) and not any(f.get("kernels") for f in facts.values()):
+        raise typer.Exit(ENVIRONMENT)

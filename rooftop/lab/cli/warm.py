@@ -52,6 +52,8 @@ def warm(
     table(shown, {"op": "op", "columns": "columns", "variants": "binaries", "failed": "failed"}, as_json)
     if any(r.failed for r in rows):
         raise typer.Exit(WRONG)
+    if kernel is not None and not any(r.variants for r in rows):
+        raise ValueError(f"{kernel} takes no call with {', '.join(map(str, columns or [4096]))} columns on {device.name}, so nothing was compiled")
 
 
 @app.command("first-calls", rich_help_panel=MEASURE)

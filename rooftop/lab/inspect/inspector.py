@@ -37,14 +37,14 @@ def device_of(target: int | str) -> Device:
 def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
     """The kernels that `subject` launches for `case` on `target`, each with the facts of its machine code.
 
-    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``: that its compiler is not installed
-    here, too."""
+    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``; with ``"absent": True`` where it is
+    its compiler that is not installed here, or is too old."""
     if (known := kept(subject, case, target)) is not None:
         return known
     try:
         found = _found(subject, case, target)
     except AbsentCompiler as error:  # not kept: it may be installed tomorrow
-        return {"arch": device_of(target).arch, "target": device_of(target).target, "refused": str(error)}
+        return {"arch": device_of(target).arch, "target": device_of(target).target, "refused": str(error), "absent": True}
     _write(_path(key_of(subject, case, target)), found)
     return found
 
@@ -81,7 +81,8 @@ def _path(key: str) -> Path:
 def tools() -> str:
     """The versions of compilers and disassemblers, and the code that reads what they say."""
     said = [p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))]
-    for name in ("nvidia-cuda-nvrtc", "triton", "nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump"):
+    languages = ("cuda-tile", "nvidia-cuda-tileiras", "nvidia-cutlass-dsl")
+    for name in ("nvidia-cuda-nvrtc", "triton", *languages, "nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump"):
         try:
             said.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
