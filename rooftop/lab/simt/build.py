@@ -327,6 +327,8 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
         done.returncode = process.wait()
     if done.returncode != 0 and "No space left on device" in done.stderr:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+    if done.returncode > 0 and not done.stderr.strip():
+        raise NoCompilerError(f"{command[0]} does not work: it ended with {done.returncode} and said nothing, building {path}")
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         if found := _NO_HEADER.search(done.stderr):
