@@ -172,13 +172,22 @@ def test_a_climb_asks_for_its_tools_before_it_checks(own: Path, monkeypatch: pyt
     assert "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm" in flat(said.err) and not said.out
 
 
-def test_a_compiler_that_fails_without_a_word_is_named(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("does", "says"), [("exit 1", "it ended with 1 and said nothing"), ("kill -9 $$", "signal 9 ended it")])
+def test_a_compiler_that_fails_without_a_word_is_named(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], does: str, says: str
+) -> None:
     broken = own / "bin" / "g++"
     broken.parent.mkdir()
-    broken.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    broken.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
     broken.chmod(0o755)
-    with pytest.raises(build.NoCompilerError, match=r"bin/g\+\+ does not work: it ended with 1 and said nothing"):
-        build._run([str(broken)], own, "own.cu")
+    monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ROOFTOP_CACHE", str(own / "cache"))
+    build.compiler.cache_clear()
+    try:
+        assert command(monkeypatch, "simt", "own.cu", "--shape", "N=15") == 3
+        assert f"bin/g++ does not work: {says}" in flat(capsys.readouterr().err)
+    finally:
+        build.compiler.cache_clear()
 
 
 def test_a_full_cache_is_named_where_the_error_names_no_file(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
