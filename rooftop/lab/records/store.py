@@ -194,7 +194,7 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
         except ValueError as error:
             if number == len(lines):  # no newline after it: the run ended while writing
                 return found, f"{path.name}:{number}: cut off, left out"
-            raise RecordError(f"{path}:{number}: not a record: {error}") from None
+            raise RecordError(f"{path}:{number}: not a record: {error} (remove the line, or restore the file)") from None
         if rows[0]["kind"] == "run":
             found.append((rows[0], []))
         elif found:

@@ -104,7 +104,7 @@ def run(
     if not duty or {"normal", "burst"} <= set(duty) or ("auto" in duty and len(set(duty)) > 1):
         raise ValueError(f"duty is {','.join(duty)}; accepted are auto, or normal or burst, or sustained, or one of those two and sustained")
     if not torch.cuda.is_available():
-        raise NoGpuError("bench needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+        raise NoGpuError("timing needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     from rooftop.core.implementation import device_of
     from rooftop.lab.timing import sensors
 
