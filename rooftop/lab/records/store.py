@@ -229,6 +229,12 @@ def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record
     return {(r["op"], r["subject"], r["case"], r["digest"]): r for r in right}
 
 
+def judged_peers(records: Iterable[Record], card: str, software: dict[str, str]) -> dict[tuple[str, ...], Record]:
+    """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of `proven`."""
+    found = (r for r in records if r["kind"] == "bench" and str(r["subject"]).startswith("peer:") and r["device"]["name"] == card)
+    return {(r["op"], r["subject"], r["case"], r["digest"]): r for r in found if r["versions"] == software}
+
+
 def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
     """The newest record of each (device, subject, `op case`)."""
     found: dict[tuple[str, str, str], Record] = {}
