@@ -35,7 +35,9 @@ def main() -> None:
     for step in (*([pins[n]] for n in ("torch", "triton") if n in pins), ["-e", f"{ROOT}[dev]"]):
         print(f"installing {step[-1].replace(str(ROOT), 'rooftop')}", flush=True)
         if subprocess.run([*pip, *step], check=False).returncode:
-            sys.exit(f"pip could not install {step[-1]}; its own message stands above")
+            newer = sys.version_info >= (3, 13)
+            hint = f". The pinned versions are for Python 3.11 and 3.12, this is {sys.version.split()[0]}: make run PYTHON=python3.12" if newer else ""
+            sys.exit(f"pip could not install {step[-1]}; its own message stands above{hint}")
 
 
 def has_driver() -> bool:

@@ -5,13 +5,16 @@ are alike up to the first dot."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rooftop.core import settings
 
@@ -68,13 +71,41 @@ def empty(name: str = "") -> list[Part]:
     return gone
 
 
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote there; None where there is nothing, or the file is damaged."""
+    try:
+        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+        return json.loads(text) if digest == _digest(text) else None
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Keep something as JSON behind its digest; the file is complete or absent. A cache that cannot be written costs time, nothing else."""
+    try:
+        text = json.dumps(data)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(f"{_digest(text)}\n{text}")
+        os.replace(temporary, path)
+    except (OSError, TypeError):
+        pass
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def mend_triton() -> int:
-    """Remove the folders of Triton's cache with a table that is no JSON, which Triton ends at; how many. Each is made anew when it is needed."""
+    """Remove the folders of Triton's cache with a table that Triton cannot read, which it ends at; how many. Each is made anew when it is needed."""
     removed = 0
     for path in settings.triton_cache().glob("*/*.json"):
         try:
-            json.loads(path.read_bytes())
-        except ValueError:
+            table = json.loads(path.read_bytes())
+            if not isinstance(table, dict) or not isinstance(table.get("child_paths", {}), dict):
+                raise ValueError("no table")
+        except (ValueError, RecursionError):
             shutil.rmtree(path.parent, ignore_errors=True)
             removed += 1
         except OSError:  # gone, or of another user

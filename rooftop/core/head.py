@@ -138,7 +138,7 @@ class Head:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._known(problem)
         if lost := [name for name in problem.extra if name not in self._named]:
-            return f"the kernel knows no {' and no '.join(lost)}"
+            return f"the kernel has no parameter {' and no '.join(lost)}, and the call's is not the default"
         if given := [name for name in self.without if problem.get(name) is not None]:
             return f"the kernel leaves out {' and '.join(given)}"
         try:

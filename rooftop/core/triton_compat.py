@@ -145,8 +145,9 @@ def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, option
     try:
         made = compiled()
         whole = whole_elf(made.asm["cubin"])
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        disk_cache.mend_triton()
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # of what Triton reads in its cache, or of the kernel
+        if not disk_cache.mend_triton() and not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+            raise
         whole = False
     if not whole:  # Triton believes what lies in its cache: a file that was cut off is made anew
         with triton.knobs.compilation.scope():

@@ -14,7 +14,7 @@ from rooftop.core import registry, settings
 from rooftop.core.implementation import device_of
 from rooftop.lab import candidates
 from rooftop.lab.check import checker, kept
-from rooftop.lab.inspect import inspector
+from rooftop.lab.inspect import binary, inspector
 from rooftop.lab.records import store
 from rooftop.lab.report import data, known, ladder_cases, rung_counts, site
 from rooftop.lab.report.model import SiteData
@@ -26,6 +26,9 @@ def climb(names: list[str], out: Path) -> bool:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
+    for tool in ("cuobjdump", "nvdisasm"):
+        binary.tool(tool)
     console = Console()
     started = time.monotonic()
     gpu = torch.cuda.is_available()
@@ -60,8 +63,8 @@ def climb(names: list[str], out: Path) -> bool:
     ran = sum(r.status == "ok" for r in results)
     again = f" ({unchanged} of them unchanged since they last were)" if unchanged else ""
     console.print(f"{ran} checks right{again}, {len(wrong)} wrong, {sum(r.status == 'skipped' for r in results)} not run here", highlight=False)
-    for why, n in Counter(r.message for r in results if r.status == "skipped").most_common(3):
-        console.print(f"  not run: {n} {'case' if n == 1 else 'cases'}: {why}", highlight=False, markup=False)
+    for line in not_run(Counter(r.message for r in results if r.status == "skipped")):
+        console.print(f"  not run: {line}", highlight=False, markup=False)
     for r in wrong:
         console.print(f"  WRONG {r.subject} at {r.case}: {r.message}", highlight=False, markup=False)
     for line in unmet:
@@ -83,6 +86,16 @@ def climb(names: list[str], out: Path) -> bool:
     return not wrong and not unmet
 
 
+REASONS = 3
+
+
+def not_run(reasons: Counter[str]) -> list[str]:
+    """Why cases were not run, the most frequent reasons first, and how many more there are."""
+    said = [f"{n} {'case' if n == 1 else 'cases'}: {why}" for why, n in reasons.most_common(REASONS)]
+    rest = [n for _, n in reasons.most_common()[REASONS:]]
+    return [*said, f"{sum(rest)} more, for {len(rest)} other reasons: rooftop check names them"] if rest else said
+
+
 LINES = 5
 
 
@@ -97,7 +110,8 @@ def found_out(pages: SiteData, ladders: Collection[str]) -> list[str]:
         measured = [(r, c) for r in page.rungs if (c := r.cells.get((page.devices[0].name, page.headline))) and c.kernel and not c.stale]
         steps = [(a[1].seconds / b[1].seconds, b[0]) for a, b in pairwise(measured)]
         first, begun = measured[0]
-        text = f"{page.name} on {page.devices[0].short}, {page.headline}: {begun.seconds / m.seconds:.1f}x from {first.number:02d} to {rung.number:02d}"
+        climbed = f"{begun.seconds / m.seconds:.1f}x from {first.number:02d} to {rung.number:02d}" if first is not rung else f"{rung.number:02d}"
+        text = f"{page.name} on {page.devices[0].short}, {page.headline}: {climbed}"
         text += f", {100 * m.share:.0f} % of the roof" if m.share is not None else ""
         text += f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
         most = max(steps, key=lambda s: s[0], default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,14 @@ def test_the_command_shows_and_empties(root: Path, monkeypatch: pytest.MonkeyPat
     assert [p.name for p in disk_cache.parts()] == ["cuda"]
     assert command(monkeypatch, "cache", "--part", "gpu") == 1
     assert "--part is 'gpu'; it is one of cuda, cutile, cute, simt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [lambda t: "", lambda t: t[:-3], lambda t: t.replace("17", "18"), lambda t: "[" * 100_000, lambda t: t.partition("\n")[2]])
+def test_what_is_kept_as_json_is_not_believed_where_it_is_damaged(tmp_path: Path, change: Callable[[str], str]) -> None:
+    path = tmp_path / "parts" / "one.json"
+    assert disk_cache.read_json(path) is None
+    disk_cache.write_json(path, {"registers": 17, "name": "\u03bb"})
+    assert disk_cache.read_json(path) == {"registers": 17, "name": "\u03bb"} and list(path.parent.iterdir()) == [path]
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert disk_cache.read_json(path) is None
+    disk_cache.write_json(path / "below" / "a file.json", 1)  # it cannot be written: no error

@@ -15,6 +15,7 @@ from _support import command, flat
 
 from rooftop.core import disk_cache, settings
 from rooftop.lab import scaffold
+from rooftop.lab.inspect import binary
 from rooftop.lab.report import site
 from rooftop.lab.simt import build
 
@@ -48,7 +49,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("simt", "[bold]x[/bold].cu"), 1, "no file [bold]x[/bold].cu"),
         (("report", "--records", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
         (("records", "merge", "damaged.jsonl"), 1, "damaged.jsonl:1: not a record"),
-        (("report", "--out", "own.cu"), 3, "own.cu: File exists"),
+        (("report", "--out", "own.cu"), 3, "own.cu is a file; a folder is needed"),
+        (("climb", "softmax_cuda", "--out", "own.cu"), 3, "own.cu is a file; a folder is needed"),
+        (("decompress", ".", "out.npy"), 3, ". is a folder; a file is needed"),
         (("records", "prune", "--records", "own.cu"), 3, "own.cu is no folder"),
         (("check", "<b>softmax</b>"), 1, "no ladder '<b>softmax<'"),
         (("check", "[bold]softmax[/bold]"), 1, "no ladder '[bold]softmax['"),
@@ -147,6 +150,60 @@ def test_a_cache_of_tritons_that_was_cut_off_is_made_anew(own: Path, monkeypatch
         for path in own.joinpath("cache").rglob("*.of.json"):
             path.unlink()
     assert disk_cache.mend_triton() and not disk_cache.mend_triton()
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '"x"', '{"child_paths": 3}', "[" * 100_000, "null"])
+def test_a_cache_of_tritons_that_holds_other_tables_is_made_anew(own: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("ROOFTOP_CACHE", str(own / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(own / "triton"))
+    assert command(monkeypatch, "inspect", "add__triton", "--arch", "80") == 0
+    for path in own.joinpath("triton").rglob("*.json"):
+        path.write_text(text, encoding="utf-8")
+    for path in own.joinpath("cache").rglob("*.of.json"):
+        path.unlink()
+    assert command(monkeypatch, "inspect", "add__triton", "--arch", "80") == 0
+    assert not disk_cache.mend_triton()
+
+
+def test_a_climb_asks_for_its_tools_before_it_checks(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(binary, "_candidates", lambda name: iter(()))
+    assert command(monkeypatch, "climb", "softmax_cuda", "--out", "pages") == 3
+    said = capsys.readouterr()
+    assert "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm" in flat(said.err) and not said.out
+
+
+@pytest.mark.parametrize(("does", "says"), [("exit 1", "it ended with 1 and said nothing"), ("kill -9 $$", "signal 9 ended it")])
+def test_a_compiler_that_fails_without_a_word_is_named(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], does: str, says: str
+) -> None:
+    broken = own / "bin" / "g++"
+    broken.parent.mkdir()
+    broken.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("ROOFTOP_CACHE", str(own / "cache"))
+    build.compiler.cache_clear()
+    try:
+        assert command(monkeypatch, "simt", "own.cu", "--shape", "N=15") == 3
+        assert f"bin/g++ does not work: {says}" in flat(capsys.readouterr().err)
+    finally:
+        build.compiler.cache_clear()
+
+
+def test_a_full_cache_is_named_where_the_error_names_no_file(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", *(() if _ else (str(settings.triton_cache()),)))
+
+    monkeypatch.setattr(scaffold, "write", full)
+    monkeypatch.setattr(disk_cache, "ready", full)
+    assert command(monkeypatch, "new", "op", "scale") == 3
+    assert "set TRITON_CACHE_DIR to a folder that can be written" in flat(capsys.readouterr().err)
+
+
+def test_a_file_of_records_is_read_as_the_house_s_own(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ROOFTOP_RESULTS", str(own / "damaged.jsonl"))
+    assert command(monkeypatch, "report", "--out", "pages") == 1
+    assert "damaged.jsonl:1: not a record" in flat(capsys.readouterr().err)
 
 
 def test_a_python_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

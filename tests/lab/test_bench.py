@@ -151,3 +151,9 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
         judged.clear()
         b._check(able)
         assert judged == ["reference"]
+    timed = {**check, "kind": "bench", "subject": peer.name, "digest": peer.digest(b.f.case, H100), "error": {"ok": False}, "versions": {"torch": "2"}}
+    b.proofs = store.proven([check], "card") | store.judged_peers([timed], "card", {"torch": "2"})
+    judged.clear()
+    b._check([kernel, peer])
+    assert not judged and b.checks[peer.name].status == "wrong" and b.errors[peer.name] == {"ok": False}
+    assert not store.judged_peers([timed], "card", {"torch": "3"}) and not store.judged_peers([timed], "another", {"torch": "2"})

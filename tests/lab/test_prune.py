@@ -175,3 +175,8 @@ def test_a_record_that_names_no_code_is_of_no_tree() -> None:
 
     nameless = {k: v for k, v in row("add__triton", "1").items() if k != "digest"}
     assert staleness([])(nameless) and not staleness([])({**nameless, "kind": "clock"})
+
+
+def test_what_compiling_costs_does_not_stand_for_the_first_call() -> None:
+    found = [row("a", "1", kind="language", first_s=1e-3), row("a", "2", kind="language", compile_s=0.3), row("a", "3", kind="language", compile_s=0.2)]
+    assert prune.superseded(found, old) == [False, True, False]

@@ -267,8 +267,8 @@ def test_what_comes_back_from_the_form_before_is_as_fresh_or_stale_as_it_was(tmp
 
 AN_OP = 60_000  # bytes of an op on a card
 A_SWEEP = 60_000  # and of its sweeps, forward and backward each
-A_RUNG = 5_000  # and of each rung that climbs it: a subject at every case of its ladder
-A_CASE = 10  # and of each case of each of its kernels: a check keeps a digest of 12 letters, most others are alike
+A_RUNG = 6_000  # and of each rung that climbs it: a subject at every case of its ladder, checked and timed
+A_CASE = 12  # and of each case of each of its kernels: a check keeps a digest of 12 letters, most others are alike
 COUNTERS = 400_000  # of hardware counters by line and what the simulator makes of them, all on one card: two ladders, and patterns
 
 

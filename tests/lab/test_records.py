@@ -329,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_named_without_a_traceback(
     assert command(monkeypatch, *words, str(tmp_path / "file" / "r")) == 3
     said = capsys.readouterr().err
     assert str(tmp_path / "file") in said.replace("\n", "")
-    assert "Not a directory" in said
+    assert "is a file; a folder is needed" in said.replace("\n", " ")
     assert (tmp_path / "file").read_text() == "kept"
 
 

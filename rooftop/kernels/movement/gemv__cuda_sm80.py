@@ -42,11 +42,12 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Triton's tensor core kernel is better for the rest: aligned 16-bit operands, several vectors."""
+    """Of 16-bit rows, one vector with aligned packs (7 to 23 % faster than Triton on an H200), and several without. Triton's tensor cores are faster for
+    several aligned vectors, and its masked loads for one vector of rows that begin anywhere."""
     if p["a"].dtype == "f32":
         return int(p["x"].shape[1] > 1)
     if _along(p):
-        return int(not _together(p))
+        return int(_together(p) == (p["x"].shape[1] == 1))
     return int(p["x"].shape[1] == 1 or (_wide(p) * p["a"].itemsize < 16 and p["x"].shape[1] <= 8))
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import tempfile
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from rooftop.core import settings
+from rooftop.core import disk_cache, settings
 from rooftop.core.spec import Case, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.checker import Result
@@ -45,24 +41,16 @@ def _path(subject: Subject, case: Case, where: str, device: Device) -> Path:
 def find(subject: Subject, case: Case, where: str, device: Device) -> Result | None:
     """The result of an earlier check of the same code, where it was right; None where there is none, or it cannot be read."""
     try:
-        data: dict[str, Any] = json.loads(_path(subject, case, where, device).read_text(encoding="utf-8"))
+        data = disk_cache.read_json(_path(subject, case, where, device))
         outputs = {name: Verdict(**v) for name, v in data["outputs"].items()}
         return Result(subject.name, subject.op.name, case.id, "ok", where, "", outputs, tuple(data["path"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         return None
 
 
 def keep(subject: Subject, case: Case, result: Result, device: Device) -> None:
-    """Remember a result that was right. A cache that cannot be written costs time, nothing else."""
+    """Remember a result that was right."""
     if result.status != "ok" or result.unasked:
         return
-    path = _path(subject, case, result.backend, device)
     outputs = {name: v.__dict__ for name, v in result.outputs.items()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"outputs": outputs, "path": list(result.path)}, file)
-        os.replace(temporary, path)
-    except (OSError, TypeError):
-        pass
+    disk_cache.write_json(_path(subject, case, result.backend, device), {"outputs": outputs, "path": list(result.path)})

@@ -66,6 +66,8 @@ def _main() -> None:
     except SyntaxError as error:  # of a kernel's file, or a rung's
         _end(not_python(error), WRONG)
     except OSError as error:  # a folder that cannot be written, a full disk
+        if error.errno == errno.ENOSPC and error.filename is None:
+            error = _full(error)
         if error.errno is None:
             _end(str(error), WRONG if isinstance(error, FileNotFoundError) else ENVIRONMENT)
         where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
@@ -76,6 +78,10 @@ def _main() -> None:
             _end(f"{said}: Triton's cache cannot be used; set TRITON_CACHE_DIR to a folder that can be written", ENVIRONMENT)
         if isinstance(error, FileNotFoundError):
             _end(str(error), WRONG)
+        if isinstance(error, IsADirectoryError):
+            said = f"{where} is a folder; a file is needed"
+        if isinstance(error, (NotADirectoryError, FileExistsError)) and (file := _file_above(error)):
+            said = f"{file} is a file; a folder is needed"
         if error.errno == errno.ENOSPC:
             said = f"{where or 'a file'} cannot be written: no space left on the disk; free some, or name a folder on another"
         _end(said, ENVIRONMENT)
@@ -84,6 +90,23 @@ def _main() -> None:
 def _end(text: str, code: int) -> NoReturn:
     typer.echo(f"rooftop: {text}", err=True)
     sys.exit(code)
+
+
+def _full(error: OSError) -> OSError:
+    """The error with the folder of the cache that is full, where it is one of the caches."""
+    try:
+        disk_cache.ready()
+    except (OSError, ValueError) as found:
+        return found if isinstance(found, OSError) and found.errno == errno.ENOSPC else error
+    return error
+
+
+def _file_above(error: OSError) -> Path | None:
+    """The file that stands where the error's path needs a folder."""
+    if not isinstance(error.filename, (str, os.PathLike)):
+        return None
+    path = Path(error.filename)
+    return next((p for p in (path, *path.parents) if p.is_file()), None)
 
 
 def _within(error: OSError, folder: Callable[[], Path]) -> bool:

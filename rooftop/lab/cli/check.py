@@ -276,6 +276,8 @@ def inspect(
             typer.echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))
         return
     jobs = [(s, inspects.inspect_case(s, case, a), a) for s in found for a in archs]
+    if not jobs:
+        raise ValueError(f"{', '.join(what or [])}: no kernel yet; rooftop new kernel OP__triton, or OP__cuda, writes one to begin with")
     facts = inspects.many(jobs)
     rows = []
     for (name, a), f in facts.items():

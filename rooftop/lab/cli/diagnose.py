@@ -210,6 +210,9 @@ def predictions(
         table([asdict(s) for s in steps.summary(found)], titles, as_json)
         return
     rows = [asdict(s) for s in scores.scores(scores.joined(path))]
+    if not rows and not as_json:
+        typer.echo(f"{path}: no prediction has a result yet; diagnose a report of the kernel's next version (docs/profiling.md)")
+        return
     columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
     table(rows, columns, as_json)
 

@@ -105,7 +105,9 @@ def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
 
     left: list[Record] = []
     try:
-        done = pruning.prune(folder, lambda found: staleness(found, digests), left=left) if folder.is_dir() else pruning.Pruned()
+        if not folder.is_dir():
+            return None
+        done = pruning.prune(folder, lambda found: staleness(found, digests), left=left)
     except (RecordError, PermissionError) as error:
         typer.echo(f"note: {folder} is not pruned: {error}", err=True)
         return None

@@ -271,6 +271,8 @@ def compilers() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    from rooftop.core.names import RegistryError
+
     parser = argparse.ArgumentParser(prog="python -m rooftop.lab.counters.compare", description="The simulator's counts beside recorded hardware counters.")
     parser.add_argument("names", nargs="*", help="subjects, by a part of their name; none: every one that is recorded")
     parser.add_argument("--out", type=Path, help="folder to write records of kind `compared` to")
@@ -279,7 +281,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for (subject, case), found in sorted(newest(store.read(settings.load().results)).items()):
         if "patterns/" in subject or (given.names and not any(n in subject for n in given.names)):
             continue
-        job = job_of(subject, case)
+        try:
+            job = job_of(subject, case)
+        except RegistryError as error:  # a record of a rung that was renamed or is gone
+            print(f"{subject}, {case}: not compared: {error.args[0]}")
+            continue
         rows = both(job, found)
         moved = sum(r.verdict == "moved" for r in rows)
         print(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums {sums(rows)}")

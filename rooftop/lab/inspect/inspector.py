@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -13,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rooftop.core import settings
+from rooftop.core import disk_cache, settings
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem
@@ -45,7 +43,7 @@ def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
         found = _found(subject, case, target)
     except AbsentCompiler as error:  # not kept: it may be installed tomorrow
         return {"arch": device_of(target).arch, "target": device_of(target).target, "refused": str(error), "absent": True}
-    _write(_path(key_of(subject, case, target)), found)
+    disk_cache.write_json(_path(key_of(subject, case, target)), found)
     return found
 
 
@@ -56,10 +54,7 @@ def kept(subject: Subject, case: Case, target: int | str, asked: Asked | None = 
 
 def kept_at(key: str, target: int | str) -> Facts | None:
     """As `kept`, of what has this key (`key_of`)."""
-    try:
-        found = json.loads(_path(key).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
+    found = disk_cache.read_json(_path(key))
     whole = isinstance(found, dict) and found.get("target") == device_of(target).target and ("refused" in found or isinstance(found.get("kernels"), list))
     return found if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in found.get("kernels", [])) else None
 
@@ -147,27 +142,16 @@ def _cached(cubin: bytes, symbol: str) -> binary.Facts:
     key = hashlib.sha256(cubin + symbol.encode()).hexdigest()
     path = settings.load().cache / "facts" / key[:2] / f"{key}.json"
     try:
-        found = binary.Facts.from_json(json.loads(path.read_text(encoding="utf-8")))
+        found = binary.Facts.from_json(disk_cache.read_json(path))
         numbers = (found.arch, found.registers, found.stack, found.spill_stores, found.spill_loads, found.shared, found.constant)
         counted = (*numbers, *found.opcodes.values(), *(found.loop.opcodes.values() if found.loop else ()))
         if all(type(n) is int for n in counted) and all(type(o) is str and o for o in found.before_wait or ()):
             return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # absent, or not what is written below
+    except (KeyError, TypeError, AttributeError):  # absent, or not what is written below
         pass
     found = binary.facts(cubin, symbol)
-    _write(path, found.to_json())
+    disk_cache.write_json(path, found.to_json())
     return found
-
-
-def _write(path: Path, data: Any) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(data, file)
-        os.replace(temporary, path)
-    except (OSError, TypeError):
-        pass  # a cache that cannot be written costs time, nothing else
 
 
 def inspect_case(subject: Subject, name: str | None, target: int | str, asked: Asked | None = None) -> Case:

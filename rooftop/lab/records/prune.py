@@ -30,8 +30,9 @@ class Pruned:
 
 
 def _key(r: Record) -> tuple[str, ...]:
+    """What a newer record must have in common. Of a language there are two: what compiling costs, and the first call."""
     what = ("kind", "op", "subject", "case", "cases", "by", "backend")
-    return (str(r.get("device", {}).get("name")), *(str(r.get(k)) for k in what))
+    return (str(r.get("device", {}).get("name")), str("first_s" in r), *(str(r.get(k)) for k in what))
 
 
 def _subject(r: Record) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
         except ValueError as error:
             if number == len(lines):  # no newline after it: the run ended while writing
                 return found, f"{path.name}:{number}: cut off, left out"
-            raise RecordError(f"{path}:{number}: not a record: {error}") from None
+            raise RecordError(f"{path}:{number}: not a record: {error} (remove the line, or restore the file)") from None
         if rows[0]["kind"] == "run":
             found.append((rows[0], []))
         elif found:
@@ -227,6 +227,12 @@ def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record
     """The check records of a card that say that a case is right, by op, kernel, case and digest."""
     right = (r for r in records if r["kind"] == "check" and r["error"].get("ok") and r["device"]["name"] == card)
     return {(r["op"], r["subject"], r["case"], r["digest"]): r for r in right}
+
+
+def judged_peers(records: Iterable[Record], card: str, software: dict[str, str]) -> dict[tuple[str, ...], Record]:
+    """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of `proven`."""
+    found = (r for r in records if r["kind"] == "bench" and str(r["subject"]).startswith("peer:") and r["device"]["name"] == card)
+    return {(r["op"], r["subject"], r["case"], r["digest"]): r for r in found if r["versions"] == software}
 
 
 def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:

@@ -4,13 +4,10 @@ takes, the one that a call takes, where facts and counts are kept. Working these
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rooftop.core import settings
+from rooftop.core import disk_cache, settings
 
 FOLDERS = ("core", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
 FILES = ("lab/sanitize.py", "lab/candidates.py", "lab/climb.py")
@@ -64,23 +61,14 @@ def load() -> Known:
     """What was worked out before of the tree as it is; empty where there is nothing, or it cannot be read."""
     known = Known()
     try:
-        data = json.loads(_path().read_text(encoding="utf-8"))
+        data = disk_cache.read_json(_path())
         dict.update(known, {str(k): (None if why is None else str(why), str(digest)) for k, (why, digest) in data.items()})
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         pass
     return known
 
 
 def save(known: Known) -> None:
-    """A cache that cannot be written costs time, nothing else."""
-    if not known.grown:
-        return
-    path = _path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(dict(known.items()), file)
-        os.replace(temporary, path)
-    except OSError:
-        pass
+    """For the next build."""
+    if known.grown:
+        disk_cache.write_json(_path(), dict(known.items()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import settings
+from rooftop.core import disk_cache, settings
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case, Work
@@ -288,18 +287,15 @@ def _hash(*parts: str) -> str:
 def _read(path: Path) -> RungCounts | None:
     """What is kept; None where there is nothing, or not what `_write` wrote."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = disk_cache.read_json(path)
         values, ideals = ({str(n): float(v) for n, v in data[k].items()} for k in ("values", "ideals"))
         lines = tuple(Line(**x) for x in data["lines"])
         return RungCounts(str(data["case"]), int(data["blocks"]), int(data["grid_blocks"]), values, ideals, lines)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _write(path: Path, counts: RungCounts) -> None:
     if counts.why:  # of a fault that may be mended elsewhere: counted again the next time
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(asdict(counts)), encoding="utf-8")
-    part.replace(path)
+    disk_cache.write_json(path, asdict(counts))

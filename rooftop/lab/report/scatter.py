@@ -17,7 +17,8 @@ WIDE, NARROW = 900, 340  # pixels
 HEIGHT = 330
 LEFT, RIGHT, TOP, BOTTOM = 46, 16, 14, 44  # margins, pixels
 Box = tuple[float, float, float, float]  # left, top, right, bottom, pixels
-LETTER = 7.2  # pixels of a letter of a label
+LETTER, BROAD = 7.2, 3.6  # pixels of a letter of a label, and what an m or a w takes more
+GAP = 6  # pixels between the numbers of two ticks
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,13 @@ def _one(
         body.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(k / 5):.1f}" y2="{y(k / 5):.1f}"/>')
         body.append(f'<text x="{LEFT - 7}" y="{y(k / 5) + 4:.1f}" text-anchor="end">{20 * k}</text>')
     body.append(f'<line class="top" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>')
+    begun = -math.inf  # where the next tick's number may begin
     for tick in _ticks(low - math.log10(unit), high - math.log10(unit), 9 if labelled else 4):
-        at = x(tick * unit)
+        at, said = x(tick * unit), number(tick, 1)
         body.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{floor}" y2="{floor + 4}"/>')
-        body.append(f'<text x="{at:.1f}" y="{floor + 17}" text-anchor="middle">{number(tick, 1)}</text>')
+        if at - _length(said) / 2 >= begun:
+            body.append(f'<text x="{at:.1f}" y="{floor + 17}" text-anchor="middle">{said}</text>')
+            begun = at + _length(said) / 2 + GAP
     if zero:
         body.append(f'<text x="{LEFT + 14}" y="{floor + 17}" text-anchor="middle">0</text>')
     if mark:
@@ -95,7 +99,7 @@ def _one(
         body.append(f'<polyline class="peer{n % 3}" points="{path}"><title>{escape(line.name)}</title></polyline>')
     taken: list[Box] = [(x(p.x) - 5, y(p.share) - 5, x(p.x) + 5, y(p.share) + 5) for p in points]
     if mark:
-        at, length = x(mark[0]), len(mark[1]) * LETTER
+        at, length = x(mark[0]), _length(mark[1])
         bottoms = [floor - 7 - 14 * n for n in range((floor - TOP) // 14)]
         free = ((left, float(bottom)) for bottom in bottoms for left in (at - 5 - length, at + 5) if _free(_box(left, bottom, length), size, taken))
         if place := next(free, None):
@@ -108,10 +112,15 @@ def _one(
         dot = f'<circle class="{kind}" cx="{x(p.x):.1f}" cy="{y(p.share):.1f}" r="4.5">{said}</circle>'
         body.append(f'<a href="{escape(p.href)}">{dot}</a>' if p.href else dot)
     for p in points if labelled else ():
-        if p.label and (place := _room(x(p.x), y(p.share), len(p.label) * LETTER, size, taken)):
+        if p.label and (place := _room(x(p.x), y(p.share), _length(p.label), size, taken)):
             body.append(f'<text class="label" x="{place[0]:.1f}" y="{place[1]:.1f}">{escape(p.label)}</text>')
     about = f"share of the roof in percent against {escape(axis)}"
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{about}">{"".join(body)}</svg>'
+
+
+def _length(text: str) -> float:
+    """About how many pixels a text takes."""
+    return LETTER * len(text) + BROAD * sum(text.count(c) for c in "mw")
 
 
 def _room(x: float, y: float, length: float, size: tuple[int, int], taken: list[Box]) -> tuple[float, float] | None:

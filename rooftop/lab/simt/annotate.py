@@ -119,7 +119,8 @@ def summary(report: Report) -> str:
         return "not counted: the kernel does not end"
     moved = 32 * sum(c.sectors for c in report.lines)
     flops = 2 * report.fma + report.other_flops
-    share = f"{report.blocks:,} of {report.grid_blocks:,} blocks" if report.blocks != report.grid_blocks else f"{report.blocks:,} blocks"
+    plural = "" if report.grid_blocks == 1 else "s"
+    share = f"{report.blocks:,} of {report.grid_blocks:,} blocks" if report.blocks != report.grid_blocks else f"{report.blocks:,} block{plural}"
     intensity = f", {flops / moved:.3g} a byte moved between the multiprocessors and the L2" if moved else ""
     waves = sum(c.wavefronts for c in report.lines)
     ideal = sum(c.ideal_wavefronts for c in report.lines)

@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 
 from rooftop.core import settings
-from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, headers, whole_elf
+from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, ToolchainError, headers, whole_elf
 from rooftop.lab.simt import host, link, ordinary, precompiled
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
@@ -60,7 +60,7 @@ STEADY = (
 )  # fmt: skip
 
 
-class NoCompilerError(RuntimeError):
+class NoCompilerError(ToolchainError):
     """There is no C++ compiler that can build a simulation; the text says what is needed."""
 
 
@@ -327,6 +327,9 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
         done.returncode = process.wait()
     if done.returncode != 0 and "No space left on device" in done.stderr:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+    if done.returncode != 0 and not done.stderr.strip():
+        how = f"signal {-done.returncode} ended it" if done.returncode < 0 else f"it ended with {done.returncode} and said nothing"
+        raise NoCompilerError(f"{command[0]} does not work: {how}, building {path}")
     if done.returncode != 0:
         lines = done.stderr.splitlines()
         if found := _NO_HEADER.search(done.stderr):

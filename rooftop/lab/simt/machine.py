@@ -5,10 +5,7 @@ another line for them. From here the counting engine has the widths, and whoever
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -74,7 +71,7 @@ def of(text: str, path: str, kernels: Sequence[str], target: str, folder: Path |
     `folder`: of its headers, where that is not the house's.
 
     It is kept on disk, by all that it follows from: whichever compiler of the host's builds the simulation, this is the same."""
-    from rooftop.core import settings
+    from rooftop.core import disk_cache, settings
     from rooftop.core.compile import DEVICE_HEADERS, ToolchainError, headers, nvrtc_version
     from rooftop.lab.simt.translate import device_code
 
@@ -88,19 +85,15 @@ def of(text: str, path: str, kernels: Sequence[str], target: str, folder: Path |
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     kept = settings.load().cache / "simt" / "machine" / key[:2] / f"{key}.json"
     try:
-        data = json.loads(kept.read_text(encoding="utf-8"))
+        data = disk_cache.read_json(kept)
         return MachineCode({k: tuple(_access(fields) for fields in found) for k, found in data["kernels"].items()}, data["shared"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # absent, or not what is written below
+    except (ValueError, KeyError, TypeError, AttributeError):  # absent, or not what is written below
         pass
     found = _compile(text, path, kernels, target)
     if not found.kernels:
         return found
     data = {"kernels": {k: [astuple(a) for a in accesses] for k, accesses in found.kernels.items()}, "shared": found.shared}
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(data), encoding="utf-8")
-        os.replace(part, kept)
+    disk_cache.write_json(kept, data)
     return found
 
 

@@ -104,7 +104,7 @@ def run(
     if not duty or {"normal", "burst"} <= set(duty) or ("auto" in duty and len(set(duty)) > 1):
         raise ValueError(f"duty is {','.join(duty)}; accepted are auto, or normal or burst, or sustained, or one of those two and sustained")
     if not torch.cuda.is_available():
-        raise NoGpuError("bench needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
+        raise NoGpuError("timing needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     from rooftop.core.implementation import device_of
     from rooftop.lab.timing import sensors
 
@@ -125,7 +125,7 @@ def run(
     copies = streams.Streams(torch.cuda.current_device()) if stale else None
     known = [r for records in kept.values() for r in records]
     ceilings = roofline.Ceilings.from_records(known, device.name)
-    proofs = store.proven(known, device.name)
+    proofs = store.proven(known, device.name) | store.judged_peers(known, device.name, store.versions())
     if ceilings.stale:
         say(f"{device.name} was calibrated with other kernels than these: no share of the roof before rooftop calibrate has run again")
     with store.Writer(folder, device.name) as writer:
@@ -247,15 +247,17 @@ class Bench:
         return able
 
     def _check(self, able: Sequence[Subject]) -> None:
-        """Judge all of `able`. Where each is a kernel that a check record proves as it is now, that stands: the reference can take longer than the timing."""
+        """Judge all of `able`. Where records say of each what a check would, of a kernel that it is right, they stand: the reference can take longer than
+        the timing."""
         import torch
 
-        found = {s.name: self.proofs.get((self.f.op.name, s.name, self.f.case.id, s.digest(self.f.case, self.device))) for s in able if s.peer is None}
-        if len(found) == len(able) and all(found.values()):
+        found = {s.name: r for s in able if (r := self.proofs.get((self.f.op.name, s.name, self.f.case.id, s.digest(self.f.case, self.device))))}
+        if len(found) == len(able):
             for s in able:
-                path = s.call(self.f.case, self.device).path
-                self.checks[s.name] = checker.Result(s.name, self.f.op.name, self.f.case.id, "ok", "gpu", path=path)
-            self.errors = {name: record["error"] for name, record in found.items() if record}
+                path = s.call(self.f.case, self.device).path if s.peer is None else ()
+                status = "ok" if found[s.name]["error"]["ok"] else "wrong"
+                self.checks[s.name] = checker.Result(s.name, self.f.op.name, self.f.case.id, status, "gpu", path=path)
+            self.errors = {name: record["error"] for name, record in found.items()}
             return
         expected = judgement.expect(self.f.op, self.f.case, "cuda", 1)
         for s in able:
