@@ -47,7 +47,8 @@ class CuteImplementation(AheadImplementation):
         return None
 
     def environment(self, target: str) -> dict[str, str]:
-        return {"CUTE_DSL_ARCH": target, "CUTE_DSL_KEEP_CUBIN": "1"}
+        """A user's own folder would have the cubin lie elsewhere than in the child's working folder, and a dry run would not make it."""
+        return {"CUTE_DSL_ARCH": target, "CUTE_DSL_KEEP_CUBIN": "1", "CUTE_DSL_DUMP_DIR": ".", "CUTE_DSL_DRYRUN": "0"}
 
     def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
         takes, given = inspect.get_annotations(launch.kernel), launch.options.get("compile", launch.args)

@@ -29,7 +29,6 @@ def main() -> None:
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        os.environ |= {"CUTE_DSL_DUMP_DIR": folder, "CUTE_DSL_DRYRUN": "0"}  # a user's own would have the cubin lie elsewhere, or not be made
         for line in sys.stdin:
             try:
                 found = compiled(json.loads(line), Path(folder))
