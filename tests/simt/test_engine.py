@@ -369,7 +369,7 @@ def test_the_source_is_shown_with_its_counts(tmp_path: Path) -> None:
     (shown,) = [line for line in lines if "fmaf(x[i]" in line]
     assert shown.startswith("    5 ██████████ ")
     assert "global read 4 B x8: 6 sectors (4)" in shown
-    assert lines[-1].startswith("1 blocks: 128 FMAs, 0 other floating operations")
+    assert lines[-1].startswith("1 block: 128 FMAs, 0 other floating operations")
     page = annotate.as_html(report, {"kernel.cu": COUNTED}, "dot & more")
     assert "<title>dot &amp; more</title>" in page
     assert page.count("<tr") == COUNTED.count("\n")
