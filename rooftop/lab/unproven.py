@@ -40,6 +40,7 @@ def gpu_only(house: House = HOUSE) -> Iterator[tuple[Subject, str]]:
 
 def unproven(records: Iterable[Record], house: House = HOUSE) -> list[Unproven]:
     """The kernels that run on a GPU only and lack a check record for some case that they take; what needs a large GPU (`huge`) is not asked for."""
+    from rooftop.lab.check.checker import select_cases
     from rooftop.lab.report.data import device_of
 
     waiting = list(gpu_only(house))
@@ -56,7 +57,8 @@ def unproven(records: Iterable[Record], house: House = HOUSE) -> list[Unproven]:
     for subject, reason in waiting:
         assert subject.implementation is not None
         card = TARGETS[max(90, subject.implementation.arch)]
-        cases = [c for c in subject.op.cases if "huge" not in c.tags and not subject.op.idle(subject.op.problem(c, card)) and not subject.supports(c, card)]
+        taken = (c for c in select_cases(subject) if "huge" not in c.tags and not subject.supports(c, card))
+        cases = [c for c in taken if not subject.op.idle(subject.op.problem(c, card))]
         lacking = tuple(c.id for c in cases if not proven(subject, c))
         if lacking or not cases:
             found.append(Unproven(subject.name, reason, lacking, len(cases)))
