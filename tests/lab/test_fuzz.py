@@ -266,3 +266,8 @@ def test_the_command_counts_and_ends_with_1_on_a_finding(monkeypatch: pytest.Mon
     planted(monkeypatch, "square", lambda input: rooftop.square(input) + 1)
     assert command(monkeypatch, "fuzz", "square", "--calls", "3", "--seed", "1", "--cpu") == 1
     assert "rooftop.square" in capsys.readouterr().out
+
+
+def test_several_at_a_time_on_a_cpu_run_in_processes_of_their_own() -> None:
+    found = campaign.run(["softmax", "add"], seed=5, calls=6, jobs=2)
+    assert found.calls == 6 and not found.findings

@@ -1,4 +1,4 @@
-"""Many random calls: on a GPU in child processes, which a call may kill, without one in this process. What fails is made smaller and shown."""
+"""Many random calls: on a GPU, or several at a time, in child processes, which a call may kill; else in this process. What fails is made smaller and shown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Here:
 
 
 class Child:
-    """Runs calls in a process of its own, on the GPU. Where that dies, so does only it; `history` are the calls since it began."""
+    """Runs calls in a process of its own. Where that dies, so does only it; `history` are the calls since it began."""
 
     def __init__(self, device: str = "cuda") -> None:
         self._device, self._errors = device, tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the runner lives
@@ -170,7 +170,8 @@ def run(
     ops = [registry.op(n) for n in (names or [n for n in registry.op_names() if not registry.op(n).objects])]
     limits = drafts.GPU if device == "cuda" else drafts.CPU
     summary = Summary(seed, device)
-    make = runner or ((lambda: Child(device)) if device == "cuda" else (lambda: Here(device)))
+    alone = device == "cuda" or jobs > 1  # the interpreter runs one program a process
+    make = runner or ((lambda: Child(device)) if alone else (lambda: Here(device)))
     lock, started, turn = threading.Lock(), time.monotonic(), iter(range(calls if calls is not None else sys.maxsize))
     broken: list[BaseException] = []
     told = [started]
