@@ -186,14 +186,18 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, o: 
     import torch
 
     parts = _pieces(x, weight)
-    state = torch.cat([_linear_loss.state_of(_linear_loss.logits(x[p], weight, bias, o.softcap, narrow), target[p], o) for p in parts])
+    states = []
+    for p in parts:
+        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow)
+        states.append(_linear_loss.state_of(z, target[p], o))
+    state = torch.cat(states)
     found = _linear_loss.losses(state, target, o)
     divisor = _linear_loss.divisor_of(target, o, state)
     loss = found if o.reduction == "none" else found.sum() / divisor
     if memory != "fast" or o.reduction == "none":
         return loss, state, divisor, None, None, None
     with torch.no_grad():
-        units = _products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow)
+        units = _products(x, weight, bias, target, state, (1 / divisor).expand(target.shape), o, narrow, z if len(parts) == 1 else None)
     return loss, state, divisor, *units
 
 
@@ -204,13 +208,13 @@ def _pieces(x: Tensor, weight: Tensor) -> list[slice]:
 
 
 def _products(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool, known: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32."""
+    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a single piece."""
     import torch
 
     def slopes(p: slice) -> Tensor:
-        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow)
+        z = _linear_loss.logits(x[p], weight, bias, o.softcap, narrow) if known is None else known
         return _linear_loss.slopes(z, target[p], state[p], share[p], o).to(x.dtype)
 
     parts = _pieces(x, weight)
