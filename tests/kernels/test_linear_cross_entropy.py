@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 import pytest
@@ -317,3 +318,18 @@ def test_logits_are_bounded_shortly_where_nothing_shows_it(dtype: str, classes: 
 
     case = Case("x", _call(6, 8, classes, dtype, cap=cap, classes=of))
     assert cap_of(registry.op("linear_cross_entropy").problem(case)) == (EXACT if exact else SHORT).value
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_reference_is_the_same_in_pieces_of_the_tokens(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = importlib.import_module("rooftop.ops.linear_cross_entropy")
+    g = torch.Generator().manual_seed(5)
+    x, weight, bias = (torch.randn(n, generator=g, dtype=torch.float64).to(dtype) for n in ((50, 16), (30, 16), (30,)))
+    target = torch.randint(0, 30, (50,), generator=g)
+    options = reference._options(weight, (3, "mean", 0.1, 0.01, 5.0, 0, 0))
+    whole = reference._forward(x, weight, bias, target, options, "fast", dtype != torch.float64)
+    monkeypatch.setattr(reference, "PIECE", 30 * 7)
+    assert len(reference._pieces(x, weight)) == 8
+    pieces = reference._forward(x, weight, bias, target, options, "fast", dtype != torch.float64)
+    for one, other in zip(whole, pieces, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-12 if dtype == torch.float64 else 2**-8, atol=1e-12 if dtype == torch.float64 else 1e-4)
