@@ -231,6 +231,47 @@ class Nccl:
             raise RuntimeError("no backend")
 
 
+def test_a_work_of_nccl_is_asked_and_what_is_given_up_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own wait with a timeout leaves an exception by which torch's watchdog ends the process."""
+
+    class Work:
+        def __init__(self, ends_after: int) -> None:
+            self.left, self.waited = ends_after, []
+
+        def is_completed(self) -> bool:
+            self.left -= 1
+            return self.left < 0
+
+        def wait(self, *limit: Any) -> bool:
+            self.waited.append(limit)
+            return True
+
+    aborted: list[torch.device] = []
+
+    class Group(Nccl):
+        def _get_backend(self, device: torch.device) -> Any:
+            aborted.append(device)
+            return self
+
+        def abort(self) -> None:
+            aborted.append(torch.device("meta"))
+
+    captured = False
+    monkeypatch.setattr(dist, "get_backend", lambda group: "cpu:gloo,cuda:nccl")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
+    group: Any = Group()
+    soon, never = Work(3), Work(10**9)
+    assert groups.run("all_reduce", group, lambda: soon, groups.Limit(5.0)) is soon and soon.waited == [()] and not aborted
+    begun = time.monotonic()
+    with pytest.raises(comm.CommError, match=r"late by more than 0.05 s.*It said: it did not end in time"):
+        groups.run("all_reduce", group, lambda: never, groups.Limit(0.05))
+    assert 0.05 <= time.monotonic() - begun < 2 and not never.waited and [d.type for d in aborted] == ["cuda", "meta"]
+    with pytest.raises(comm.CommError, match="cannot be used on"):
+        groups.run("all_reduce", group, lambda: soon, groups.Limit(5.0))
+    captured, other = True, Work(10**9)
+    assert groups.run("all_reduce", Group(), lambda: other, groups.Limit(0.05)) is other and other.waited == [()]  # a graph's stream waits, the host must not
+
+
 def test_on_a_gpu_the_first_calls_are_compared_and_then_those_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = False
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
