@@ -127,6 +127,12 @@ def group_of(what: str, group: Any) -> Any:
 def tensor_of(what: str, x: Any, name: str = "x") -> Tensor:
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{what}: {name} is a {type(x).__name__}; it must be a tensor")
+    if hasattr(x, "__tensor_flatten__"):  # it holds others, as a DTensor does, and has no memory that could be sent
+        if not hasattr(x, "trigger_wait"):  # the result of a functional collective has
+            raise TypeError(f"{what}: {name} is a {type(x).__name__}; it must be a plain tensor, for example the local part of a DTensor (to_local)")
+        x = x.trigger_wait()
+    if x.is_nested:
+        raise TypeError(f"{what}: {name} is a nested tensor; it must be a plain one")
     if x.dtype not in DTYPES:
         raise TypeError(f"{what}: {name} is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
     return x
