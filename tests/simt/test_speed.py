@@ -193,7 +193,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_timed(
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as exit:
         speed.main([word.format(here=tmp_path) for word in given])
-    assert exit.value.code == 2 and says in capsys.readouterr().err and not asked
+    assert exit.value.code == 1 and says in capsys.readouterr().err and not asked
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 

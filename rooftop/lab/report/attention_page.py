@@ -13,6 +13,7 @@ from rooftop.core import registry, settings
 from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.spec import TARGETS
+from rooftop.lab.ending import ended
 from rooftop.lab.report.documents import replaced
 
 if TYPE_CHECKING:
@@ -200,4 +201,4 @@ def write(root: Path = settings.CHECKOUT) -> None:
 
 
 if __name__ == "__main__":
-    write()
+    ended(write)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rooftop.codecs.api import compress, measured
 from rooftop.core import settings
+from rooftop.lab.ending import ended
 from rooftop.lab.report import codec_fields as fields
 
 PAGE = "docs/codecs.md"
@@ -45,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rooftop.core import settings
+from rooftop.lab.ending import ended
 from rooftop.lab.report.documents import replaced
 from rooftop.quant.formats import ELEMENTS, FORMATS, Format, decode
 
@@ -124,4 +125,4 @@ def write(root: Path = settings.CHECKOUT) -> None:
 
 
 if __name__ == "__main__":
-    write()
+    ended(write)
