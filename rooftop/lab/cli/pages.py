@@ -198,9 +198,9 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=SHOW)
 def stub() -> None:
     """Write rooftop/__init__.pyi, the types of the public functions, from the op files."""
-    from rooftop.core import api
+    from rooftop.core import api, whole_file
 
-    api.STUB.write_text(api.stub(), encoding="utf-8")
+    whole_file.write(api.STUB, api.stub())
     typer.echo(f"wrote {api.STUB}")
 
 
