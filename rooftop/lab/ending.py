@@ -111,6 +111,8 @@ def _told(task: Callable[[], object]) -> None:
             said = f"{where} is a folder; a file is needed"
         if isinstance(error, (NotADirectoryError, FileExistsError)) and (file := _file_above(error)):
             said = f"{file} is a file; a folder is needed"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            said = f"{said}; name a place that this user can use"
         if error.errno == errno.ENOSPC:
             said = f"{where or 'a file'} cannot be written: no space left on the disk; free some, or name a folder on another"
         _end(said, ENVIRONMENT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,10 @@ def test_what_was_there_stays_where_the_disk_is_full(tmp_path: Path, monkeypatch
             file.write(b"half")
             raise said
         assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(path))
-        assert path.read_text(encoding="utf-8") == "before" and os.listdir(tmp_path) == ["a.md"]
+        assert path.read_text(encoding="utf-8") == "before" and list(tmp_path.iterdir()) == [path]
     with pytest.raises(KeyError), whole_file.open_whole(path) as file:
         raise KeyError
-    assert path.read_text(encoding="utf-8") == "before" and os.listdir(tmp_path) == ["a.md"]
+    assert path.read_text(encoding="utf-8") == "before" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_link_a_mode_and_a_pipe_stay_what_they_are(tmp_path: Path) -> None:
