@@ -17,7 +17,8 @@ from rooftop.lab.counters import simulator_speed as speed
 from rooftop.lab.counters.simulator_speed import Row, Run, row
 from rooftop.lab.records import prune, store
 from rooftop.lab.report import documents
-from rooftop.lab.report.data import gather, staleness
+from rooftop.lab.report.data import gather
+from rooftop.lab.report.joined import staleness
 
 RESULTS = settings.CHECKOUT / "results"
 RUNGS = {name: [r.name for r in registry.ladder(name).rungs] for name in speed.GOALS}
