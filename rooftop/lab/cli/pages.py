@@ -52,7 +52,7 @@ def prune(
     Example: [bold]rooftop records prune --dry-run[/bold]"""
     from rooftop.core import settings
     from rooftop.lab.records import prune as pruning
-    from rooftop.lab.report.data import staleness
+    from rooftop.lab.report.joined import staleness
 
     done = pruning.prune(folder or settings.load().results, staleness, dry)
     if as_json:
@@ -101,7 +101,7 @@ def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
     was, as `rooftop.lab.records.store.read` gives it; None: they are to be read anew."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
-    from rooftop.lab.report.data import staleness
+    from rooftop.lab.report.joined import staleness
 
     left: list[Record] = []
     try:
