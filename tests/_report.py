@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from rooftop.core import registry
+from rooftop.lab.proofs import device_of
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import site
-from rooftop.lab.report.data import Gatherer, device_of, gather
+from rooftop.lab.report.data import Gatherer, gather
 from rooftop.lab.report.model import LadderPage, RungRow
 from rooftop.lab.timing import roofline
 
@@ -29,6 +30,8 @@ CONTRACT = '''"""A tensor times a number & <nothing> else."""
 from __future__ import annotations
 
 from rooftop.core.op import Op
+from rooftop.lab.proofs import device_of
+from rooftop.lab.proofs import device_of
 from rooftop.core.spec import Input, Meta, Work, case
 
 
@@ -89,7 +92,7 @@ class Made:
     out: Path
 
     def __post_init__(self) -> None:
-        self.gatherer = Gatherer([], {}, [], self.house)
+        self.gatherer = Gatherer([], self.house)
 
     def bench(self, subject: str, seconds: float, case: str = "big f32", device: dict[str, Any] = H100, stale: bool = False, **more: Any) -> Record:
         found = self.gatherer.subjects[("scale", subject)]

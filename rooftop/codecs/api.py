@@ -15,6 +15,7 @@ from rooftop.codecs.container import CODEC_NUMBERS, LOSSLESS, FormatError, Heade
 from rooftop.codecs.elements import bits_of, element_of, to_floats, to_numpy, to_torch
 from rooftop.codecs.symbols import plain_values
 from rooftop.codecs.tiles import LIMIT, Part, mapped, parts
+from rooftop.core import whole_file
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Compressed:
         return cls(from_bytes(data), torch)
 
     def save(self, path: str | Path) -> None:
-        Path(path).write_bytes(bytes(self))
+        whole_file.write(path, bytes(self))
 
 
 def compress(

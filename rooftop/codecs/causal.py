@@ -17,6 +17,7 @@ from itertools import product
 
 import numpy as np
 
+from rooftop.codecs import least_squares
 from rooftop.codecs.elements import Element, to_floats
 from rooftop.codecs.symbols import EXACT, FARTHEST, pack_low, plain_values, rounded, to_symbols
 
@@ -91,16 +92,13 @@ def _fit(q: np.ndarray, good: np.ndarray, plan: Plan, eb: float) -> np.ndarray:
                 continue
             some = places[:: max(1, len(places) // FITTED)]
             some = some[good[some]]
-            m = q[some[:, None] - taps]
-            gram = m.T @ m
-            gram[np.diag_indices(len(gram))] += len(some) * eb * eb / 3 + 1e-13 * np.trace(gram)
+            gram, right = least_squares.products(q[some[:, None] - taps], q[some])
+            gram[np.diag_indices(len(gram))] += len(some) * eb * eb / 3 + 1e-13 * sum(np.diag(gram).tolist())
             weights = np.zeros(len(taps), np.float32)
             weights[0] = 1
-            try:
-                solved = np.linalg.solve(gram, m.T @ q[some]).astype(np.float32)
-                weights = solved if np.isfinite(solved).all() else weights
-            except np.linalg.LinAlgError:
-                pass
+            solved = least_squares.solve(gram, right)
+            if solved is not None and np.isfinite(fitted := solved.astype(np.float32)).all():
+                weights = fitted
             found[begin : begin + len(taps)] = weights
     return found
 

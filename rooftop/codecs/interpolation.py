@@ -21,6 +21,7 @@ from math import prod
 
 import numpy as np
 
+from rooftop.codecs import least_squares
 from rooftop.codecs.container import Header
 from rooftop.codecs.elements import to_floats
 from rooftop.codecs.symbols import (
@@ -142,11 +143,10 @@ def _fit(r: np.ndarray, p: np.ndarray, v: np.ndarray, s: int, axes: tuple[int, .
         scale = float(np.abs(target).max())
         if not 0 < scale < 1e150 or float(np.abs(m).max(initial=0)) > 1e150:
             return None
-        gram = np.einsum("ij,ik->jk", m, m)  # not by BLAS, whose threads cost more than they save
-        gram[np.diag_indices(len(gram))] += 1e-9 * np.trace(gram) / len(gram) + len(target) * eb * eb / 3000
-        try:
-            weights = np.linalg.solve(gram, np.einsum("ij,i->j", m, target))
-        except np.linalg.LinAlgError:
+        gram, right = least_squares.products(m, target)
+        gram[np.diag_indices(len(gram))] += 1e-9 * sum(np.diag(gram).tolist()) / len(gram) + len(target) * eb * eb / 3000
+        weights = least_squares.solve(gram, right)
+        if weights is None:
             return None
         half = weights.astype(np.float16)
         if not np.isfinite(half).all():

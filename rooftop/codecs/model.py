@@ -18,6 +18,7 @@ import numpy as np
 from rooftop.codecs.api import compress, decompress
 from rooftop.codecs.container import FormatError
 from rooftop.codecs.elements import ELEMENTS
+from rooftop.core import whole_file
 
 NAMES = {
     "F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "F8_E4M3": "f8e4m3", "F8_E5M2": "f8e5m2", "I64": "i64", "I32": "i32", "I16": "i16", "I8": "i8",
@@ -73,7 +74,7 @@ def compress_model(source: str | Path, target: str | Path) -> float:
     entries: dict[str, Any] = {}
     metadata = {**metadata, MARK: "1"}
     at = 0
-    with target.open("wb") as out:
+    with whole_file.open_whole(target) as out:
         made = [(name, t, _weight(data, t, start)) for name, t in header.items()]
         for name, t, container in made:
             length = len(container) if container is not None else t["data_offsets"][1] - t["data_offsets"][0]

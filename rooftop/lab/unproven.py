@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from rooftop.core import registry
 from rooftop.core.registry import HOUSE, House
-from rooftop.core.spec import TARGETS, Case
+from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
+from rooftop.lab.proofs import Proofs
 from rooftop.lab.records.store import Record
 
 
@@ -41,25 +42,17 @@ def gpu_only(house: House = HOUSE) -> Iterator[tuple[Subject, str]]:
 def unproven(records: Iterable[Record], house: House = HOUSE) -> list[Unproven]:
     """The kernels that run on a GPU only and lack a check record for some case that they take; what needs a large GPU (`huge`) is not asked for."""
     from rooftop.lab.check.checker import select_cases
-    from rooftop.lab.report.data import device_of
 
     waiting = list(gpu_only(house))
     names = {subject.name for subject, _ in waiting}
-    checks: dict[tuple[str, str], list[Record]] = {}
-    for record in records if names else ():
-        if record["kind"] == "check" and record["subject"] in names and record["error"].get("ok"):
-            checks.setdefault((record["subject"], record["case"]), []).append(record)
-
-    def proven(subject: Subject, case: Case) -> bool:
-        return any(r["digest"] == subject.digest(case, device_of(r)) for r in checks.get((subject.name, case.id), ()))
-
+    proofs = Proofs(r for r in records if r.get("subject") in names)
     found = []
     for subject, reason in waiting:
         assert subject.implementation is not None
         card = TARGETS[max(90, subject.implementation.arch)]
         taken = (c for c in select_cases(subject) if "huge" not in c.tags and not subject.supports(c, card))
         cases = [c for c in taken if not subject.op.idle(subject.op.problem(c, card))]
-        lacking = tuple(c.id for c in cases if not proven(subject, c))
+        lacking = tuple(c.id for c in cases if not proofs.hold(subject, c))
         if lacking or not cases:
             found.append(Unproven(subject.name, reason, lacking, len(cases)))
     return found

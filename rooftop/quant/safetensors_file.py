@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftop.core import whole_file
+
 NAMES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
     "I16": torch.int16, "U16": torch.uint16, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "U32": torch.uint32, "F32": torch.float32,
@@ -38,7 +40,7 @@ def save_file(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with Path(path).open("wb") as file:
+    with whole_file.open_whole(path) as file:
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
         for t in tensors.values():

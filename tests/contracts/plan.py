@@ -20,12 +20,12 @@ from pathlib import Path
 from contracts.calls import ops
 
 from rooftop.core import registry, settings
-from rooftop.core.spec import TARGETS, Case, Device
+from rooftop.core.spec import TARGETS, Case
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
+from rooftop.lab.proofs import Proofs
 from rooftop.lab.records import store
-from rooftop.lab.report.data import device_of
 
 LONGEST = 1 << 16  # elements of all tensors of a case
 BUDGET = 3 << 20  # elements of the whole sample
@@ -107,13 +107,8 @@ def place(subject: Subject) -> tuple[str, str | None]:
 
 
 @cache
-def _recorded() -> Mapping[tuple[str, str, str], frozenset[tuple[str, Device]]]:
-    """(op, subject, case) -> (digest, card) of the checks that were passed."""
-    found: dict[tuple[str, str, str], set[tuple[str, Device]]] = {}
-    for r in store.read(settings.load().results):
-        if r["kind"] == "check" and r["error"]["ok"]:
-            found.setdefault((str(r["op"]), str(r["subject"]), str(r["case"])), set()).add((str(r["digest"]), device_of(r)))
-    return {key: frozenset(v) for key, v in found.items()}
+def _recorded() -> Proofs:
+    return Proofs(store.read(settings.load().results))
 
 
 _PROVEN: dict[tuple[str, str, str], bool] = {}
@@ -123,8 +118,7 @@ def proven(subject: Subject, case: Case) -> bool:
     """Whether a check of this case that was passed is of the kernel, the contract and the config as they are now."""
     key = (subject.op.name, subject.name, case.id)
     if key not in _PROVEN:
-        cards = _recorded().get(key, ())
-        _PROVEN[key] = any(subject.supports(case, card) is None and subject.digest(case, card) == digest for digest, card in cards)
+        _PROVEN[key] = _recorded().hold(subject, case)
     return _PROVEN[key]
 
 

@@ -194,6 +194,13 @@ def test_a_case_with_a_large_result_is_left_to_a_gpu() -> None:
     assert result.status == "skipped" and "2^31" in result.message
 
 
+def test_onednn_takes_no_part_in_checks_on_a_cpu() -> None:
+    """With AMX it reads beyond the rows of a bfloat16 matrix, and what the checker has put there is NaN."""
+    [subject] = candidates.find(["matmul__cublas__torch"])
+    result = check(subject, subject.op.case("odd leading dimensions bf16"), backend="cpu")
+    assert result.status == "ok" and torch.backends.mkldnn.enabled, result.message
+
+
 @triton.jit
 def _walk(offsets, seen, G, M, N, K, blocks, BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
     """What one block of the grouped kernel takes, as its producer and consumers walk: a row of `seen` for each tile."""

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from rooftop.core import registry, settings
 from rooftop.lab.cli import app, commands
+from rooftop.lab.proofs import device_of
 from rooftop.lab.records import store
 from rooftop.lab.report import documents, known
 from rooftop.lab.report.charts import number
-from rooftop.lab.report.data import Gatherer, device_of, gather
+from rooftop.lab.report.data import Gatherer, gather
 from rooftop.lab.report.model import SiteData
 
 RESULTS = settings.CHECKOUT / "results"
@@ -103,7 +104,7 @@ def test_missing_markers_are_an_error(copied: Path) -> None:
 def test_the_picture_holds_the_newest_record_that_holds_of_every_rung() -> None:
     """Worked out from the records alone: an FMA counts as two operations."""
     every = store.read(RESULTS)
-    gatherer = Gatherer(every, {}, [], registry.HOUSE)
+    gatherer = Gatherer(every)
     texts = documents.pages(settings.CHECKOUT, every)
     for file, (name, _) in documents.PICTURES.items():
         svg = texts[file]
@@ -136,7 +137,7 @@ def test_check_writes_nothing_and_exits_1_where_a_file_would_change(tmp_path: Pa
 
 def test_a_table_names_no_stale_record(tmp_path: Path) -> None:
     every = [r for r in store.read(RESULTS) if r["kind"] == "bench" and r["op"] == "add"]
-    gatherer = Gatherer(every, {}, [], registry.HOUSE)
+    gatherer = Gatherer(every)
     fresh = [r for r in every if gatherer.stale(r) is None and not r["subject"].startswith("peer:")]
     assert fresh
     assert f"| add | {fresh[-1]['case']} |" in documents.scores(every, gather(every))

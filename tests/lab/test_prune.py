@@ -110,13 +110,13 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
     """Every bench record that a page shows is still there after pruning."""
-    from rooftop.core import registry, settings
-    from rooftop.lab.report.data import Gatherer, staleness
+    from rooftop.core import settings
+    from rooftop.lab.report.joined import Joined, staleness
 
     found = store.read(settings.CHECKOUT / "results")
     gone = prune.superseded(found, staleness(found))
     left = [r for r, out in zip(found, gone, strict=True) if not out]
-    whole, pruned = (Gatherer(list(some), {}, [], registry.HOUSE).measured for some in (found, left))
+    whole, pruned = (Joined(list(some)).measured for some in (found, left))
     assert whole.keys() == pruned.keys() and all(whole[k].at == pruned[k].at and whole[k].stale == pruned[k].stale for k in whole)
     assert len(whole) > 500
 
@@ -171,7 +171,7 @@ def test_a_report_of_the_house_prunes_first_and_a_check_writes_nothing(
 
 
 def test_a_record_that_names_no_code_is_of_no_tree() -> None:
-    from rooftop.lab.report.data import staleness
+    from rooftop.lab.report.joined import staleness
 
     nameless = {k: v for k, v in row("add__triton", "1").items() if k != "digest"}
     assert staleness([])(nameless) and not staleness([])({**nameless, "kind": "clock"})

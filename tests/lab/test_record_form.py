@@ -15,7 +15,7 @@ from rooftop.core import registry, settings
 from rooftop.lab.records import compact as compacting
 from rooftop.lab.records import form, prune, store
 from rooftop.lab.records.compact import compact
-from rooftop.lab.report.data import staleness
+from rooftop.lab.report.joined import staleness
 
 CARD = {"name": "NVIDIA H100 80GB HBM3", "arch": 90, "sms": 132}
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}

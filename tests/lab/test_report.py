@@ -12,7 +12,8 @@ from _report import BANDWIDTH, FACTS, FMA, H100, H200, NOW, Made, Strict, ceilin
 
 from rooftop.core import registry
 from rooftop.lab.report import charts, documents
-from rooftop.lab.report.data import CHANGED, Gatherer, gather
+from rooftop.lab.report.data import gather
+from rooftop.lab.report.joined import CHANGED, Joined
 
 
 @pytest.fixture
@@ -258,10 +259,10 @@ def test_a_changed_kernel_makes_its_record_stale(made: Made) -> None:
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("// ", "").replace("/* rooftop", "/* rooftop\n# a comment"), encoding="utf-8")
     registry.ladder.cache_clear()
-    assert Gatherer(records, {}, [], made.house).stale(records[1]) is None, "a comment changes nothing"
+    assert Joined(records, made.house).stale(records[1]) is None, "a comment changes nothing"
     path.write_text(text.replace("* factor", "* factor + 1"), encoding="utf-8")
     registry.ladder.cache_clear()
-    assert Gatherer(records, {}, [], made.house).stale(records[1]) == CHANGED
+    assert Joined(records, made.house).stale(records[1]) == CHANGED
     registry.ladder.cache_clear()
 
 

@@ -17,7 +17,7 @@ from rooftop.lab import warm
 from rooftop.lab.records import store
 from rooftop.lab.records.prune import superseded
 from rooftop.lab.report import documents
-from rooftop.lab.report.data import staleness
+from rooftop.lab.report.joined import staleness
 from rooftop.lab.timing import first_calls
 
 MOST = 14  # binaries of one kernel at one number of columns

@@ -17,7 +17,8 @@ from rooftop.lab.counters import simulator_speed as speed
 from rooftop.lab.counters.simulator_speed import Row, Run, row
 from rooftop.lab.records import prune, store
 from rooftop.lab.report import documents
-from rooftop.lab.report.data import gather, staleness
+from rooftop.lab.report.data import gather
+from rooftop.lab.report.joined import staleness
 
 RESULTS = settings.CHECKOUT / "results"
 RUNGS = {name: [r.name for r in registry.ladder(name).rungs] for name in speed.GOALS}
@@ -193,7 +194,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_timed(
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as exit:
         speed.main([word.format(here=tmp_path) for word in given])
-    assert exit.value.code == 2 and says in capsys.readouterr().err and not asked
+    assert exit.value.code == 1 and says in capsys.readouterr().err and not asked
     assert list(tmp_path.rglob("*.jsonl")) == []
 
 

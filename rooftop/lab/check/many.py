@@ -18,7 +18,8 @@ from rooftop.lab.ahead import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, compiled
 from rooftop.lab.check.checker import Result
-from rooftop.lab.records.store import Record, proven
+from rooftop.lab.proofs import Proofs
+from rooftop.lab.records.store import Record
 
 Chunk = tuple[Subject, list[Case]]
 Todo = Sequence[tuple[Subject, Case]]
@@ -30,12 +31,12 @@ LONGEST = 32  # cases of a chunk: a kernel of many cases is shared among process
 def lacking(todo: Todo, records: Iterable[Record], card: str, device: Device) -> list[tuple[Subject, Case]]:
     """Those of `todo` that no check record of this card and of the present kernel, contract and config says to be right; what is not launched needs none.
     `card`: its name in records."""
-    right = proven(records, card)
+    proofs = Proofs(records)
 
     def runs(subject: Subject, case: Case) -> bool:
         return subject.supports(case, device) is None and not subject.op.idle(subject.op.problem(case, device))
 
-    return [(s, c) for s, c in todo if runs(s, c) and (s.op.name, s.name, c.id, s.digest(c, device)) not in right]
+    return [(s, c) for s, c in todo if runs(s, c) and not proofs.hold(s, c, card, device)]
 
 
 def check_many(todo: Todo, backend: str, seed: int, jobs: int = 1) -> Iterator[tuple[Subject, Case, Result]]:

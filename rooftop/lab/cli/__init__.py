@@ -4,22 +4,11 @@ Each file of this package adds its commands to `app`; a new command is a new fil
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
 import pkgutil
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
 
-import typer
-
-from rooftop.core import disk_cache, settings
-from rooftop.core.names import package_of
-from rooftop.lab.cli.app import ENVIRONMENT, WRONG, app
-
-USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
+from rooftop.lab.cli.app import app
+from rooftop.lab.ending import ended
 
 
 def commands() -> None:
@@ -30,91 +19,10 @@ def commands() -> None:
 
 
 def main() -> None:
-    """Entry point. Errors that a user can mend are one clear text, not a traceback."""
-    try:
-        _main()
-    except ModuleNotFoundError as error:
-        absent = error.name or ""
-        if absent.partition(".")[0] in ("", "rooftop"):
-            raise
-        package = package_of(absent)
-        _end(f"{package} is not installed: pip install {package}", ENVIRONMENT)
-    except SystemExit as end:
-        if isinstance(end.__context__, USAGE):
-            sys.exit(WRONG)
-        raise
-    finally:
-        disk_cache.trim()
+    """Entry point."""
 
-
-def _main() -> None:
-    from rooftop.core.compile import CompileError, ToolchainError
-    from rooftop.core.expressions import ExpressionError
-    from rooftop.core.head import HeadError
-    from rooftop.core.names import RegistryError
-    from rooftop.core.registry import not_python
-    from rooftop.lab.records.store import RecordError
-    from rooftop.lab.timing.bench import NoGpuError
-
-    commands()
-    try:
+    def task() -> None:
+        commands()
         app()
-    except (NoGpuError, ToolchainError) as error:
-        _end(str(error), ENVIRONMENT)
-    except (RegistryError, HeadError, ExpressionError, CompileError, RecordError, ValueError) as error:
-        _end(str(error.args[0] if isinstance(error, LookupError) and error.args else error), WRONG)
-    except SyntaxError as error:  # of a kernel's file, or a rung's
-        _end(not_python(error), WRONG)
-    except OSError as error:  # a folder that cannot be written, a full disk
-        if error.errno == errno.ENOSPC and error.filename is None:
-            error = _full(error)
-        if error.errno is None:
-            _end(str(error), WRONG if isinstance(error, FileNotFoundError) else ENVIRONMENT)
-        where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-        said = f"{where}: {error.strerror}" if where else str(error)
-        if _within(error, lambda: settings.load().cache):
-            _end(f"{said}: the compile cache cannot be used; set ROOFTOP_CACHE to a folder that can be written", ENVIRONMENT)
-        if _within(error, settings.triton_cache):
-            _end(f"{said}: Triton's cache cannot be used; set TRITON_CACHE_DIR to a folder that can be written", ENVIRONMENT)
-        if isinstance(error, FileNotFoundError):
-            _end(str(error), WRONG)
-        if isinstance(error, IsADirectoryError):
-            said = f"{where} is a folder; a file is needed"
-        if isinstance(error, (NotADirectoryError, FileExistsError)) and (file := _file_above(error)):
-            said = f"{file} is a file; a folder is needed"
-        if error.errno == errno.ENOSPC:
-            said = f"{where or 'a file'} cannot be written: no space left on the disk; free some, or name a folder on another"
-        _end(said, ENVIRONMENT)
 
-
-def _end(text: str, code: int) -> NoReturn:
-    typer.echo(f"rooftop: {text}", err=True)
-    sys.exit(code)
-
-
-def _full(error: OSError) -> OSError:
-    """The error with the folder of the cache that is full, where it is one of the caches."""
-    try:
-        disk_cache.ready()
-    except (OSError, ValueError) as found:
-        return found if isinstance(found, OSError) and found.errno == errno.ENOSPC else error
-    return error
-
-
-def _file_above(error: OSError) -> Path | None:
-    """The file that stands where the error's path needs a folder."""
-    if not isinstance(error.filename, (str, os.PathLike)):
-        return None
-    path = Path(error.filename)
-    return next((p for p in (path, *path.parents) if p.is_file()), None)
-
-
-def _within(error: OSError, folder: Callable[[], Path]) -> bool:
-    """Whether the path of the error lies in a cache's folder, or above it while there is none."""
-    if not isinstance(error.filename, (str, os.PathLike)):
-        return False
-    try:
-        path, cache = Path(error.filename).absolute(), folder().absolute()
-    except (OSError, ValueError):  # no home folder, a variable that cannot be
-        return False
-    return path.is_relative_to(cache) or (cache.is_relative_to(path) and not cache.is_dir())
+    ended(task)

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooftop.lab.ending import ENVIRONMENT as ENVIRONMENT
+from rooftop.lab.ending import OK as OK
+from rooftop.lab.ending import SLOWER as SLOWER
+from rooftop.lab.ending import WRONG as WRONG
+
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
 
-OK, WRONG, SLOWER, ENVIRONMENT = 0, 1, 2, 3
 LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
 app = typer.Typer(
     name="rooftop", no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,

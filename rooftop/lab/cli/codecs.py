@@ -55,9 +55,8 @@ def decompress(
     """Decompress to a .npy file. For a damaged file the error names the chunk.
 
     Without TARGET no file is replaced: beside in.rft usually lies the in.npy that it was made from, with all its digits."""
-    import numpy as np
-
     from rooftop import codecs
+    from rooftop.core import whole_file
 
     _apart(source, target)
     if target is None:
@@ -65,8 +64,7 @@ def decompress(
         if target.exists():
             raise ValueError(f"{target} is there already, perhaps the original: name a target (rooftop decompress {source} TARGET)")
     x = codecs.decompress(source.read_bytes())
-    with target.open("wb") as file:  # by its own name: np.save would add .npy to another one
-        np.save(file, x)
+    whole_file.save_array(target, x)  # by its own name: np.save would add .npy to another one
     typer.echo(f"{target}: {x.dtype} {x.shape}")
 
 

@@ -69,10 +69,11 @@ def diagnose(
 
         typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
     if html is not None:
+        from rooftop.core import whole_file
         from rooftop.lab.counters.diagnose import page
         from rooftop.lab.counters.diagnose.diagnosis import longest
 
-        html.write_text(page.html(longest(before), path.name), encoding="utf-8")
+        whole_file.write(html, page.html(longest(before), path.name))
         typer.echo(f"{html}: {len(before)} kernels", err=True)
         if not as_json:
             return

@@ -52,7 +52,7 @@ def prune(
     Example: [bold]rooftop records prune --dry-run[/bold]"""
     from rooftop.core import settings
     from rooftop.lab.records import prune as pruning
-    from rooftop.lab.report.data import staleness
+    from rooftop.lab.report.joined import staleness
 
     done = pruning.prune(folder or settings.load().results, staleness, dry)
     if as_json:
@@ -101,7 +101,7 @@ def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
     was, as `rooftop.lab.records.store.read` gives it; None: they are to be read anew."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
-    from rooftop.lab.report.data import staleness
+    from rooftop.lab.report.joined import staleness
 
     left: list[Record] = []
     try:
@@ -198,9 +198,9 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=SHOW)
 def stub() -> None:
     """Write rooftop/__init__.pyi, the types of the public functions, from the op files."""
-    from rooftop.core import api
+    from rooftop.core import api, whole_file
 
-    api.STUB.write_text(api.stub(), encoding="utf-8")
+    whole_file.write(api.STUB, api.stub())
     typer.echo(f"wrote {api.STUB}")
 
 

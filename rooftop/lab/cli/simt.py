@@ -54,6 +54,7 @@ def simt(
 
     Examples: [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold] ·
     [bold]rooftop simt any.cu --kernel scale --grid 4 --block 256 --arg n=1000 --arg x=f32:1024[/bold]"""
+    from rooftop.core import whole_file
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
     from rooftop.lab.simt import annotate
@@ -64,7 +65,7 @@ def simt(
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
     report = dataclasses.replace(counted, findings=checked.findings if checked else counted.findings)
     if html is not None:
-        html.write_text(annotate.as_html(report, sources, title), encoding="utf-8")
+        whole_file.write(html, annotate.as_html(report, sources, title))
     if as_json:
         typer.echo(json.dumps({"subject": title, **report.to_json()}, indent=2))
     else:

@@ -31,7 +31,8 @@ from rooftop.core import settings
 from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import Device, Launch
 from rooftop.lab.counters import ncu_report as reports
-from rooftop.lab.counters.jobs import Job, jobs_for
+from rooftop.lab.counters.jobs import TIERS, Job, jobs_for
+from rooftop.lab.ending import Parser, ended
 from rooftop.lab.inspect import sass_lines
 from rooftop.lab.inspect.binary import BinaryError
 from rooftop.lab.records import store
@@ -294,11 +295,11 @@ def table(written: Sequence[store.Record]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     about = "Hardware counters of CUDA C++ kernels by source line, through Nsight Compute."
-    parser = argparse.ArgumentParser(prog="python -m rooftop.lab.counters.collect", description=about)
+    parser = Parser(prog="python -m rooftop.lab.counters.collect", description=about)
     what = "ladders, rungs, kernels or .cu files; none: sgemm_cuda, softmax_cuda, and the transposes and patterns of the tests"
     parser.add_argument("names", nargs="*", help=what)
     parser.add_argument("--out", type=Path, default=Path("counters"), help="folder for the records, as results/ has them")
-    parser.add_argument("--tiers", default="lines,traffic", help="which of lines, traffic")
+    parser.add_argument("--tiers", default=",".join(TIERS), help=f"which of {', '.join(TIERS)}")
     parser.add_argument("--case", help="one of the op's own cases, in place of those that are counted")
     parser.add_argument("--shape", default="", help="sizes of a file without an op: M=1024,N=1024")
     parser.add_argument("--keep", action="store_true", help="keep ncu's reports")
@@ -307,10 +308,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.worker:
         worker(given.worker)
         return
-    shapes = {k.strip(): int(v) for k, v in (part.split("=") for part in given.shape.split(",") if part)}
-    jobs = jobs_for(given.names, given.tiers.split(","), shapes or None, given.case)
+    tiers = given.tiers.split(",")
+    if unknown := [t for t in tiers if t not in TIERS]:
+        parser.error(f"--tiers: {unknown[0]!r} is not one of {', '.join(TIERS)}")
+    try:
+        shapes = {k.strip(): int(v) for k, v in (part.split("=") for part in given.shape.split(",") if part)}
+    except ValueError:
+        parser.error(f"--shape: {given.shape!r} is not of the form M=1024,N=1024")
+    jobs = jobs_for(given.names, tiers, shapes or None, given.case)
     print(table(run(jobs, given.out, keep=given.keep)))
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

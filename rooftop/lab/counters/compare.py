@@ -12,7 +12,6 @@ another is `moved`, and named with them. Each line that does not agree plainly i
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +22,7 @@ from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device
 from rooftop.lab import candidates
 from rooftop.lab.counters.jobs import CASES, Job
+from rooftop.lab.ending import Parser, ended
 from rooftop.lab.inspect.sass_lines import accesses
 from rooftop.lab.records import store
 from rooftop.lab.simt import machine
@@ -273,10 +273,12 @@ def compilers() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     from rooftop.core.names import RegistryError
 
-    parser = argparse.ArgumentParser(prog="python -m rooftop.lab.counters.compare", description="The simulator's counts beside recorded hardware counters.")
+    parser = Parser(prog="python -m rooftop.lab.counters.compare", description="The simulator's counts beside recorded hardware counters.")
     parser.add_argument("names", nargs="*", help="subjects, by a part of their name; none: every one that is recorded")
     parser.add_argument("--out", type=Path, help="folder to write records of kind `compared` to")
     given = parser.parse_args(arguments)
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     made: list[store.Record] = []
     for (subject, case), found in sorted(newest(store.read(settings.load().results)).items()):
         if "patterns/" in subject or (given.names and not any(n in subject for n in given.names)):
@@ -298,4 +300,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -20,6 +20,7 @@ from rooftop.core.spec import DTYPES, Case, Device, Input, Launch, Meta, Problem
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
 
+TIERS = ("lines", "traffic")
 FILES = tuple(settings.CHECKOUT / "tests" / "simt" / folder for folder in ("transpose", "patterns"))  # of heads without an op
 
 
@@ -143,7 +144,7 @@ def problem_of_file(head: heads.Head, shapes: Mapping[str, int], device: Device)
     return Problem(Path(head.path).stem, tuple(tensors.items()), options, device)
 
 
-def jobs_for(names: Sequence[str], tiers: Sequence[str] = ("lines", "traffic"), shapes: Mapping[str, int] | None = None, case: str | None = None) -> list[Job]:
+def jobs_for(names: Sequence[str], tiers: Sequence[str] = TIERS, shapes: Mapping[str, int] | None = None, case: str | None = None) -> list[Job]:
     """What the words mean, at the cases at which their ops are counted (with `case`, at that one of the op's own).
 
     No words: the ladders `sgemm_cuda` and `softmax_cuda` and, in a checkout, the transposes and access patterns of its tests. Raises ValueError

@@ -10,7 +10,6 @@ then again, so that no slow moment of the machine falls on one of them alone; th
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import subprocess
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 from rooftop.core import registry, settings
 from rooftop.core.spec import Case, Input, case
 from rooftop.lab import candidates
+from rooftop.lab.ending import Parser, ended
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 
@@ -208,9 +208,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from rooftop.core.compile import CompileError
     from rooftop.lab import simt
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m rooftop.lab.counters.simulator_speed", description="The simulator's own speed, beside what it may take.",
-        epilog="Exit code 1: a median is not under its limit, or a run found a fault. 2: usage. 3: nothing can be simulated here.",
+        epilog="Exit code 1: a median is not under its limit, a run found a fault, or usage. 3: nothing can be simulated here.",
     )  # fmt: skip
     parser.add_argument("ladders", nargs="*", metavar="LADDER", help=f"of {', '.join(GOALS)}; none: all of them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write the record to, of kind `clock`; it holds all ladders")
@@ -257,4 +257,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -17,7 +17,6 @@ published. That it is the oldest line in the L1 and any line in the L2 was chose
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from typing import Any
 from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device, Launch
 from rooftop.lab.counters.jobs import Job, jobs_for
+from rooftop.lab.ending import Parser, ended
 from rooftop.lab.inspect.binary import facts
 from rooftop.lab.inspect.occupancy import SHARED_RESERVED, occupancy
 from rooftop.lab.simt import native, process
@@ -207,10 +207,12 @@ def record(c: Comparison, hardware: Mapping[str, Any]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     from rooftop.lab.records import store
 
-    parser = argparse.ArgumentParser(prog="python -m rooftop.lab.counters.traffic", description="DRAM traffic: a model of the caches beside recorded counters.")
+    parser = Parser(prog="python -m rooftop.lab.counters.traffic", description="DRAM traffic: a model of the caches beside recorded counters.")
     parser.add_argument("names", nargs="*", help="ladders, rungs, kernels or .cu files; none: all whose traffic is recorded")
     parser.add_argument("--out", type=Path, help="folder to write records of kind `compared` to")
     given = parser.parse_args(arguments)
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     known = measured(store.read(settings.load().results))
     print(f"{'':57s} {'read':>9s} {'H100':>9s} {'written':>9s} {'H100':>9s}  share   (MB)")
     found: list[Comparison] = []
@@ -233,4 +235,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -8,7 +8,6 @@ give then cannot be told from data, so of them only a refusal or an array of the
 
 from __future__ import annotations
 
-import argparse
 import time
 import zlib
 from collections import Counter
@@ -20,6 +19,7 @@ import numpy as np
 from rooftop.codecs.api import compress, decompress
 from rooftop.codecs.container import HEADER, FormatError, checksums, from_bytes
 from rooftop.codecs.elements import ELEMENTS
+from rooftop.lab.ending import Parser, device, ended, positive
 
 PATIENCE = 20.0  # seconds of CPU time that one stream may take
 
@@ -158,10 +158,10 @@ def run(count: int, seed: int, to: str | None = None) -> tuple[Counter[str], lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Mutated and truncated containers.")
-    parser.add_argument("--streams", type=int, default=100_000)
+    parser = Parser(prog="python -m rooftop.lab.fuzz.containers", description="Mutated and truncated containers.")
+    parser.add_argument("--streams", type=positive, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--to", help="decompress to tensors on this device: cpu, cuda")
+    parser.add_argument("--to", type=device, help="decompress to tensors on this device: cpu, cuda")
     given = parser.parse_args()
     started = time.monotonic()
     kinds, findings = run(given.streams, given.seed, given.to)
@@ -172,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

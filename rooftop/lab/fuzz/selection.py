@@ -10,7 +10,6 @@ Beyond 4.4 (1e-5 on two sides) it is wrong, and so is any draw of what has no pr
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import rooftop
+from rooftop.lab.ending import Parser, device, ended, positive
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -153,10 +153,10 @@ def deviate(draws: int, how: dict[str, Any], device: str, seed: int, length: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Adversarial rows of the ordering ops, and draws by chi-square.")
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--draws", type=int, default=10_000_000)
-    parser.add_argument("--device", default="cuda")
+    parser = Parser(prog="python -m rooftop.lab.fuzz.selection", description="Adversarial rows of the ordering ops, and draws by chi-square.")
+    parser.add_argument("--rows", type=positive, default=100_000)
+    parser.add_argument("--draws", type=positive, default=10_000_000)
+    parser.add_argument("--device", type=device, default="cuda")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="for the rows: fewer of them where they take longer")
     how = parser.parse_args()
@@ -179,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

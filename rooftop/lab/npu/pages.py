@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings
+from rooftop.core import settings, whole_file
 from rooftop.lab.npu import ascend, figures
 
 NPU = settings.CHECKOUT / "docs" / "npu.md"
@@ -33,7 +33,7 @@ def update() -> list[Path]:
     found = outdated()
     for path, text in texts().items():
         if path in found:
-            path.write_text(text, encoding="utf-8")
+            whole_file.write(path, text)
     return found
 
 

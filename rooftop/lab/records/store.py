@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core.spec import Device
+from rooftop.core.whole_file import named
 from rooftop.lab.records import form
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record
@@ -123,14 +124,15 @@ class Writer:
             first, text = ("" if self._head else form.dumps(head) + "\n"), form.dumps(line) + "\n"
         except ValueError as error:
             raise RecordError(f"a record of {record.get('subject')} holds a number that JSON cannot: {error}") from None
-        self.path  # noqa: B018 - opens the file
+        path = self.path  # opens the file
         if over and self._head:
             self._file.truncate(self._file.seek(self._last))
-        self._file.write(first)
-        self._last = self._file.tell()
-        self._file.write(text)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with named(path):
+            self._file.write(first)
+            self._last = self._file.tell()
+            self._file.write(text)
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._head = head
         return form.whole(line, head)
 
@@ -356,10 +358,10 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written(target: Path, content: bytes) -> Iterator[Path]:
-    """`content` on disk beside `target` under a name of its own, which is gone afterwards."""
+    """`content` on disk beside `target` under a name of its own, which is gone afterwards. Raises OSError, with the name, where it does not fit."""
     temporary = target.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb") as file, named(target):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

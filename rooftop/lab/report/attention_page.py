@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import registry, settings
+from rooftop.core import registry, settings, whole_file
 from rooftop.core.call import select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.spec import TARGETS
+from rooftop.lab.ending import ended
 from rooftop.lab.report.documents import replaced
 
 if TYPE_CHECKING:
@@ -196,8 +197,8 @@ def page(text: str) -> str:
 
 def write(root: Path = settings.CHECKOUT) -> None:
     path = root / PAGE
-    path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+    whole_file.write(path, page(path.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
-    write()
+    ended(write)

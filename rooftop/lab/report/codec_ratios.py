@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rooftop.codecs.api import compress, measured
-from rooftop.core import settings
+from rooftop.core import settings, whole_file
+from rooftop.lab.ending import ended
 from rooftop.lab.report import codec_fields as fields
 
 PAGE = "docs/codecs.md"
@@ -40,9 +41,9 @@ def page(text: str, size: int = SIZE) -> str:
 
 def main() -> None:
     path = settings.CHECKOUT / PAGE
-    path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+    whole_file.write(path, page(path.read_text(encoding="utf-8")))
     print(f"wrote {path}")
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from rooftop.core import registry
 from rooftop.lab.records.store import Record
-from rooftop.lab.report.data import Gatherer
-from rooftop.lab.report.model import Measured, SiteData
+from rooftop.lab.report.joined import Joined
+from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.model import SiteData
 
 SEVERAL = re.compile(r" x\d+$")  # how the name of so many cards ends
 LADDER, GATHERED = "gemm_comm", "all_gather_matmul_ranks"
@@ -19,7 +20,7 @@ def _fresh(found: Sequence[Record]) -> dict[str, dict[tuple[str, str], dict[str,
     """Device -> (op, case) -> subject -> its newest record, of the kernels as they are."""
     mine = [r for r in found if r["kind"] == "bench" and SEVERAL.search(str(r["device"].get("name", "")))]
     made: dict[str, dict[tuple[str, str], dict[str, Measured]]] = {}
-    for (device, op, subject, case), m in Gatherer(mine, {}, [], registry.HOUSE).measured.items():
+    for (device, op, subject, case), m in Joined(mine).measured.items():
         if m.kernel is not None and not m.stale:
             made.setdefault(device, {}).setdefault((op, case), {})[subject] = m
     return made

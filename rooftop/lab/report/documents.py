@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from rooftop.core import settings
+from rooftop.core import settings, whole_file
 from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
@@ -234,5 +234,5 @@ def update(
     changed = outdated(root, folder, cut, digests)
     for file, text in changed.items():
         (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).write_text(text, encoding="utf-8")
+        whole_file.write(root / file, text)
     return list(changed)

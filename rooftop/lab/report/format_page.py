@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rooftop.core import settings
+from rooftop.core import settings, whole_file
+from rooftop.lab.ending import ended
 from rooftop.lab.report.documents import replaced
 from rooftop.quant.formats import ELEMENTS, FORMATS, Format, decode
 
@@ -120,8 +121,8 @@ def page(text: str) -> str:
 
 def write(root: Path = settings.CHECKOUT) -> None:
     path = root / PAGE
-    path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+    whole_file.write(path, page(path.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
-    write()
+    ended(write)

@@ -21,7 +21,7 @@ def page_of(name: str, records: list[Record]) -> LadderPage:
     ladder = registry.ladder(name)
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(candidates.rungs(ladder), headline, run=False)
-    return data.Gatherer(records, {}, [], registry.HOUSE, counts).ladder_page(ladder)
+    return data.Gatherer(records, counts=counts).ladder_page(ladder)
 
 
 def difference(before: RungRow, after: RungRow) -> list[str]:

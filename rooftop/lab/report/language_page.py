@@ -13,7 +13,8 @@ from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation
 from rooftop.core.registry import HOUSE, House
 from rooftop.lab.records.store import Record
-from rooftop.lab.report.model import InLanguage, LanguageRow, Measured, SiteData
+from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.model import InLanguage, LanguageRow, SiteData
 from rooftop.lab.timing.languages import LANGUAGES, ROWS, subject_of
 
 Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, case) -> the newest record

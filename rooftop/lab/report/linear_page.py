@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rooftop.core import registry
 from rooftop.lab.records.store import Record
-from rooftop.lab.report.data import Gatherer
-from rooftop.lab.report.model import Measured, SiteData
+from rooftop.lab.report.joined import Joined
+from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.model import SiteData
 from rooftop.ops._linear_cases import SHAPES
 
 OP = "linear_cross_entropy"
@@ -18,7 +18,7 @@ def front(found: list[Record], _site: SiteData) -> str:
     """A row a way, two columns a shape: ms of a forward and its gradients, and MiB that are allocated at once at most, gradients included. What is made in
     two ops is two records: their times together, and the larger peak."""
     mine = [r for r in found if r["kind"] == "bench" and r.get("op") in (OP, f"{OP}_bwd")]
-    measured = {k: m for k, m in Gatherer(mine, {}, [], registry.HOUSE).measured.items() if m.kernel is not None and not m.stale}
+    measured = {k: m for k, m in Joined(mine).measured.items() if m.kernel is not None and not m.stale}
     lines: list[str] = []
     for device in sorted({k[0] for k in measured}):
         ways = _ways(measured, device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -11,145 +11,12 @@ from rooftop.core.devices import slug
 from rooftop.core.spec import Device
 from rooftop.lab.report.drawings.canvas import Picture
 from rooftop.lab.report.facts import TargetFacts
+from rooftop.lab.report.measured import Measured, units
 
 if TYPE_CHECKING:
     from rooftop.lab.counters.traffic import Comparison
     from rooftop.lab.report.rung_counts import RungCounts
 
-SCALE: Mapping[str, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "Top/s": 1e12}
-STREAMS = ("ceiling:copy", "ceiling:read")  # what records call a plain copy, or read, of as many bytes, timed beside the kernels
-SUSPICIOUS = 1.02  # a share of the roof above this says that the calibration is bad
-
-
-@dataclass(frozen=True)
-class Clock:
-    """Seconds a call: the median and its 95 % interval. `duty`: normal, burst or sustained."""
-
-    median: float
-    low: float
-    high: float
-    duty: str = "normal"
-
-
-@dataclass(frozen=True)
-class Versus:
-    """How fast a subject is beside another: `speed` above 1 is faster than the other. The interval is that of paired samples; None
-    where the two were timed in the same run, but not side by side."""
-
-    name: str
-    speed: float
-    interval: tuple[float, float] | None
-    verdict: str  # faster, slower, same, unresolved; "not paired" without an interval
-
-    @property
-    def label(self) -> str:
-        return self.name.removeprefix("peer:")
-
-
-@dataclass(frozen=True)
-class Roofs:
-    """Work as an amount (bytes, or operations with an FMA as two), and the seconds that it takes at the ceilings: in a burst, and sustained."""
-
-    amount: float
-    unit: str  # of throughput: one of SCALE
-    bound: str
-    measured: float | None
-    datasheet: float | None
-    assumed: tuple[str, ...]
-    at: str  # when the ceilings were measured
-    sustained: float | None = None
-
-    def throughput(self, seconds: float) -> float:
-        """In `unit`."""
-        return self.amount / seconds / SCALE[self.unit]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One bench record. `stale`: None, or why it no longer counts."""
-
-    subject: str
-    op: str
-    case: str
-    device: str
-    at: str
-    run: str
-    stale: str | None
-    clocks: Mapping[str, Clock]
-    roofs: Roofs
-    versus: tuple[Versus, ...]
-    error: float | None  # the worst error as a multiple of what is allowed
-    wrong: bool
-    predict: Mapping[str, float]
-    counters: Mapping[str, float]
-    memory: int | None = None  # bytes that one eager call has allocated at once at most, inputs apart
-    moved: int = 0  # bytes read and written at least
-    operations: float = 0.0  # an FMA is two
-    sustained_versus: tuple[Versus, ...] = ()
-
-    @property
-    def kernel(self) -> Clock | None:
-        return self.clocks.get("kernel")
-
-    @property
-    def sustained(self) -> Measured | None:
-        """The same of the kernel clock after seconds of work; None where it was not measured."""
-        if "sustained" not in self.clocks:
-            return None
-        roofs = replace(self.roofs, measured=self.roofs.sustained)
-        return replace(self, clocks={"kernel": self.clocks["sustained"]}, versus=self.sustained_versus, sustained_versus=(), roofs=roofs)
-
-    @property
-    def duties(self) -> tuple[Measured, ...]:
-        """On the kernel clock, and sustained where that was measured."""
-        return tuple(m for m in (self if self.kernel else None, self.sustained) if m)
-
-    @property
-    def duty(self) -> str:
-        """Of the kernel clock; nothing to be said of where it is normal."""
-        return self.kernel.duty if self.kernel and self.kernel.duty != "normal" else ""
-
-    @property
-    def seconds(self) -> float:
-        """On the kernel clock. Only where there is one."""
-        assert self.kernel is not None
-        return self.kernel.median
-
-    @property
-    def throughput(self) -> float | None:
-        return self.roofs.throughput(self.seconds) if self.kernel else None
-
-    @property
-    def share(self) -> float | None:
-        """Of the measured roof."""
-        return self.roofs.measured / self.seconds if self.kernel and self.roofs.measured else None
-
-    @property
-    def sheet_share(self) -> float | None:
-        """Of the datasheet's roof."""
-        return self.roofs.datasheet / self.seconds if self.kernel and self.roofs.datasheet else None
-
-    @property
-    def suspicious(self) -> bool:
-        return self.share is not None and self.share > SUSPICIOUS
-
-    @property
-    def best_peer(self) -> Versus | None:
-        """The peer that is fastest beside this one."""
-        return min((v for v in self.versus if v.name.startswith("peer:")), key=lambda v: v.speed, default=None)
-
-    @property
-    def copy_share(self) -> float | None:
-        """Speed beside a plain copy of as many bytes, timed side by side."""
-        return next((v.speed for v in self.versus if v.name in STREAMS), None)
-
-    @property
-    def date(self) -> str:
-        return self.at[:10]
-
-
-def units(measured: Iterable[Measured]) -> list[str]:
-    return sorted({m.roofs.unit for m in measured})
 
 
 @dataclass(frozen=True)

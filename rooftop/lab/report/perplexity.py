@@ -4,7 +4,6 @@ python -m rooftop.lab.report.perplexity --out results      trains, measures and 
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.lab.counters.simulator_speed import describe
+from rooftop.lab.ending import Parser, ended, positive
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 
@@ -110,16 +110,18 @@ def table(found: list[Record], _site: Any) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m rooftop.lab.report.perplexity", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser = Parser(prog="python -m rooftop.lab.report.perplexity", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--steps", type=positive, default=STEPS)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of records; none is written without it")
     given = parser.parse_args(arguments)
+    device = describe()
+    if given.out:
+        store.Writer(given.out, str(device["name"])).ready()
     torch.set_num_threads(1)  # small products: threads would wait for each other more than they work
     rows = measure(given.steps)
     for row in rows:
         print(f"{row['way']:32} {row['perplexity']:9.4f} {row['over_float16']:8.4f}")
     if given.out:
-        device = describe()
         count = sum(t.numel() for t in Reader(text()[2]).parameters())
         with store.Writer(given.out, str(device["name"])) as writer:
             writer.write(
@@ -128,4 +130,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

@@ -7,7 +7,7 @@ import keyword
 import re
 from pathlib import Path
 
-from rooftop.core import api, registry, settings
+from rooftop.core import api, registry, settings, whole_file
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.contract import Contract
 from rooftop.core.digests import strip
@@ -40,7 +40,7 @@ def write(kind: str, name: str, house: House = HOUSE) -> Path:
     if path.exists():
         raise ValueError(f"{path} is there already")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    whole_file.write(path, text)
     for found in (registry.op_names, registry.kernel_files, registry.ladder):
         found.cache_clear()  # what was listed before the file was there
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import platform
 import re
@@ -21,8 +20,9 @@ from pathlib import Path
 from threading import Lock
 
 from rooftop.core import settings
-from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, ToolchainError, headers, whole_elf
+from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, ToolchainError, headers
 from rooftop.lab.simt import host, link, ordinary, precompiled
+from rooftop.lab.simt.precompiled import as_made, sum_of
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
 
@@ -230,27 +230,19 @@ def build(
         (work / "variables").write_text(link.written(_binutils("nm"), work / "out.so", theirs), encoding="utf-8")
         frames = _frames((work / "kernel.su").read_text(encoding="utf-8")) if (work / "kernel.su").is_file() else 0
         (work / "stack").write_text(str(2 * frames + SPARE_STACK), encoding="utf-8")
-        for beside in ("stack", "variables"):  # before the library: who finds that finds all
+        (work / "sum").write_text(sum_of(*(work / beside for beside in ("out.so", *BESIDE))), encoding="utf-8")
+        for beside in (*BESIDE, "sum"):  # before the library: who finds that finds all
             os.replace(work / beside, target.with_suffix(f".{beside}"))
         os.replace(work / "out.so", target)
     return Library(target, numbers, time.perf_counter() - started)
 
 
+BESIDE = ("stack", "variables")  # files that belong to a library: what a stack must hold, and the source's variables
+
+
 def _whole(library: Path) -> bool:
-    """Whether a library of the cache is there with all that belongs to it, and none of it is cut off or empty."""
-    try:
-        json.loads(library.with_suffix(".variables").read_text(encoding="utf-8"))
-        return _object(library) and int(library.with_suffix(".stack").read_text(encoding="utf-8")) > 0
-    except (OSError, ValueError):
-        return False
-
-
-def _object(path: Path) -> bool:
-    """Whether a file is an ELF object or library that ends where its header says."""
-    try:
-        return whole_elf(path.read_bytes())
-    except OSError:
-        return False
+    """Whether a library of the cache is there with all that belongs to it, as it was made."""
+    return as_made(library, *(library.with_suffix(f".{beside}") for beside in BESIDE))
 
 
 @lru_cache(maxsize=256)
@@ -284,10 +276,12 @@ def _part(name: str, suffix: str, *options: str) -> tuple[Path, Future[None] | N
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             _run([str(tool.path), *flags, str(RUNTIME / name), "-o", f"part{suffix}"], Path(temporary), name)
+            (Path(temporary) / "sum").write_text(sum_of(Path(temporary) / f"part{suffix}"), encoding="utf-8")
+            os.replace(Path(temporary) / "sum", target.with_suffix(".sum"))
             os.replace(Path(temporary) / f"part{suffix}", target)
 
     with _ENGINES:
-        if not _object(target) and (target not in _UNDER_WAY or _UNDER_WAY[target].done()):
+        if not as_made(target) and (target not in _UNDER_WAY or _UNDER_WAY[target].done()):
             if progress is not None and not _UNDER_WAY:
                 progress(f"building the simulator with {tool.version}: once, some ten seconds")
             _UNDER_WAY[target] = _pool().submit(make)
@@ -312,7 +306,8 @@ def engine(*modes: str) -> tuple[Path, list[Path]]:
 def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: Sequence[str] = ()) -> None:
     """Run a step of building `path`. `text`, `kernels`: the source and the kernels asked for, which the error then speaks of."""
     seconds = settings.load().simt_seconds
-    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    own = {**os.environ, "TMPDIR": str(folder)}  # what a compiler keeps for a moment lies with the rest: one disk may be full, and it is that of the cache
+    with subprocess.Popen(command, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         with contextlib.suppress(OSError):  # it has ended already
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
             resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))

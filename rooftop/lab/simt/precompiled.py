@@ -26,7 +26,7 @@ def options(compiler: Path, clang: bool, flags: Sequence[str], header: Path, fol
 def _options(compiler: Path, clang: bool, flags: tuple[str, ...], header: Path, target: Path) -> tuple[str, ...]:
     make = (str(compiler), *flags, "-x", "c++-header", str(header))
     if not clang:  # g++ looks for it where it would look for the header, and reads that where it does not fit
-        return (f"-I{target.parent}",) if _whole(target) or _made(make, target) else ()  # one that is cut off ends the compiler
+        return (f"-I{target.parent}",) if as_made(target) or _made(make, target) else ()  # one that is cut off ends the compiler
     words = ("-include-pch", str(target))
     use = (str(compiler), *words, *flags, "-fsyntax-only", "-x", "c++", os.devnull)
     if target.is_file() and _succeeds(use):  # it does not where a header of the system's has changed
@@ -43,19 +43,22 @@ def _made(command: Sequence[str], target: Path) -> bool:
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         if not _succeeds((*command, "-o", str(Path(work) / "made"))):
             return False
-        (Path(work) / "sum").write_text(_sum(Path(work) / "made"), encoding="utf-8")
+        (Path(work) / "sum").write_text(sum_of(Path(work) / "made"), encoding="utf-8")
         os.replace(Path(work) / "sum", target.with_suffix(".sum"))
         os.replace(Path(work) / "made", target)
     return True
 
 
-def _whole(target: Path) -> bool:
-    """Whether a precompiled header is there, and is the one that was made."""
+def as_made(path: Path, *others: Path) -> bool:
+    """Whether files are those whose sum lies beside the first: not cut off, empty or damaged."""
     try:
-        return target.with_suffix(".sum").read_text(encoding="utf-8") == _sum(target)
+        return path.with_suffix(".sum").read_text(encoding="utf-8") == sum_of(path, *others)
     except (OSError, ValueError):
         return False
 
 
-def _sum(path: Path) -> str:
-    return f"{zlib.crc32(path.read_bytes()):08x}"
+def sum_of(*paths: Path) -> str:
+    made = 0
+    for path in paths:
+        made = zlib.crc32(path.read_bytes(), made)
+    return f"{made:08x}"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rooftop.core.names import RegistryError
 from rooftop.core.registry import HOUSE, House
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
+from rooftop.lab.ending import Parser, ended, gpu_for
 from rooftop.lab.records import store
 
 CARD = "h200"
@@ -193,5 +194,15 @@ def write_first(folder: Path) -> None:
             print(f"{row.op} {row.case}, {language}: first call {seconds * 1e3:.1f} ms", flush=True)
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = Parser(prog="python -m rooftop.lab.timing.languages", description="The same op in each language: what compiling and the first call cost.")
+    parser.add_argument("what", choices=("compile", "first"), help="compile: needs the compilers, and no GPU; first: needs a GPU")
+    parser.add_argument("folder", type=Path, help="where the records are written; results is that of the repository")
+    given = parser.parse_args(arguments)
+    if given.what == "first":
+        gpu_for("the first call")
+    (write_first if given.what == "first" else write_compiled)(given.folder)
+
+
 if __name__ == "__main__":
-    {"compile": write_compiled, "first": write_first}[sys.argv[1]](Path(sys.argv[2]))
+    ended(main)

@@ -5,13 +5,13 @@ python -m rooftop.lab.timing.sparse_auto FOLDER      writes a record below FOLDE
 from __future__ import annotations
 
 import operator
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooftop.lab.ending import Parser, ended, gpu_for
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 from rooftop.lab.timing.timer import Contestant, Timer, sets_needed
@@ -133,13 +133,17 @@ def table(found: list[Record], _site: Any = None) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     import torch
 
-    with store.Writer(Path(sys.argv[1]), torch.cuda.get_device_name()) as writer:
+    parser = Parser(prog="python -m rooftop.lab.timing.sparse_auto", description="Each way to make a product with a sparse matrix, timed side by side.")
+    parser.add_argument("folder", type=Path, help="where the record is written; results is that of the repository")
+    given = parser.parse_args(arguments)
+    gpu_for("timing")
+    with store.Writer(given.folder, torch.cuda.get_device_name()) as writer:
         writer.write(measure())
         print(f"wrote {writer.path}")
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

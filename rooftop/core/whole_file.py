@@ -1,0 +1,60 @@
+"""Files that are written whole or not at all: what a full disk cuts off never takes the place of what was there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextlib.contextmanager
+def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file to write into, which becomes `path` at the end. Raises OSError with the path; then what was there before still is."""
+    path = Path(path)
+    target = path.resolve() if path.is_symlink() else path
+    apart = not target.exists() or target.is_file()  # a device or a pipe is written into
+    beside = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp") if apart else target
+    try:
+        with open(beside, "wb") as file:
+            if apart and target.exists():
+                beside.chmod(target.stat().st_mode & 0o7777)
+            yield file
+        if apart:
+            os.replace(beside, target)
+    except OSError as error:
+        if error.filename is not None and str(error.filename) != str(beside):
+            raise
+        code = error.errno or errno.ENOSPC  # NumPy says "n requested and m written" and no code
+        raise OSError(code, os.strerror(code), str(path)) from None
+    finally:
+        if apart:
+            beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An error of writing that names no file names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def write(path: str | Path, data: str | bytes) -> None:
+    """The file's content made `data`."""
+    with open_whole(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def save_array(path: str | Path, x: Any) -> None:
+    """A .npy file under any name."""
+    import numpy as np
+
+    with open_whole(path) as file:
+        np.save(file, x)

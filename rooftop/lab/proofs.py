@@ -1,0 +1,37 @@
+"""What check records prove: that a case of a kernel was right, with the kernel, the contract and the config as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rooftop.core.spec import TARGETS, Case, Device
+from rooftop.lab.candidates import Subject
+from rooftop.lab.records.store import Record
+
+
+def device_of(record: Record) -> Device:
+    """The card of a record, as kernels were asked about it."""
+    d = record["device"]
+    arch = int(d.get("arch", 90))
+    like = TARGETS.get(arch, TARGETS[90])
+    shared, l2 = d.get("shared_per_block", like.shared_per_block), d.get("l2_bytes", like.l2_bytes)
+    return Device(str(d["name"]), arch, int(d.get("sms", like.sms)), int(shared), int(l2))
+
+
+class Proofs:
+    """The checks that were passed, of all records that are given."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._passed: dict[tuple[str, str, str], set[tuple[str, Device]]] = {}
+        for r in records:
+            if r["kind"] == "check" and r["error"].get("ok"):
+                self._passed.setdefault((str(r["op"]), str(r["subject"]), str(r["case"])), set()).add((str(r["digest"]), device_of(r)))
+
+    def hold(self, subject: Subject, case: Case, card: str | None = None, device: Device | None = None) -> bool:
+        """Whether a record proves this case: of any card, or of `card` (its name in records) alone. A digest is that of the kernel as the record's card
+        runs it, or `device`, where it is given: what this machine has."""
+        for digest, recorded in self._passed.get((subject.op.name, subject.name, case.id), ()):
+            on = device or recorded
+            if card in (None, recorded.name) and subject.supports(case, on) is None and subject.digest(case, on) == digest:
+                return True
+        return False

@@ -1,0 +1,238 @@
+"""Records joined to the tree: what of them is of the kernels, contracts and configs as they are, beside the roofs of each card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from rooftop.core import registry
+from rooftop.core.contract import Contract
+from rooftop.core.devices import lookup
+from rooftop.core.implementation import Implementation
+from rooftop.core.spec import TARGETS, Case, Device, Work
+from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.proofs import device_of
+from rooftop.lab.records.store import Record
+from rooftop.lab.report import sweep_page
+from rooftop.lab.report.known import Digests
+from rooftop.lab.report.measured import Clock, Measured, Roofs, Versus
+from rooftop.lab.sanitize import digest_of
+from rooftop.lab.timing import first_calls, roofline
+from rooftop.lab.timing.roofline import Ceilings
+
+CHANGED = "kernel, contract or config changed since"
+
+
+@dataclass
+class Joined:
+    """Records joined to the tree of one house."""
+
+    records: list[Record]
+    house: registry.House = registry.HOUSE
+    digests: Digests = field(default_factory=dict)
+    asked: Asked = field(default_factory=Asked)
+    _why: dict[Any, tuple[str | None, str]] = field(default_factory=dict)  # of `digests`, what was asked of this one
+    _cases: dict[str, Mapping[str, Case]] = field(default_factory=dict)  # op -> its cases by id
+    _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
+
+    def _once(self, key: tuple[Any, ...], work: Callable[[], str | None]) -> str | None:
+        """What was worked out before of the tree, or is now."""
+        if key not in self.digests:
+            self.digests[key] = work(), ""
+        return self.digests[key][0]
+
+    def _digest(self, implementation: Implementation) -> str:
+        return self._once(("digest", implementation.name), lambda: implementation.digest) or ""
+
+    def _op_names(self) -> list[str]:
+        """Ops, and those backwards that have a contract of their own, next to their forward."""
+        names: list[str] = []
+        for name in registry.op_names(self.house):
+            names.append(name)
+            if registry.op(name, self.house).bwd is not None:
+                names.append(f"{name}_bwd")
+        return names
+
+    # -- the tree ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def subjects(self) -> dict[tuple[str, str], Subject]:
+        """(op, name) -> subject, of all that the tree holds."""
+        found: list[Subject] = []
+        for name in self._op_names():
+            op = registry.op(name, self.house)
+            found += [Subject(i.name, op, i) for i in registry.implementations(name, self.house)]
+            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in {**op.peers, **op.ranks_peers}]
+        for name in registry.ladder_names(self.house):
+            ladder = registry.ladder(name, self.house)
+            op = registry.op(ladder.op, self.house)
+            found += [Subject(r.name, op, r.implementation, r) for r in ladder.rungs]
+        return {(s.op.name, s.name): s for s in found}
+
+    def stale(self, record: Record) -> str | None:
+        """None for a record of the tree as it is, else why it is not."""
+        op_name, name = str(record.get("op")), str(record.get("subject"))
+        subject = self.subjects.get((op_name, name))
+        if subject is None:
+            return f"{name} is no longer in the tree"
+        cases = self._cases_of(subject.op)
+        ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
+        if any(i not in cases for i in ids):
+            return f"{op_name} no longer has this case"
+        device, sanitized = device_of(record), record["kind"] == "sanitize"
+        key = (op_name, name, ids, device, sanitized)
+        if key not in self._why:
+            if key not in self.digests:
+                self.digests[key] = self._of_the_tree(subject, [cases[i] for i in ids], device, sanitized, record.get("digest"))
+            self._why[key] = self.digests[key]
+        why, digest = self._why[key]
+        if why:
+            return f"it no longer takes this case: {why}"
+        return None if digest == record.get("digest") else CHANGED
+
+    def _of_the_tree(self, subject: Subject, cases: Sequence[Case], device: Device, sanitized: bool, recorded: object) -> tuple[str | None, str]:
+        """Why the subject does not take these cases, and its digest at them. One that is as it was when it ran takes them, and is not asked."""
+
+        def digest() -> str:
+            return digest_of(subject, [c.id for c in cases], device, self.asked) if sanitized else subject.digest(cases[0], device, self.asked)
+
+        try:
+            found = digest()
+        except Exception:  # a kernel may fail in any way to choose for what it does not take; the question below says so, or it fails again
+            found = ""
+        if found and found == recorded:
+            return None, found
+        why = next((why for c in cases if (why := subject.supports(c, device, self.asked))), None)
+        return why, "" if why else found or digest()
+
+    def _cases_of(self, op: Contract) -> Mapping[str, Case]:
+        if op.name not in self._cases:
+            self._cases[op.name] = {c.id: c for c in op.cases}
+        return self._cases[op.name]
+
+    # -- records ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _placed(self) -> dict[tuple[str, str], list[Record]]:
+        """(kind, op) -> its records, in their order."""
+        found: dict[tuple[str, str], list[Record]] = {}
+        for r in self.records:
+            found.setdefault((str(r["kind"]), str(r.get("op"))), []).append(r)
+        return found
+
+    def _of_kind(self, kind: str) -> list[Record]:
+        return [r for r in self.records if r["kind"] == kind]
+
+    def _of(self, kind: str, op: str, *names: str | None) -> list[Record]:
+        found = (r for r in self._placed.get((kind, op), ()) if r.get("subject") in names)
+        return sorted(found, key=lambda r: str(r.get("at", "")))
+
+    @cached_property
+    def _peers(self) -> dict[tuple[str, str, str], list[Measured]]:
+        """(device, op, case) -> what was measured of its peers there."""
+        found: dict[tuple[str, str, str], list[Measured]] = {}
+        for (device, op, subject, case), m in self.measured.items():
+            if subject.startswith("peer:"):
+                found.setdefault((device, op, case), []).append(m)
+        return found
+
+    @cached_property
+    def measured(self) -> dict[tuple[str, str, str, str], Measured]:
+        """(device, op, subject, case id) -> the newest record that is not stale; where all are, the newest of those."""
+        found: dict[tuple[str, str, str, str], Measured] = {}
+        for record in sorted(self._of_kind("bench"), key=lambda r: str(r.get("at", ""))):
+            item = self._measured(record)
+            key = (item.device, item.op, item.subject, item.case)
+            if key not in found or item.stale is None or found[key].stale is not None:
+                found[key] = item
+        peers: dict[tuple[str, str, str, str], list[Measured]] = {}  # of one run at one case
+        for m in found.values():
+            if m.subject.startswith("peer:") and m.kernel and not m.stale:
+                peers.setdefault((m.device, m.op, m.case, m.run), []).append(m)
+        return {key: self._beside_peers(item, peers.get((item.device, item.op, item.case, item.run), ())) for key, item in found.items()}
+
+    @staticmethod
+    def _beside_peers(item: Measured, peers: Iterable[Measured]) -> Measured:
+        """A rung too slow to be timed side by side with the peers, beside those of the same run."""
+        if item.subject.startswith("peer:") or item.best_peer or item.stale or not item.kernel:
+            return item
+        return replace(item, versus=(*item.versus, *(Versus(m.subject, m.seconds / item.seconds, None, "not paired") for m in peers)))
+
+    def _measured(self, record: Record) -> Measured:
+        work = record["work"]
+        device = str(record["device"]["name"])
+        error = record.get("error") or {}
+        shares = [float(error[k]) for k in ("share", "max_share", "rms_share") if k in error]
+        return Measured(
+            subject=str(record["subject"]), op=str(record["op"]), case=str(record["case"]), device=device, at=str(record.get("at", "")),
+            run=str(record.get("run", "")), stale=self.stale(record),
+            clocks={k: Clock(float(c["median"]), float(c["low"]), float(c["high"]), str(c.get("duty", "normal"))) for k, c in record["clocks"].items() if c},
+            roofs=self.roofs(device, Work(int(work["read"]), int(work["write"]), dict(work.get("ops", {})))),
+            versus=_all_versus(record.get("versus", {})), sustained_versus=_all_versus(record.get("sustained_versus", {})), memory=record.get("memory"),
+            error=max(shares) if shares else None, wrong=not error.get("ok", True),
+            predict={str(k): float(v) for k, v in record.get("predict", {}).items()},
+            counters={str(k): float(v) for k, v in record.get("counters", {}).items()}, moved=int(work["read"]) + int(work["write"]),
+            operations=sum(float(n) * operations_of(unit) for unit, n in dict(work.get("ops", {})).items()),
+        )  # fmt: skip
+
+    def ceilings(self, device: str) -> tuple[Ceilings | None, Ceilings | None]:
+        """As measured (the datasheet filling gaps), and of the datasheet alone; None where there is no such thing."""
+        if device not in self._ceilings:
+            sheet = lookup(device)
+            found = Ceilings.from_records(self.records, device, sheet)
+            self._ceilings[device] = (found if found.curves else None, Ceilings(device, datasheet=sheet) if sheet else None)
+        return self._ceilings[device]
+
+    def roofs(self, device: str, work: Work) -> Roofs:
+        """The roofs of a work on a card. What bounds it says in which unit its throughput is given."""
+        measured, sheet = self.ceilings(device)
+        roof = measured.roof(work.read, work.write, work.ops) if measured else None
+        on_sheet = sheet.roof(work.read, work.write, work.ops) if sheet else None
+        if roof and measured and roof.bound not in ("memory", "launch") and not measured.rates.get(roof.bound):
+            roof = None  # what bounds it was not measured: that is the datasheet's roof, shown as such
+        lasting = measured.roof(work.read, work.write, work.ops, duty="sustained") if measured and roof else None
+        if lasting and measured and lasting.bound not in ("memory", "launch") and not measured.rates.get(lasting.bound, {}).get("sustained"):
+            lasting = None
+        kind = roof or on_sheet or Ceilings("", datasheet=lookup(TARGETS[90].name)).roof(work.read, work.write, work.ops)
+        count = work.ops.get(kind.bound, 0.0)
+        flops = operations_of(kind.bound) == 2
+        return Roofs(
+            amount=count * operations_of(kind.bound) if count else float(work.bytes),
+            unit=("TFLOP/s" if flops else "Top/s") if count else "GB/s",
+            bound=kind.bound, measured=roof.seconds if roof else None, datasheet=on_sheet.seconds if on_sheet else None,
+            assumed=roof.assumed if roof else (), at=measured.at if measured else "", sustained=lasting.seconds if lasting else None,
+        )  # fmt: skip
+
+
+def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:
+    """Whether a record is not of the tree as it is. Those of kind `clock` measure no kernel of the tree and are never stale.
+
+    digests   those worked out before; grows"""
+    joined = Joined(list(found), digests={} if digests is None else digests)
+
+    def stale(record: Record) -> bool:
+        if record["kind"] == "ceiling":
+            return not roofline.current(record)
+        if record["kind"] == "first-calls":
+            return not first_calls.current(record)
+        if record["kind"] == "sweep":
+            return not sweep_page.current(record)
+        return record["kind"] != "clock" and joined.stale(record) is not None
+
+    return stale
+
+
+def operations_of(unit: str) -> int:
+    """An FMA is two operations, whether of a core or of a tensor core; what other units do counts once."""
+    return 2 if unit.startswith(("fma", "tensor")) else 1
+
+
+def _all_versus(found: Mapping[str, Any]) -> tuple[Versus, ...]:
+    return tuple(sorted((_versus(k, v) for k, v in found.items()), key=lambda v: v.speed))
+
+
+def _versus(name: str, v: Mapping[str, Any]) -> Versus:
+    """From a ratio of times, this subject's over the other's, to a ratio of speeds."""
+    return Versus(name, 1 / float(v["ratio"]), (1 / float(v["high"]), 1 / float(v["low"])), str(v["verdict"]))
