@@ -1,4 +1,4 @@
-"""Rows of a running sum in CUDA C++, in the simulator: every division of a row among packs, threads and tiles."""
+"""Running sums in CUDA C++, in the simulator: every division of rows and columns among packs, threads and tiles."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from rooftop.core.spec import TARGETS, Case, Input, Problem, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
-ROWS = "cumsum__rows__cuda_sm80"
+ROWS, COLUMNS = "cumsum__rows__cuda_sm80", "cumsum__columns__cuda_sm80"
 
 
-def given(rows: int, columns: int, dtype: str, reverse: bool = False, fill: str = "normal") -> Case:
-    return case("c", x=Input((rows, columns), dtype, fill), dim=1, reverse=reverse)
+def given(rows: int, columns: int, dtype: str, reverse: bool = False, fill: str = "normal", dim: int = 1) -> Case:
+    return case("c", x=Input((rows, columns), dtype, fill), dim=dim, reverse=reverse)
 
 
-def subject() -> Subject:
-    return Subject("rows", registry.op("cumsum"), registry.implementation(ROWS))
+def subject(name: str = ROWS) -> Subject:
+    return Subject(name, registry.op("cumsum"), registry.implementation(name))
 
 
 def problem(c: Case) -> Problem:
     return subject().kernel_problem(c, TARGETS[90])[1]
 
 
-def check_with(c: Case, config: Any) -> None:
-    implementation = subject().implementation
+def check_with(c: Case, config: Any, name: str = ROWS) -> None:
+    implementation = subject(name).implementation
     assert implementation is not None
     with mock.patch.object(type(implementation), "choose", lambda self, p: config):
-        found = checker.check(subject(), c, backend="simt", seed=1)
+        found = checker.check(subject(name), c, backend="simt", seed=1)
     assert found.status == "ok", (config, found.message)
 
 
@@ -71,3 +71,18 @@ def test_tiles_of_several_groups(rows: int, columns: int, reverse: bool) -> None
 @pytest.mark.parametrize("fill", ["nan", "inf", "-inf", "-0.0", "tiny"])
 def test_values_that_are_not_finite_pass_from_tile_to_tile(fill: str) -> None:
     check_with(given(2, 9001, "f32", fill=fill), {"packs": 1, "team": 256, "whole": 0})
+
+
+@pytest.mark.sampled("kernels", COLUMNS)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "config"),
+    [
+        (1300, 64, "f32", {"vector": 4, "tx": 8, "rows": 2, "group": 8}),  # eight parts wait for the words of a group
+        (1300, 200, "bf16", {"vector": 8, "tx": 8, "rows": 1, "group": 16}),  # four
+        (3000, 3, "f32", {"vector": 1, "tx": 3, "rows": 1, "group": 16}),  # threads that belong to no part
+        (60, 300, "f16", {"vector": 1, "tx": 256, "rows": 2, "group": 8}),  # one
+    ],
+)
+def test_tiles_of_columns_of_several_groups(rows: int, columns: int, dtype: str, config: Any, reverse: bool) -> None:
+    check_with(given(rows, columns, dtype, reverse, dim=0), config, COLUMNS)

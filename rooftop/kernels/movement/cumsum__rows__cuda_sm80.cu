@@ -13,29 +13,8 @@ team  = 256
 whole = 0
 */
 #include "chain.cuh"
-#include "lookback.cuh"
 #include "rotate.cuh"
-
-template <typename T>
-struct Sum { using type = float; };
-template <>
-struct Sum<float> { using type = double; };
-
-/// What is added to the float32 sums of a pack: of float32 elements the sum of all before it as two numbers, so that it is not rounded first.
-template <typename T>
-struct Base {
-    float sum;
-    __device__ explicit Base(float s) : sum(s) {}
-    __device__ float plus(float run) const { return sum + run; }
-};
-template <>
-struct Base<float> {
-    float high, low;
-    __device__ explicit Base(double s) : high(static_cast<float>(s)) {
-        low = fabsf(high) <= 3.402823466e38f ? static_cast<float>(s - static_cast<double>(high)) : 0.0f;
-    }
-    __device__ float plus(float run) const { return high + (low + run); }
-};
+#include "running_sums.cuh"
 
 /// The pack of V elements that are the elements n to n + V - 1 of a sum over the N elements at `row`.
 template <typename T, int V, bool REVERSE>

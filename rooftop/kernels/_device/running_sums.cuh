@@ -1,5 +1,29 @@
-// Words by which blocks hand sums to later blocks of a scan in one pass (decoupled look-back).
+// Running sums: their types, and words by which blocks hand sums to later blocks of a scan in one pass (decoupled look-back).
 #pragma once
+
+/// The type of long sums of T.
+template <typename T>
+struct Sum { using type = float; };
+template <>
+struct Sum<float> { using type = double; };
+
+/// What is added to the float32 sums of a few elements: of float32 elements the sum of all before them as two numbers, so that it is not rounded first.
+template <typename T>
+struct Base {
+    float sum;
+    Base() = default;
+    __device__ explicit Base(float s) : sum(s) {}
+    __device__ float plus(float run) const { return sum + run; }
+};
+template <>
+struct Base<float> {
+    float high, low;
+    Base() = default;
+    __device__ explicit Base(double s) : high(static_cast<float>(s)) {
+        low = fabsf(high) <= 3.402823466e38f ? static_cast<float>(s - static_cast<double>(high)) : 0.0f;
+    }
+    __device__ float plus(float run) const { return high + (low + run); }
+};
 
 /// A published word is the complement of a number's bits, with one NaN pattern, so it is never 0 (which means: not there yet).
 __device__ inline void publish(unsigned long long* word, double v) {
