@@ -5,85 +5,134 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core import registry, settings
 from rooftop.core.implementation import device_of
-from rooftop.lab import candidates
+from rooftop.core.spec import Case, Device
+from rooftop.lab import ahead, candidates, progress
 from rooftop.lab.check import checker, kept
 from rooftop.lab.inspect import binary, inspector
+from rooftop.lab.proofs import Proofs
 from rooftop.lab.records import store
-from rooftop.lab.report import data, known, ladder_cases, rung_counts, site
-from rooftop.lab.report.model import SiteData
+from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+# On a GPU a climb of two ladders takes less than three minutes: seconds from its start after which no check, and no timing, begins. Compiling for three targets
+# and counting in the simulator come between (30 s on 16 cores), the pages after (10 s).
+CHECKS_S, TIMES_S = 55.0, 150.0
+CASE_S = 2.0  # of a case and clock
 
 
 def climb(names: list[str], out: Path) -> bool:
     """Climb the ladders and write the report; prints what it does. True: nothing is wrong."""
     import torch
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     for tool in ("cuobjdump", "nvdisasm"):
         binary.tool(tool)
     console = Console()
     started = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     gpu = torch.cuda.is_available()
+    device = device_of(torch.cuda.current_device()) if gpu else None
     here = "no GPU: Triton in its interpreter, CUDA C++ in the simulator, everything compiled for three targets, times from the records"
-    where = torch.cuda.get_device_name() if gpu else here
-    console.print(f"climbing on {where}", highlight=False)
+    say(f"climbing on {device.name if device else here}")
     found = [s for name in names or registry.ladder_names() for s in candidates.rungs(registry.ladder(name))]
     shipped = [s for op in dict.fromkeys(s.op.name for s in found) for s in candidates.implementations(registry.op(op))]
     found, shipped = ([s for s in some if s.implementation is None or s.implementation.platform == "gpu"] for some in (found, shipped))
-    results: list[checker.Result] = []
-    with Progress(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
-        todo = [(s, c) for s in (*found, *shipped) for c in checker.select_cases(s, tags=() if gpu else ("edge",))]
-        task = progress.add_task("check", total=len(todo))
-        unchanged = 0
-        for s, c in todo:
-            assert s.implementation is not None
-            place, absent = checker.backend_of(s)
-            device = device_of(torch.cuda.current_device()) if place == "gpu" else s.implementation.stand_in(90)
-            found_before = None if absent or s.supports(c, device) else kept.find(s, c, place, device)
-            unchanged += found_before is not None
-            results.append(found_before or checker.check(s, c, seed=int(time.time())))
-            if found_before is None:
-                kept.keep(s, c, results[-1], device)
-            progress.advance(task)
-        jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
-        task = progress.add_task("compile and inspect", total=len(jobs))
-        facts = inspector.many(jobs, lambda job, f: progress.advance(task))
-        task = progress.add_task("count memory accesses", total=sum(s.implementation is not None and s.implementation.where().place == "simt" for s in found))
-        counts = report_counts({s.rung.ladder for s in found if s.rung}, lambda s: progress.advance(task))
+    results, unchanged = _checked(console, found, shipped, device, started)
+    jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
+    with progress.step(console, "compile and inspect", len(jobs)) as advance:
+        facts = inspector.many(jobs, lambda job, f: advance())
+    simulated = sum(s.implementation is not None and s.implementation.where().place == "simt" for s in found)
+    with progress.step(console, "count memory accesses", simulated) as advance:
+        counts = report_counts({s.rung.ladder for s in found if s.rung}, lambda s: advance())
     wrong = [r for r in results if r.status in ("wrong", "error")]
     unmet = [f"{n} on sm_{a}: {'; '.join(k['unmet'])}" for (n, a), f in facts.items() for k in f.get("kernels", []) if k["unmet"]]
     ran = sum(r.status == "ok" for r in results)
     again = f" ({unchanged} of them unchanged since they last were)" if unchanged else ""
-    console.print(f"{ran} checks right{again}, {len(wrong)} wrong, {sum(r.status == 'skipped' for r in results)} not run here", highlight=False)
+    say(f"{ran} checks right{again}, {len(wrong)} wrong, {sum(r.status == 'skipped' for r in results)} not run here")
     for line in not_run(Counter(r.message for r in results if r.status == "skipped")):
-        console.print(f"  not run: {line}", highlight=False, markup=False)
+        say(f"  not run: {line}")
     for r in wrong:
-        console.print(f"  WRONG {r.subject} at {r.case}: {r.message}", highlight=False, markup=False)
+        say(f"  WRONG {r.subject} at {r.case}: {r.message}")
     for line in unmet:
-        console.print(f"  UNMET {line}", highlight=False, markup=False)
+        say(f"  UNMET {line}")
     if gpu:
         from rooftop.lab.timing import bench
 
-        summary = bench.run(bench.fields(found), settings.load().results, say=lambda text: console.print(text, highlight=False, markup=False))
+        fields = sorted(bench.fields(found), key=lambda f: f.case.id != _headline(f.ladder))
+        budget = TIMES_S - (time.monotonic() - started)
+        summary = bench.run(fields, settings.load().results, budget_s=budget, case_budget_s=CASE_S, foresee=True, say=say)
         wrong += [checker.Result("", "", "", "wrong", message=line) for line in summary.wrong]
+        for line in summary.wrong:
+            say(f"  WRONG {line}")
+        if summary.left:
+            say(f"not timed, for want of time: {len(summary.left)} of {len(fields)} cases (rooftop bench {' '.join(dict.fromkeys(f.ladder for f in fields))})")
     digests = known.load()
     with console.status("joining the records to the tree") as shown:
         pages = data.gather(store.read(settings.load().results), facts, [r.to_json() for r in results], counts, digests=digests)
         index = site.write(out, pages, lambda text: shown.update(text))
     known.save(digests)
-    for line in found_out(pages, {s.rung.ladder for s in found if s.rung}):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}", highlight=False, soft_wrap=True)
-    console.print(f"next: {Path(sys.argv[0]).resolve()} ls", highlight=False, soft_wrap=True)
+    for line in findings.found_out(pages, {s.rung.ladder for s in found if s.rung}, device.name if device else ""):
+        say(line)
+    say(f"{time.monotonic() - started:.0f} s; the report: {index.resolve()}")
+    say(f"next: {Path(sys.argv[0]).resolve()} ls")
     return not wrong and not unmet
+
+
+def _headline(ladder: str) -> str:
+    found = registry.ladder(ladder)
+    return ladder_cases.headline_of(found, registry.op(found.op)).id
+
+
+def _checked(
+    console: Console, found: Sequence[candidates.Subject], shipped: Sequence[candidates.Subject], device: Device | None, started: float
+) -> tuple[list[checker.Result], int]:
+    """Checks of the rungs, at the edge cases and on a GPU at the headline too; then what no record proves of the shipped kernels, and on a GPU of the rungs'
+    other cases. How many of them were right before and have not changed since."""
+    tags = () if device else ("edge",)
+    proofs = Proofs(store.read(settings.load().results))
+
+    def proven(s: candidates.Subject, c: Case) -> bool:
+        return proofs.hold(s, c, device.name, device) if device else proofs.hold(s, c)
+
+    every = [(s, c) for s in found for c in checker.select_cases(s, tags=tags) if "huge" not in c.tags]
+    first = [(s, c) for s, c in every if "edge" in c.tags or (s.rung and c.id == _headline(s.rung.ladder))]
+    rest = [pair for pair in every if pair not in first] + [(s, c) for s in shipped for c in checker.select_cases(s, tags=tags) if "huge" not in c.tags]
+    left = [(s, c) for s, c in rest if not proven(s, c)]
+    if len(left) < len(rest):
+        console.print(f"{len(rest) - len(left)} checks are proven by records of the kernels as they are, and not run again", highlight=False)
+    results: list[checker.Result] = []
+    unchanged = 0
+    if device:
+        console.print("compiling what is checked first", highlight=False)
+        ahead.compile_first(first, device)
+    with progress.step(console, "check", len(first) + len(left)) as advance:
+        for n, (s, c) in enumerate((*first, *left)):
+            if device and time.monotonic() - started > CHECKS_S:
+                console.print(f"{len(first) + len(left) - n} checks left, for want of time: rooftop check", highlight=False)
+                break
+            assert s.implementation is not None
+            place, absent = checker.backend_of(s)
+            on = device if device and place == "gpu" else s.implementation.stand_in(90)
+            before = None if absent or s.supports(c, on) else kept.find(s, c, place, on)
+            unchanged += before is not None
+            results.append(before or checker.check(s, c, seed=int(time.time())))
+            if before is None:
+                kept.keep(s, c, results[-1], on)
+            advance()
+    return results, unchanged
 
 
 REASONS = 3
@@ -94,30 +143,6 @@ def not_run(reasons: Counter[str]) -> list[str]:
     said = [f"{n} {'case' if n == 1 else 'cases'}: {why}" for why, n in reasons.most_common(REASONS)]
     rest = [n for _, n in reasons.most_common()[REASONS:]]
     return [*said, f"{sum(rest)} more, for {len(rest)} other reasons: rooftop check names them"] if rest else said
-
-
-LINES = 5
-
-
-def found_out(pages: SiteData, ladders: Collection[str]) -> list[str]:
-    """What was climbed, a ladder a line: how far, to which share of the roof, and the idea that gained most. At most five lines."""
-    said = []
-    for page in (p for p in pages.ladders if p.name in ladders):
-        if page.top is None:
-            said.append(f"{page.name}: {len(page.rungs)} rungs, not measured on any GPU")
-            continue
-        rung, m = page.top
-        measured = [(r, c) for r in page.rungs if (c := r.cells.get((page.devices[0].name, page.headline))) and c.kernel and not c.stale]
-        steps = [(a[1].seconds / b[1].seconds, b[0]) for a, b in pairwise(measured)]
-        first, begun = measured[0]
-        climbed = f"{begun.seconds / m.seconds:.1f}x from {first.number:02d} to {rung.number:02d}" if first is not rung else f"{rung.number:02d}"
-        text = f"{page.name} on {page.devices[0].short}, {page.headline}: {climbed}"
-        text += f", {100 * m.share:.0f} % of the roof" if m.share is not None else ""
-        text += f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
-        most = max(steps, key=lambda s: s[0], default=None)
-        said.append(text + (f"; the largest step was {most[1].number:02d}_{most[1].slug}, {most[0]:.1f}x" if most else ""))
-    more = len(said) - LINES
-    return said if more <= 0 else [*said[: LINES - 1], f"and {more + 1} more ladders: the report has them"]
 
 
 def _targets(s: candidates.Subject) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ where it is damaged."""
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import _report
@@ -114,9 +113,3 @@ def test_what_a_call_takes_and_a_rung_does_not_is_worked_out_once(tmp_path: Path
     assert {key[0] for key in answers} >= {"takes", "choice", "scale"}
     monkeypatch.setattr(data, "first_choice", lambda *_: "another")
     assert data.gather(records, house=made.house, now=_report.NOW, digests=answers) == first
-
-
-def test_a_climb_says_how_many_cases_it_did_not_run() -> None:
-    said = climb.not_run(Counter({"a": 5, "b": 3, "c": 1, "d": 1, "e": 2}))
-    assert said == ["5 cases: a", "3 cases: b", "2 cases: e", "2 more, for 2 other reasons: rooftop check names them"]
-    assert climb.not_run(Counter({"a": 1})) == ["1 case: a"]

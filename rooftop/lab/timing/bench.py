@@ -93,11 +93,13 @@ def run(
     clocks: Sequence[str] = ("kernel", "cold", "hot", "host"),
     duty: Sequence[str] = ("auto",),
     again: bool = False,
+    foresee: bool = False,
     say: Callable[[str], None] = print,
 ) -> Summary:
     """Check and time the fields until `budget_s` seconds are spent; write a record for each subject.
 
-    `duty`: of the kernel clock, some of DUTIES; auto is burst and sustained where a case is bound by arithmetic, else normal. Raises NoGpuError without
+    `foresee`: begin no field of a ladder or an op for which the time would not last, as long as its longest so far took. `duty`: of the kernel clock, some
+    of DUTIES; auto is burst and sustained where a case is bound by arithmetic, else normal. Raises NoGpuError without
     a GPU, ValueError for another duty, or for normal beside burst."""
     import torch
 
@@ -130,9 +132,10 @@ def run(
     proofs = store.proven(known, device.name) | store.judged_peers(known, device.name, store.versions())
     if ceilings.stale:
         say(f"{device.name} was calibrated with other kernels than these: no share of the roof before rooftop calibrate has run again")
+    longest: dict[str, float] = {}
     with store.Writer(folder, device.name) as writer:
         for f in stale:
-            if time.monotonic() - started > budget_s:
+            if time.monotonic() - started + (longest.get(f.ladder or f.op.name, 0.0) if foresee else 0.0) > budget_s:
                 summary.left.append(f.title)
                 continue
             begun = time.monotonic()
@@ -146,6 +149,7 @@ def run(
             torch.cuda.empty_cache()
             for row in rows:
                 summary.written.append(writer.write(row))
+            longest[f.ladder or f.op.name] = max(longest.get(f.ladder or f.op.name, 0.0), time.monotonic() - begun)
             say(f"{f.title}: {len(rows)} records in {time.monotonic() - begun:.1f} s" + _best(rows))
     return summary
 
