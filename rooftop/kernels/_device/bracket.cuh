@@ -2,6 +2,7 @@
 // the bracket, and those equal to either end, and keeps the few that lie strictly inside. So any number of equal elements takes no room: more of them than
 // the sample's error are an end of the bracket.
 #pragma once
+#include "picked.cuh"
 #include "random.cuh"
 #include "select.cuh"
 
@@ -124,18 +125,6 @@ struct Taking {
         for (unsigned i = to.slots * THREADS + threadIdx.x; i < to.slots * THREADS + s.over; i += THREADS) look(to.keys[i], [&] { return to.at[i]; });
     }
 };
-
-/// Element j of a pack whose registers cannot be indexed.
-template <typename B>
-__device__ B picked_bits(const uint4& v, unsigned j) {
-    if constexpr (sizeof(B) == 8) {
-        const unsigned low = j ? v.z : v.x, high = j ? v.w : v.y;
-        return static_cast<B>(high) << 32 | low;
-    } else {
-        const unsigned w = sizeof(B) == 4 ? j : j / 2, a = w & 1 ? v.y : v.x, b = w & 1 ? v.w : v.z, word = w & 2 ? b : a;
-        return sizeof(B) == 4 ? static_cast<B>(word) : static_cast<B>(j & 1 ? word >> 16 : word);
-    }
-}
 
 /// All `count` elements of `r` go by; `begin` is the index of the first.
 template <typename T, int THREADS>
