@@ -6,7 +6,7 @@
 
 namespace draws {
 
-constexpr unsigned LOOKED = 4096, RUN = 8;  // elements of the sample; consecutive ones
+constexpr unsigned LOOKED = 8192, RUN = 8;  // elements of the sample; consecutive ones
 constexpr unsigned GRADES = 2048;           // of weights, 64 to a factor of two
 constexpr float PER_OCTAVE = 64.0f;
 constexpr unsigned BEHIND = 1024;           // candidates that have no slot of their thread's
@@ -68,9 +68,9 @@ __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, floa
             const unsigned b = threadIdx.x * EACH + j;
             const float w = weight(b);
             const Sum from_here = masses - m, after = from_here - own[j] * to_units(w);
-            if (from_here >= below && after < below) {  // one grade of all
+            if (from_here >= below && after < below) {  // one grade of all. Four and a half standard deviations, and half a grade of every weight
                 const float lower = static_cast<float>(all_squares - q) / (4294967296.0f * w * w), elements = static_cast<float>(from_here) / (4294967296.0f * w);
-                s.found[0] = n, s.found[1] = static_cast<Sum>(4.0f * sqrtf(lower) + 0.006f * elements) + own[j] + 8;
+                s.found[0] = n, s.found[1] = static_cast<Sum>(4.5f * sqrtf(lower) + 0.006f * elements) + own[j] + 8;
             }
             n += own[j], m += own[j] * to_units(w), q += own[j] * to_units(w * w);
         }
@@ -219,7 +219,7 @@ __device__ bool draw_from_nucleus(const Chunks<T>& row, const Scaled& scaled, fl
     __shared__ unsigned over;
     if (threadIdx.x == 0) over = 0;
     float high = 2.0f, low = LIGHTEST;
-    if (row.n > slots * THREADS) ends_of_nucleus<T>(row, scaled, most, whole, top_p, reinterpret_cast<unsigned*>(memory), high, low, s);
+    if (row.n > max(slots * THREADS, LOOKED)) ends_of_nucleus<T>(row, scaled, most, whole, top_p, reinterpret_cast<unsigned*>(memory), high, low, s);
     __syncthreads();
     const unsigned capacity = slots * THREADS + BEHIND;
     Candidates near{memory, reinterpret_cast<unsigned*>(memory + capacity), slots, 0, &over};
