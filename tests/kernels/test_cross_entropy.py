@@ -173,6 +173,7 @@ def test_bad_input_is_refused_with_what_is_accepted(change: dict[str, Any], erro
 
 CUDA = [  # pieces, ahead, threads, cluster, blocks, spare
     (2, 1, 32, 1, 16, 0), (4, 0, 64, 2, 8, 1), (8, 0, 128, 1, 8, 2), (2, 1, 128, 2, 4, 1), (2, 0, 256, 1, 4, 0),
+    (7, 0, 256, 1, 4, 0), (6, 0, 96, 1, 10, 1), (5, 0, 512, 1, 2, 0),
 ]  # fmt: skip
 
 
@@ -270,3 +271,17 @@ def test_many_short_rows_are_staged_and_few_are_not() -> None:
         assert problem is not None
         by_stretches, by_rows = (registry.implementation(f"cross_entropy__{variant}__cuda_sm80").prefers(problem) for variant in ("staged", "rows"))
         assert (by_stretches > by_rows) == staged, (rows, classes, cap)
+
+
+def test_the_cuda_kernel_keeps_enough_of_many_rows_on_their_way() -> None:
+    """Rows that a block holds at once: at least 80 KiB of them resident on a multiprocessor, few places idle."""
+    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__cuda_sm90")
+    like = op.case("sum bf16")
+    for classes in (*range(2500, 28000, 501), 3024, 8192, 13888, 20000):
+        given = {**like.inputs, "input": Input((16384, classes), "bf16"), "target": Input((16384,), "i64", f"below {classes}")}
+        problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS["h200"]))
+        assert problem is not None
+        c, size = implementation.choose(problem), classes * 2
+        assert size <= 16 * c["pieces"] * c["threads"] <= 1.15 * size + 512
+        assert c["blocks"] * c["threads"] <= 1024
+        assert c["blocks"] * size >= 72 * 1024, (classes, c)
