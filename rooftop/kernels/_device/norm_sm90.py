@@ -242,6 +242,11 @@ def _ring(r: Rows) -> dict[str, Any] | None:
     return fitting[min(timed)[-1]] if timed and min(timed)[0] <= SLOWEST[r.centre] else None
 
 
+def through_a_ring(p: Problem, centre: bool) -> bool:
+    """Whether its rows are long, and persistent clusters hold three of them."""
+    return _ring(of(p, centre)) is not None
+
+
 def choose(r: Rows) -> dict[str, Any]:
     return _ring(r) or _complete(r, next(c.config for c in TABLE if c.takes(r)))
 
