@@ -46,7 +46,8 @@ def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, wor
     of_vector = 16 // row.itemsize
     aligned = row.shape[1] % of_vector == 0 and all(_aligned(m) for m in tensors)
     period = 1 if aligned or row.shape[0] == 1 else 16 // gcd(16, row.strides[0] * row.itemsize)
-    return LongRows(row.shape[0], max(1, row.shape[1] // of_vector), aligned, period, read, kept, words, p.device.sms, p.device.shared_per_block, most, overhead)
+    card, vectors = p.device, max(1, row.shape[1] // of_vector)
+    return LongRows(row.shape[0], vectors, aligned, period, read, kept, words, card.sms, card.shared_per_block, most, overhead)
 
 
 def _aligned(m: Meta) -> bool:
