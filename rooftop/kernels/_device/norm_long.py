@@ -38,7 +38,7 @@ def prefers(p: Problem, centre: bool) -> int:
         return 1
     if p["x"].shape[1] * p["x"].itemsize <= STREAMED or norm_sm90.through_a_ring(p, centre):
         return 0
-    return 3 if p.get("residual") is None and row_groups.share(of(p, centre)) >= (0.6 if centre else 0.7) else 1
+    return 3 if p.get("residual") is None and row_groups.share(of(p, centre)) >= (0.55 if centre else 0.7) else 1
 
 
 def configs(p: Problem, centre: bool) -> list[dict[str, int]]:
