@@ -87,6 +87,7 @@ __global__ void __launch_bounds__(THREADS, 3) softmax_staged(int R, int C, int r
         if (!WHOLE && k + TEAMS < count) __syncthreads();
     }
     __syncthreads();
+#pragma unroll 2
     for (int k = tid; k < vectors; k += THREADS) __stcs(reinterpret_cast<uint4*>(y) + k, stretch[k]);
     if (tid < elements % N) y[vectors * N + tid] = held[vectors * N + tid];
 }
