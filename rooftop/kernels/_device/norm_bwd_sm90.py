@@ -194,6 +194,8 @@ def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
     whatever it may use, but for these."""
     pieces, room = c["pieces"], _registers(c)
     half = r.slices.itemsize == 2
+    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces) == 2:  # rows that fill their threads
+        return False
     if half and pieces == 4:
         return r.centre and c["cluster"] > 1 and room == 128
     if half and pieces == 3 and (r.centre or c["cluster"] == 1):
