@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rooftop.core import registry
-from rooftop.lab.proofs import device_of
+from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import site
 from rooftop.lab.report.data import Gatherer, gather
@@ -30,8 +30,8 @@ CONTRACT = '''"""A tensor times a number & <nothing> else."""
 from __future__ import annotations
 
 from rooftop.core.op import Op
-from rooftop.lab.proofs import device_of
-from rooftop.lab.proofs import device_of
+from rooftop.lab.check.proofs import device_of
+from rooftop.lab.check.proofs import device_of
 from rooftop.core.spec import Input, Meta, Work, case
 
 

@@ -38,7 +38,12 @@ def together(what: str, group: Any, verify: bool | None, limit: Limit, say: Call
     Raises `problem` where there is one, Disagreement where ranks differ, CommError where one does not come."""
     groups.usable(what, group)
     if dist.get_world_size(group) > 1 and _must(group, verify if isinstance(verify, bool) else None):
-        text = say() if problem is None else f"refused its arguments: {type(problem).__name__}: {problem}"
+        text = ""
+        try:
+            text = say() if problem is None else ""
+        except Exception as error:  # whatever it is, the others must not wait for this rank
+            problem = error
+        text = text if problem is None else f"refused its arguments: {type(problem).__name__}: {problem}"
         try:
             agree(what, group, text, limit, problem is not None)
             groups.state(group).verify = verify

@@ -24,16 +24,16 @@ PATHS = ("portable", "symmetric")
 
 def _begun(
     what: str, a: Any, b: Any, group: Any, wire: str | None, group_size: int, path: str | None, verify: bool | None, timeout: float | None
-) -> tuple[Any, Options | None, int, Limit]:
-    """(group, how elements travel, ranks, how long to wait). The ranks compare what they were given; one whose own arguments are wrong tells the others."""
+) -> tuple[Tensor, Tensor, Any, Options | None, int, Limit]:
+    """(a, b, group, how elements travel, ranks, how long to wait). The ranks compare what they were given; one whose arguments are wrong tells the others."""
     group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)
     limit, problem, o = Limit(), None, None
     try:
         limit = Limit.of(what, timeout)
-        for name, x in (("a", a), ("b", b)):
-            groups.tensor_of(what, x, name)
-            groups.sendable(what, x, group, name)
+        a, b = groups.tensor_of(what, a, "a").detach(), groups.tensor_of(what, b, "b").detach()
+        groups.sendable(what, a, group, "a")
+        groups.sendable(what, b, group, "b")
         if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
             raise ValueError(f"{what}: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be [M, K] and [K, N]")
         if a.dtype != b.dtype or a.device != b.device:
@@ -54,7 +54,7 @@ def _begun(
         return f"{what} of {groups.DTYPES[a.dtype]} {shapes} on {a.device.type} with {how}, path={path!r}, verify={verify}"
 
     agreement.together(what, group, verify, limit, say, problem)
-    return group, o, ranks, limit
+    return a, b, group, o, ranks, limit
 
 
 def _symmetric(what: str, x: Tensor, group: Any, path: str | None, limit: Limit) -> bool:
@@ -85,8 +85,7 @@ def all_gather_matmul(
 
     No gradient; `ColumnParallelLinear` has one. Raises as `all_reduce`."""
     what = "all_gather_matmul"
-    group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
-    a, b = a.detach(), b.detach()
+    a, b, group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     m, n = a.shape[0], b.shape[1]
     if ranks == 1:
         return a @ b
@@ -136,8 +135,7 @@ def matmul_reduce_scatter(
 
     Raises ValueError if M is not divisible by W."""
     what = "matmul_reduce_scatter"
-    group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
-    a, b = a.detach(), b.detach()
+    a, b, group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     m, n = a.shape[0] // ranks, b.shape[1]
     if ranks == 1:
         return a @ b
@@ -171,8 +169,7 @@ def matmul_all_reduce(
     it uses chunks of rows: a second stream reduces a chunk while the product of the next one runs, by torch.distributed's all-reduce, or with a wire format by
     `rooftop.comm.all_reduce`. Arguments as for `all_gather_matmul`."""
     what = "matmul_all_reduce"
-    group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
-    a, b = a.detach(), b.detach()
+    a, b, group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     if ranks == 1 or a.shape[0] * b.shape[1] == 0:
         return a @ b
     by_kernel = _symmetric(what, a, group, path, limit)

@@ -78,15 +78,25 @@ class Limit:
             raise ValueError(f"{what}: timeout is {timeout}; {accepted}")
         return cls(seconds)
 
-    def wait(self, work: Any) -> bool | None:
-        """Wait for the work. Raises what the backend raises when it did not end in time."""
+    def wait(self, work: Any, asked: bool = False) -> bool | None:
+        """Wait for the work. Raises what the backend raises when it did not end in time. `asked`: ask whether it has ended until the time is over, False then:
+        of a work whose own wait would end the process."""
         finished: bool | None
         if self._left is None:
             finished = work.wait()
             return finished
         begun = time.monotonic()
         try:
-            finished = work.wait(self.left())
+            if not asked:
+                finished = work.wait(self.left())
+                return finished
+            pause = 2e-5
+            while not work.is_completed():
+                if time.monotonic() - begun > self._left:
+                    return False
+                time.sleep(pause)
+                pause = min(2 * pause, 1e-3)
+            finished = work.wait()
             return finished
         finally:
             self._left -= time.monotonic() - begun
@@ -117,6 +127,12 @@ def group_of(what: str, group: Any) -> Any:
 def tensor_of(what: str, x: Any, name: str = "x") -> Tensor:
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{what}: {name} is a {type(x).__name__}; it must be a tensor")
+    if hasattr(x, "__tensor_flatten__"):  # it holds others, as a DTensor does, and has no memory that could be sent
+        if not hasattr(x, "trigger_wait"):  # the result of a functional collective has
+            raise TypeError(f"{what}: {name} is a {type(x).__name__}; it must be a plain tensor, for example the local part of a DTensor (to_local)")
+        x = x.trigger_wait()
+    if x.is_nested:
+        raise TypeError(f"{what}: {name} is a nested tensor; it must be a plain one")
     if x.dtype not in DTYPES:
         raise TypeError(f"{what}: {name} is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
     return x
@@ -162,11 +178,33 @@ def run(what: str, group: Any, call: Callable[[], Any], limit: Limit | None = No
     usable(what, group)
     try:
         work = call()
-        if work is not None and hasattr(work, "wait") and (limit or Limit()).wait(work) is False:
+        if work is not None and hasattr(work, "wait") and _waited(work, group, limit or Limit()) is False:
             raise RuntimeError("it did not end in time")
         return work
     except (RuntimeError, dist.DistBackendError) as error:
         raise failure(what, group, error, limit) from error
+
+
+def _waited(work: Any, group: Any, limit: Limit) -> bool | None:
+    """Wait for the work. A work of NCCL that its own wait gives up has an exception, by which torch's watchdog ends the process soon after the caller was told:
+    it is asked instead, and what is given up is aborted, so that the GPU is free again and nothing is left for the watchdog."""
+    if limit.seconds is None or "nccl" not in dist.get_backend(group):
+        return limit.wait(work)
+    if torch.cuda.is_current_stream_capturing():  # the graph's stream waits; the host must not
+        return Limit().wait(work)
+    finished = limit.wait(work, asked=True)
+    if finished is False:
+        _abort(group)
+    return finished
+
+
+def _abort(group: Any) -> None:
+    """End what runs in the group's communicators, and its watchdog."""
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+        (getattr(backend, "abort", None) or backend._abort)()
+    except (AttributeError, RuntimeError):  # a torch that cannot: the watchdog ends the process after the group's timeout
+        return
 
 
 def run_unwaited(what: str, group: Any, call: Callable[[], Any]) -> Any:

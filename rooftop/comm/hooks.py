@@ -64,6 +64,10 @@ class ErrorFeedback:
         return dict(self._lost)
 
     def load_state_dict(self, state: dict[Any, Tensor]) -> None:
+        """Raises TypeError for a value that is no tensor."""
+        for key, lost in state.items():
+            if not isinstance(lost, Tensor):
+                raise TypeError(f"ErrorFeedback.load_state_dict: {key!r} is a {type(lost).__name__}; it must be a tensor")
         self._lost = dict(state)
 
     def clear(self) -> None:

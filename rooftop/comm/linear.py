@@ -74,6 +74,11 @@ class _Parallel(nn.Module):  # type: ignore[misc]
 
             Options.of(what, wire, 128, False, False, 0)
         ranks = dist.get_world_size(self.group)
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise TypeError(f"{what}: {name} is {size!r}; it must be a whole number")
+            if size < 0:
+                raise ValueError(f"{what}: {name} is {size}; it must be at least 0")
         sizes = [out_features, in_features]
         if sizes[self.shared] % ranks:
             name = ("out_features", "in_features")[self.shared]
@@ -86,8 +91,12 @@ class _Parallel(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def of(cls, linear: nn.Linear, *, group: Any = None, wire: str | None = None, sequence: bool = False) -> Any:
-        """This rank's part of a layer that every rank has in full."""
+        """This rank's part of a layer that every rank has in full. Raises TypeError for another layer, ValueError for one whose sizes are not known yet."""
+        if not isinstance(linear, nn.Linear):
+            raise TypeError(f"{cls.__name__}.of: linear is a {type(linear).__name__}; it must be a torch.nn.Linear")
         w = linear.weight
+        if isinstance(w, nn.parameter.UninitializedParameter):
+            raise ValueError(f"{cls.__name__}.of: linear has no weight yet: call it once before")
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, group=group, wire=wire, sequence=sequence, device=w.device, dtype=w.dtype)
         ranks, rank = dist.get_world_size(made.group), dist.get_rank(made.group)
         with torch.no_grad():

@@ -132,6 +132,8 @@ class Contract:
     swept       which numbers are sizes, and their ranges: what `rooftop sweep` draws its points from; a backward's are its forward's
     twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
     peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
+    beside      name -> factory of a callable with the reference's signature, timed beside the kernels and not judged: the part of the work that no
+                kernel can leave out, such as the products of a fused op; ValueError for a case that it does not fit
     wrong       known-wrong callables that the checker must reject"""
 
     def __init__(
@@ -147,6 +149,7 @@ class Contract:
         mutates: Sequence[str] = (),
         deterministic: bool = True,
         peers: Mapping[str, Callable[[], Callable[..., Any]]] | None = None,
+        beside: Mapping[str, Callable[[], Callable[..., Any]]] | None = None,
         wrong: Mapping[str, Callable[..., Any]] | None = None,
         name: str | None = None,
         forward: Contract | None = None,
@@ -174,7 +177,7 @@ class Contract:
         self.measured_work, self.faults, self.bucket, self.public, self.core, self.twin_of = (
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
-        self.ranks, self.swept, self.ranks_peers = ranks, swept, dict(ranks_peers or {})
+        self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.runtime_options = tuple(runtime_options)
         self.objects = objects

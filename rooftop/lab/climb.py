@@ -14,8 +14,8 @@ from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
 from rooftop.lab import ahead, candidates, progress
 from rooftop.lab.check import checker, kept
+from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
-from rooftop.lab.proofs import Proofs
 from rooftop.lab.records import store
 from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site
 

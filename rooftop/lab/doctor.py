@@ -166,8 +166,8 @@ def _ceilings(results: Path) -> Iterator[Row]:
 
 
 def _unproven(results: Path) -> Iterator[Row]:
+    from rooftop.lab.check.unproven import unproven
     from rooftop.lab.records import store
-    from rooftop.lab.unproven import unproven
 
     try:
         found = unproven(store.read(results))

@@ -47,6 +47,19 @@ def torch_step(compiled: bool = False) -> Callable[..., Any]:
     return run
 
 
+def three_products() -> Callable[..., Any]:
+    """What every way to make the loss and both gradients computes at least, by cuBLAS: the logits, and from a tensor of their size dx and dW."""
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
+        _, reduction, *_, memory, x_grad, weight_grad = rest[:11]
+        if memory != "fast" or reduction == "none" or not (x_grad and weight_grad):
+            raise ValueError("the products of a forward that makes both gradients")
+        logits = x @ weight.T
+        return logits @ weight, logits.T @ x
+
+    return run
+
+
 def liger() -> Callable[..., Any]:
     """Liger makes its gradients in the forward, where they are wanted."""
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction

@@ -128,6 +128,7 @@ def _cases() -> list[Case]:
     for kind in KINDS:
         found += [_case(f"{wire} 4 ranks 4Mi", "bench", 4, 1 << (20 if kind != "all_gather" else 22), kind, wire=wire) for wire in ("bf16", "int8", "int4")]
         found += [_case(f"{wire} 2 ranks 32Mi", "bench", 2, 1 << (24 if kind != "all_gather" else 25), kind, wire=wire) for wire in ("bf16", "int8", "int4")]
+        found += [_case(f"{wire} 2 ranks 2Mi", "bench", 2, 1 << (20 if kind != "all_gather" else 21), kind, wire=wire) for wire in ("bf16", "int8")]
         for wire in wires.WIRES:
             found += [_case(f"{wire}, odd", "edge", 3, 347, kind, d, wire=wire) for d in FLOATS]
             found += [_case(f"{wire}, {fill}", "edge", 2, 320, kind, "f32", fill, wire=wire) for fill in ("nan", "inf", "large", "-0.0")]

@@ -17,7 +17,7 @@ from rooftop.ops import _linear_loss
 from rooftop.ops._arguments import number
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
-from rooftop.ops._linear_peers import compiled_backward, liger, torch_step
+from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
 
 if TYPE_CHECKING:
     import torch
@@ -448,6 +448,7 @@ OP = Op(
         },
     ),
     peers={"torch": torch_step, "torch.compile": lambda: torch_step(compiled=True), "liger": liger},
+    beside={"three products": three_products},
     wrong={
         "ignored tokens count": _changed(reference, 4, ignore_index=-1),
         "smoothing forgotten": _changed(reference, 4, label_smoothing=0.0),

@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from _processes import run
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 
 import rooftop
 from rooftop import comm
@@ -45,11 +47,15 @@ def cases(rank: int, ranks: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         return other if last else first
 
     x = torch.ones(16)
+    whole = DTensor.from_local(x, init_device_mesh("cpu", (ranks,)), [Replicate()])
     for name in FUNCTIONS:
         f = getattr(comm, name)
         for what, (first, other, *_) in OPTIONS.items():
             yield f"{name}: {what}", partial(f, x, **{what.partition(",")[0]: of(first, other)})
-        others = {"list": [1.0], "integers": x.int(), "meta": x.to("meta"), "sparse": x.to_sparse(), "dtype": x.half(), "shape": torch.ones(32)}
+        others = {
+            "list": [1.0], "integers": x.int(), "meta": x.to("meta"), "sparse": x.to_sparse(), "dtype": x.half(), "shape": torch.ones(32), "DTensor": whole,
+            "nested": torch.nested.nested_tensor([x]),
+        }  # fmt: skip
         for what, other in others.items():
             yield f"{name}: x, {what}", partial(f, of(x, other))
         yield f"{name}: nine dimensions", partial(f, of(torch.ones(2, 1, 1, 1, 1, 1, 2, 1, 3), torch.ones(2, 1, 1, 1, 1, 1, 2, 3, 1)))
@@ -66,6 +72,7 @@ def cases(rank: int, ranks: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{name}: group_size", partial(f, a, b, wire="int8", group_size=of(128, 64))
         yield f"{name}: rows", partial(f, of(a, torch.ones(8, 3)), b)
         yield f"{name}: fit", partial(f, a, of(b, torch.ones(4, 4)))
+        yield f"{name}: a DTensor", partial(f, a, of(b, DTensor.from_local(b, whole.device_mesh, [Replicate()])))
     feedback = comm.ErrorFeedback()
     feedback.all_reduce(x)
     yield "feedback: an option", lambda: feedback.all_reduce(x, **of({}, {"speed": 1}))
@@ -142,13 +149,33 @@ def waits(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
+def strange(rank: int, ranks: int) -> dict[str, Any]:
+    """Calls that are wrong in the same way on all ranks, and a result of a functional collective, which is no plain tensor."""
+    import torch.distributed._functional_collectives as functional
+
+    x = torch.ones(4, 4)
+    found: dict[str, Any] = {"functional": comm.all_reduce(functional.all_reduce(x, "sum", dist.group.WORLD), wire="bf16")}
+    found["functional product"] = comm.matmul_all_reduce(functional.all_reduce(x, "sum", dist.group.WORLD), x)
+    calls: dict[str, Callable[[], Any]] = {
+        "float": lambda: comm.ColumnParallelLinear(4, 4.0), "negative": lambda: comm.RowParallelLinear(-4, 4), "bool": lambda: comm.RowParallelLinear(4, True),
+        "another layer": lambda: comm.ColumnParallelLinear.of(torch.nn.Conv1d(4, 4, 1)), "lazy": lambda: comm.RowParallelLinear.of(torch.nn.LazyLinear(4)),
+        "state": lambda: comm.ErrorFeedback().load_state_dict({"w": 1.0}),
+    }  # fmt: skip
+    for name, call in calls.items():
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
 def everything(rank: int, ranks: int) -> Any:
-    return outcomes(rank, ranks), empties(rank, ranks), waits(rank, ranks)
+    return outcomes(rank, ranks), empties(rank, ranks), waits(rank, ranks), strange(rank, ranks)
 
 
 @pytest.fixture(scope="module")
 def two() -> Any:
-    """What two processes found: (outcomes, empties, waits), started once."""
+    """What two processes found: (outcomes, empties, waits, strange), started once."""
     return tuple(zip(*run(everything, 2), strict=True))
 
 
@@ -170,6 +197,7 @@ def test_each_rank_says_what_was_given_and_what_is_accepted(two: Any) -> None:
             assert text.format(name=name) in first[f"{name}: {what}"][1]
         assert "rank 0: " + f"{name} of float32 (2, 1, 1, 1, 1, 1, 2, 1, 3)" in other[f"{name}: nine dimensions"][1]
         assert "torch.int32; accepted are torch.float32" in first[f"{name}: x, integers"][1]
+        assert "x is a DTensor; it must be a plain tensor" in first[f"{name}: x, DTensor"][1] and "nested tensor" in first[f"{name}: x, nested"][1]
     assert "rank 0: all_reduce of float32 (16,)" in first["function"][1] and "rank 1: all_gather of float32 (16,)" in other["function"][1]
     assert "shots=1" in first["shots, another"][1] and "shots=2" in first["shots, another"][1] and "accepted are None, 1 and 2" in first["shots, wrong"][1]
     assert "path='portable'" in first["matmul_all_reduce: path"][1] and "rank 1: matmul_all_reduce of float32 2 rows" in first["products and sums"][1]
@@ -205,6 +233,17 @@ def test_a_timeout_is_of_all_that_a_call_waits_for_and_ends_the_group(two: Any) 
     assert first["another group"] == other["another group"] == 2.0
 
 
+def test_what_is_no_plain_tensor_and_layers_of_no_size(two: Any) -> None:
+    for found in two[3]:
+        assert type(found["functional"]) is torch.Tensor and torch.equal(found["functional"], torch.full((4, 4), 4.0))
+        assert torch.equal(found["functional product"], torch.full((4, 4), 16.0))
+        assert found["float"] == "TypeError: ColumnParallelLinear: out_features is 4.0; it must be a whole number"
+        assert found["negative"] == "ValueError: RowParallelLinear: in_features is -4; it must be at least 0" and "out_features is True" in found["bool"]
+        assert found["another layer"] == "TypeError: ColumnParallelLinear.of: linear is a Conv1d; it must be a torch.nn.Linear"
+        assert found["lazy"].startswith("ValueError: RowParallelLinear.of: linear has no weight yet")
+        assert found["state"] == "TypeError: ErrorFeedback.load_state_dict: 'w' is a float; it must be a tensor"
+
+
 @pytest.mark.parametrize(("timeout", "error"), [(-1, ValueError), (0, ValueError), (NAN, ValueError), (1e30, ValueError), ("1", TypeError), (True, TypeError)])
 def test_timeouts_that_are_none(timeout: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"all_reduce: timeout is .*it must be a number of seconds, above 0 and at most 1e"):
@@ -229,6 +268,47 @@ class Nccl:
     def _get_backend(self, device: torch.device) -> None:
         if device.type != "cuda":
             raise RuntimeError("no backend")
+
+
+def test_a_work_of_nccl_is_asked_and_what_is_given_up_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own wait with a timeout leaves an exception by which torch's watchdog ends the process."""
+
+    class Work:
+        def __init__(self, ends_after: int) -> None:
+            self.left, self.waited = ends_after, []
+
+        def is_completed(self) -> bool:
+            self.left -= 1
+            return self.left < 0
+
+        def wait(self, *limit: Any) -> bool:
+            self.waited.append(limit)
+            return True
+
+    aborted: list[torch.device] = []
+
+    class Group(Nccl):
+        def _get_backend(self, device: torch.device) -> Any:
+            aborted.append(device)
+            return self
+
+        def abort(self) -> None:
+            aborted.append(torch.device("meta"))
+
+    captured = False
+    monkeypatch.setattr(dist, "get_backend", lambda group: "cpu:gloo,cuda:nccl")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captured)
+    group: Any = Group()
+    soon, never = Work(3), Work(10**9)
+    assert groups.run("all_reduce", group, lambda: soon, groups.Limit(5.0)) is soon and soon.waited == [()] and not aborted
+    begun = time.monotonic()
+    with pytest.raises(comm.CommError, match=r"late by more than 0.05 s.*It said: it did not end in time"):
+        groups.run("all_reduce", group, lambda: never, groups.Limit(0.05))
+    assert 0.05 <= time.monotonic() - begun < 2 and not never.waited and [d.type for d in aborted] == ["cuda", "meta"]
+    with pytest.raises(comm.CommError, match="cannot be used on"):
+        groups.run("all_reduce", group, lambda: soon, groups.Limit(5.0))
+    captured, other = True, Work(10**9)
+    assert groups.run("all_reduce", Group(), lambda: other, groups.Limit(0.05)) is other and other.waited == [()]  # a graph's stream waits, the host must not
 
 
 def test_on_a_gpu_the_first_calls_are_compared_and_then_those_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from rooftop.core.spec import TARGETS, Case
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
-from rooftop.lab.proofs import Proofs
+from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.records import store
 
 LONGEST = 1 << 16  # elements of all tensors of a case
@@ -191,7 +191,7 @@ def fits(case: Case) -> bool:
 
 def waiting() -> list[str]:
     """A line for each kernel that only a GPU can run and that has no check record as it is."""
-    from rooftop.lab.unproven import gpu_only, unproven
+    from rooftop.lab.check.unproven import gpu_only, unproven
 
     return [str(kernel) for kernel in unproven(store.read(settings.load().results))] if any(gpu_only()) else []
 

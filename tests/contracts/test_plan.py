@@ -142,7 +142,7 @@ def test_a_run_is_bounded_but_for_what_an_author_is_working_at(monkeypatch: pyte
 def test_kernels_that_only_a_gpu_runs_are_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     import conftest
 
-    from rooftop.lab import unproven
+    from rooftop.lab.check import unproven
 
     said: list[str] = []
 

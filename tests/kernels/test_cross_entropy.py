@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from math import gcd
 from typing import Any
 
 import pytest
@@ -172,6 +173,7 @@ def test_bad_input_is_refused_with_what_is_accepted(change: dict[str, Any], erro
 
 CUDA = [  # pieces, ahead, threads, cluster, blocks, spare
     (2, 1, 32, 1, 16, 0), (4, 0, 64, 2, 8, 1), (8, 0, 128, 1, 8, 2), (2, 1, 128, 2, 4, 1), (2, 0, 256, 1, 4, 0),
+    (7, 0, 256, 1, 4, 0), (6, 0, 96, 1, 10, 1), (5, 0, 512, 1, 2, 0),
 ]  # fmt: skip
 
 
@@ -207,3 +209,79 @@ def test_a_target_out_of_range_is_nan_and_under_debug_an_error() -> None:
     assert rooftop.cross_entropy(x, t, reduction="none").isnan().tolist() == [False, True, False]
     with rooftop.debug(), pytest.raises(IndexError, match=r"cross_entropy: target\[1\] is 7; accepted are 0 to 4 and ignore_index, -100"):
         rooftop.cross_entropy(x, t)
+
+
+# rows, classes: rows that end within vectors, fewer rows than teams, several stretches a block, a stretch that ends within a vector
+STAGED = [(1, 1), (3, 7), (700, 66), (33, 83), (41, 129), (300, 80), (67, 288), (50, 369), (19, 528), (9, 1024), (21, 1003)]
+
+
+@pytest.mark.sampled("kernels", "cross_entropy__staged__cuda_sm80")
+@pytest.mark.parametrize("like", ["each row's", "everything", "sum", "NaN", "-inf", "rows of -inf"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_short_rows_of_a_stretch(dtype: str, like: str) -> None:
+    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__staged__cuda_sm80")
+    subject = Subject("staged", op, implementation)
+    c = op.case(f"{like} {dtype}")
+    x = c.inputs["input"]
+    assert isinstance(x, Input)
+    for rows, classes in STAGED:
+        given = {**c.inputs, "input": dataclasses.replace(x, shape=(rows, classes)), "target": Input((rows,), "i64", f"below {classes + 1}"), "softcap": 0.0}
+        found = checker.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=rows)
+        assert found.status == "ok", f"{rows}x{classes}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "cross_entropy__staged__cuda_sm80")
+def test_all_configs_of_a_stretch_and_a_block_that_takes_several() -> None:
+    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__staged__cuda_sm80")
+    few = dataclasses.replace(TARGETS["h200"], sms=1)
+    for dtype, rows, classes in (("bf16", 1500, 80), ("bf16", 700, 93), ("f32", 300, 130)):
+        c = op.case(f"everything {dtype}")
+        given = {**c.inputs, "input": Input((rows, classes), dtype), "target": Input((rows,), "i64", f"below {classes}"), "softcap": 0.0}
+        c = dataclasses.replace(c, inputs=given)
+        for chosen in implementation.configs(op.problem(c, few)):
+            fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+            fixed.choose = lambda p, chosen=chosen: chosen  # type: ignore[misc, method-assign]
+            found = checker.check(Subject("fixed", op, fixed), c, backend="simt", seed=2)
+            assert found.status == "ok", (rows, classes, chosen, found.message)
+
+
+def test_stretches_fit_a_multiprocessor_and_lanes_hold_a_row() -> None:
+    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__staged__cuda_sm80")
+    like = op.case("sum bf16")
+    for dtype in ("bf16", "f32"):
+        for classes in (*range(64, 600, 7), 600, 1000, 1024):
+            given = {**like.inputs, "input": Input((1 << 20, classes), dtype), "target": Input((1 << 20,), "i64", f"below {classes}")}
+            for card in ("a800", "rtx4090", "h200"):
+                problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS[card]))
+                assert problem is not None
+                config, size = implementation.choose(problem), classes * DTYPES[dtype].bytes
+                assert config["pieces"] <= 8
+                assert config["lanes"] * config["pieces"] * 16 >= size + 16 - gcd(16, size)
+                assert config["rows"] <= 256
+                assert config["rows"] * size % 16 == 0
+                assert 2 * config["rows"] * size + 5120 <= problem.device.shared_per_block
+
+
+def test_many_short_rows_are_staged_and_few_are_not() -> None:
+    op = registry.op("cross_entropy")
+    like = op.case("sum bf16")
+    for rows, classes, cap, staged in ((1 << 20, 80, 0.0, True), (1 << 20, 80, 3.0, False), (512, 1024, 0.0, False), (1 << 20, 4096, 0.0, False)):
+        given = {**like.inputs, "input": Input((rows, classes), "bf16"), "target": Input((rows,), "i64", f"below {classes}"), "softcap": cap}
+        problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS["h200"]))
+        assert problem is not None
+        by_stretches, by_rows = (registry.implementation(f"cross_entropy__{variant}__cuda_sm80").prefers(problem) for variant in ("staged", "rows"))
+        assert (by_stretches > by_rows) == staged, (rows, classes, cap)
+
+
+def test_the_cuda_kernel_keeps_enough_of_many_rows_on_their_way() -> None:
+    """Rows that a block holds at once: at least 80 KiB of them resident on a multiprocessor, few places idle."""
+    op, implementation = registry.op("cross_entropy"), registry.implementation("cross_entropy__cuda_sm90")
+    like = op.case("sum bf16")
+    for classes in (*range(2500, 28000, 501), 3024, 8192, 13888, 20000):
+        given = {**like.inputs, "input": Input((16384, classes), "bf16"), "target": Input((16384,), "i64", f"below {classes}")}
+        problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS["h200"]))
+        assert problem is not None
+        c, size = implementation.choose(problem), classes * 2
+        assert size <= 16 * c["pieces"] * c["threads"] <= 1.15 * size + 512
+        assert c["blocks"] * c["threads"] <= 1024
+        assert c["blocks"] * size >= 72 * 1024, (classes, c)

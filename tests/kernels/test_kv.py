@@ -241,6 +241,24 @@ def test_keys_are_rotated_as_rope_rotates_them_and_codes_are_read_back() -> None
         torch.testing.assert_close(torch.stack((read[0, 4:7], read[1, 9:12])), x, rtol=0.07, atol=1e-3)
 
 
+@needs_simulator
+@pytest.mark.sampled("kernels", "append_kv__cuda_sm80")
+@pytest.mark.parametrize("scale", [0.02, 1.0, -3.7, 1e-30, 1e30, 0.0])
+def test_codes_are_those_of_the_rounded_quotient(scale: float) -> None:
+    x = torch.randn(2, 64, 2, 64)
+    x[0, 0, 0, :6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 3e38, -1e-42])
+    x[1] *= torch.logspace(-45, 38, 64, dtype=torch.float64)[:, None, None].float()
+    caches = [torch.zeros(2, 64, 2, 64, dtype=torch.float8_e4m3fn) for _ in range(2)]
+    each = torch.full((1,), scale)
+    args = (*caches, x, x, torch.zeros(2, dtype=torch.int32), *(None,) * 5, each, each, "half", 0, 448.0)
+    want = [c.clone() for c in caches]
+    registry.op("append_kv").reference(*want, *args[2:])
+    simulated("append_kv", *args)
+    for cache, codes in zip(caches, want, strict=True):
+        nan = cache.float().isnan() & codes.float().isnan()
+        assert bool(((cache.view(torch.uint8) == codes.view(torch.uint8)) | nan).all())
+
+
 def test_append_kv_compiles_and_holds_under_opcheck() -> None:
     k_cache, v_cache = torch.zeros(2, 8, 2, 16), torch.zeros(2, 8, 2, 16)
     k, v, lengths = torch.randn(2, 1, 2, 16), torch.randn(2, 1, 2, 16), torch.tensor([1, 5])

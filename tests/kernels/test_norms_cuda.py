@@ -31,6 +31,10 @@ FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (PERSISTENT | {"cluster": 4, "blocks": 2}, 40, 2048, "bf16"),
     (PERSISTENT | {"cluster": 16, "pieces": 2, "stages": 4}, 7, 16 * 1024, "bf16"),
     (PERSISTENT | {"cluster": 16, "pieces": 2}, 19, 16 * 512 - 3, "bf16"),
+    (PERSISTENT | {"cluster": 1, "pieces": 4}, 90, 1071, "bf16"),  # the shapes of rings of long rows: more packs a thread
+    (PERSISTENT | {"cluster": 2, "pieces": 4}, 17, 8200, "f32"),
+    (PERSISTENT | {"cluster": 8, "pieces": 4, "blocks": 2}, 21, 8209, "f32"),
+    (PERSISTENT | {"cluster": 16, "pieces": 8}, 5, 16 * 2048 + 8, "bf16"),
     (STREAMING | {"cluster": 1, "pieces": 2}, 9, 257, "bf16"),
     (STREAMING | {"cluster": 1, "pieces": 2, "rows": 2}, 5, 1024, "bf16"),
     (STREAMING | {"cluster": 4, "pieces": 1, "rows": 2}, 3, 2040, "f16"),
@@ -54,6 +58,9 @@ BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 1, "cluster": 4, "blocks": 2, "stages": 3, "sums": "registers"}, 40, 2049, "f32"),
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "registers"}, 7, 16 * 1024, "bf16"),
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "shared"}, 19, 16 * 512 - 3, "bf16"),
+    ({"pieces": 4, "cluster": 8, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 21, 8 * 1024 - 8, "bf16"),
+    ({"pieces": 4, "cluster": 2, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 70, 2051, "bf16"),
+    ({"pieces": 3, "cluster": 8, "blocks": 1, "stages": 3, "sums": "registers"}, 21, 8 * 512, "f32"),
     ({"pieces": 1, "cluster": 1, "blocks": 1, "stages": 3, "sums": "split"}, 90, 1001, "bf16"),
     ({"pieces": 2, "cluster": 2, "blocks": 1, "stages": 3, "sums": "split"}, 40, 1024, "f32"),
 ]
@@ -240,3 +247,16 @@ def test_each_row_of_the_table_has_a_reason_and_is_taken_by_some_rows(backward: 
     assert all(len(c.why) > 5 for c in table)
     used = {next(i for i, c in enumerate(table) if c.takes(r)) for r in rows_of_every_kind(backward)}
     assert len(used) == len(table), [table[i] for i in range(len(table)) if i not in used]
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(17371, "bf16"), (16800, "f32"), (19876, "f32"), (57616, "bf16"), (131488, "bf16"), (142000, "f32")])
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_rows_longer_than_registers_go_through_a_ring_whose_config_is_of_their_length_alone(name: str, columns: int, dtype: str) -> None:
+    op, found = registry.op(name), registry.implementation(f"{name}__cuda_sm90")
+    chosen = []
+    for rows in (1200, 1201, 5000, 20000):
+        x, weight = Input((rows, columns), dtype), Input((columns,), dtype)
+        given = case("c", x=x, residual=None, weight=weight, bias=weight if name == "layer_norm" else None, dims=1, eps=1e-5)
+        chosen.append(found.choose(Subject("chosen", op, found).kernel_problem(given, TARGETS[90])[1]))
+    assert all(c == chosen[0] for c in chosen)
+    assert chosen[0]["path"] == "persistent" or (name, columns) == ("rms_norm", 17371)

@@ -17,7 +17,7 @@ from rooftop.core import registry
 from rooftop.core.spec import TARGETS
 from rooftop.lab import ahead, candidates, climb, progress
 from rooftop.lab.check import checker, kept
-from rooftop.lab.proofs import Proofs
+from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.report import findings
 from rooftop.lab.report.data import gather
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rooftop.core import registry, settings
+from rooftop.lab.check.proofs import device_of
 from rooftop.lab.cli import app, commands
-from rooftop.lab.proofs import device_of
 from rooftop.lab.records import store
 from rooftop.lab.report import documents, known
 from rooftop.lab.report.charts import number

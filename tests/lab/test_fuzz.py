@@ -193,6 +193,19 @@ def test_a_gradient_over_its_input_is_judged_by_the_input_as_it_was(monkeypatch:
     assert bool(found) == bool(shift), found
 
 
+def test_what_the_same_precision_had_exactly_by_luck_is_judged_over_other_draws_too() -> None:
+    exact = torch.zeros(1, dtype=torch.float64)
+    lucky = judge.Item(torch.full((1,), 5e-7), exact, torch.zeros(1), judge.GRADIENT)
+    verdict = judge._verdict(lucky)
+    assert not verdict.ok
+    assert judge._inexact(lucky, verdict)
+    others = [judge.Item(torch.full((1,), 3e-7), exact, torch.full((1,), e), judge.GRADIENT) for e in (2e-7, -4e-7, 1e-7)]
+    assert judge._over_draws([lucky, *others]).ok
+    assert not judge._over_draws([lucky, lucky]).ok
+    nan = judge.Item(torch.full((1,), float("nan")), exact, torch.zeros(1), judge.GRADIENT)
+    assert not judge._inexact(nan, judge._verdict(nan))
+
+
 def test_a_call_without_the_memory_for_it_is_skipped() -> None:
     assert judge.run(draft("gelu", "odd", {1003: 1 << 46}), "cpu").status == "skipped"
 

@@ -10,7 +10,7 @@ from _report import FACTS, H100, H200, Made, Strict, make
 from _support import committed
 
 from rooftop.lab import sanitize
-from rooftop.lab.proofs import device_of
+from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import language_page
 from rooftop.lab.report.facts import target_facts

@@ -20,11 +20,14 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels._device import norm_bwd_sm90
 
 THREADS = 512  # of a block, at most
 RING = 96 * 1024  # bytes in flight to a multiprocessor: 40 KiB keep an H200 busy, and a row also stays while it is processed
 RESERVED = 2048  # bytes of shared memory of a block besides the ring: 1 KiB of the system, and its static part
 BYTES = 19  # a cycle: a multiprocessor's share of an H200's 4.3 TB/s at 1.7 GHz
+ODD = 1.5  # times the memory's time of odd rows: a warp's vectors that start amid 32 bytes are asked for one by one
+CLUSTERS = 1.08  # times as fast as these kernels by the estimate: clusters are preferred
 OVERLAP = 0.25  # the part of the shorter times that the longest does not hide
 ELEMENT, SUMS, EXCHANGE = 20, 120, 600  # instructions of an element, and of a warp's sums; cycles of a barrier and the sums after it
 TENSORS = ("s", "dy", "dx", "ds", "weight")
@@ -116,6 +119,18 @@ def _cycles(r: Rows, c: Mapping[str, int]) -> float:
     partial = blocks(r, c) * r.columns * 8 * r.sums / r.sms
     memory = teams * row / BYTES * (teams * row / at_once)
     return rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + partial / BYTES
+
+
+def clusters_are_faster(p: Problem, centre: bool) -> bool:
+    """Whether the kernel of clusters is preferred, by one estimate for both (norm_bwd_sm90.py): what it predicts for these kernels is within 0.1 of what an
+    H200 took, rows with padding and odd rows included, where `_cycles` is too hopeful."""
+    r, s = of(p), p["s"]
+    if p.device.arch < 90 or s.shape[1] < 1024 or s.nbytes <= 32 << 20:
+        return False
+    c = choose(p)
+    least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / norm_bwd_sm90.BYTES
+    round_ = norm_bwd_sm90.lasts(least * (1 if r.aligned else ODD), c["team"] * c["teams"] // 32, c["vectors"], centre, r.itemsize)
+    return norm_bwd_sm90.share_of(p, centre) > CLUSTERS * least / round_
 
 
 def choose(p: Problem) -> dict[str, int]:

@@ -11,7 +11,8 @@ the partial rows in order. A config holds
     group     blocks that add up their sums before they write them
     joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
 
-The numbers were timed on an H100. The sm_80 kernels (norm_bwd_configs.py) are preferred for most rows of up to 24 KiB.
+The numbers of the table were timed on an H100. Where an estimate by timings on an H200 (`_share`) finds a config that is 4 % faster, that one is taken. The
+sm_80 kernels (norm_bwd_configs.py) are preferred for most aligned rows of up to 24 KiB.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from itertools import product
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, TARGETS, Device, Launch, Meta, Problem
 from rooftop.kernels._device import slices
 
 SUMS = {"shared": 0, "registers": 1, "split": 2}
@@ -41,6 +42,7 @@ class Rows:
     bias: bool
     centre: bool  # layer_norm
     sms: int
+    card: Device = TARGETS[90]
 
     @property
     def bytes(self) -> int:
@@ -55,7 +57,7 @@ def of(p: Problem, centre: bool) -> Rows:
     layout = slices.Slices(s.shape[1], s.itemsize, s.strides[0], aligned)
     alike = aligned or slices.starts_alike(*tensors[:4])
     present = [p.get(n) is not None for n in ("ds", "dweight", "dbias")]
-    return Rows(s.shape[0], layout, alike, *present, centre, p.device.sms)
+    return Rows(s.shape[0], layout, alike, *present, centre, p.device.sms, p.device)
 
 
 def share(cluster: int, pieces: int, blocks: int, stages: int, sums: str = "registers", group: int = 1, joint: bool = False) -> dict[str, Any]:
@@ -171,8 +173,88 @@ def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "threads": r.slices.threads(config["cluster"], config["pieces"])}
 
 
-def choose(r: Rows) -> dict[str, Any]:
+BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
+MOST = 1.32  # times its share that a multiprocessor can move
+FLYING = 40 * KIB  # bytes in flight to a multiprocessor that keep the memory busy
+EXCHANGE = 850  # cycles of a row's sums over a warp, a block and a cluster; with a mean 1250, with all sums at once 900
+PACK = 140  # instructions of a warp for 32 packs of 16 bits; with a mean 210; for float32, half the elements, 0.63 of that
+OVERLAP = 0.15  # the part of the shorter time that the longer one does not hide
+REGISTERS = 0, 72, 88, 104, 128  # of a thread, by its packs, with the sums in registers; odd rows need 16 more, two packs of layer_norm in 16 bits 128
+ROUNDS = 8  # fewer rows a cluster do not pay for filling and emptying the ring
+GAIN = 0.96  # a config that is not faster than that is not worth leaving the table's, which was timed
+
+
+def _registers(c: Mapping[str, Any]) -> int:
+    """What __launch_bounds__ leaves a thread: each of the four schedulers has 512 registers a lane for its warps, given out by the eight."""
+    return 512 // -(-c["blocks"] * c["threads"] // 128) // 8 * 8
+
+
+def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
+    """Whether the compiler keeps everything in registers, by what `rooftop inspect` shows. With 16-bit elements it spills some bytes of three and four packs
+    whatever it may use, but for these."""
+    pieces, room = c["pieces"], _registers(c)
+    half = r.slices.itemsize == 2
+    if half and pieces == 4:
+        return r.centre and c["cluster"] > 1 and room == 128
+    if half and pieces == 3 and (r.centre or c["cluster"] == 1):
+        return False
+    if pieces == 4 and not r.slices.aligned and room > 144:
+        return False
+    return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if r.slices.aligned else 16))
+
+
+def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, exchange: float = 1.0) -> float:
+    """Cycles of a round of a multiprocessor, whose `warps` have `packs` packs a lane each: as long as the memory, or as the row's sums and the instructions
+    if these are longer. With `exchange` sums take that part of their time."""
+    a_pack = PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
+    own = EXCHANGE * (1.47 if centre else 1) * exchange + warps * packs * a_pack / 4
+    return max(memory, own) + OVERLAP * min(memory, own)
+
+
+def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
+    """The estimated speed for so many rows, as a share of the memory's, by what was timed on an H200: rounds, in which each cluster takes a row, and then the
+    partial rows."""
+    clusters = r.slices.clusters(1 << 30, slices.resident(r.card, c["cluster"], c["blocks"]))
+    tensors, odd = 4 if r.second else 3, not r.slices.aligned and r.slices.itemsize == 2
+    flying = c["blocks"] * (c["stages"] - 1) * 2 * r.bytes / c["cluster"]
+    least = tensors * r.bytes * clusters / (BYTES * r.sms)
+    memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
+    exchange = (0.72 if c["joint"] else 1) * (0.75 if c["cluster"] == 1 else 1)
+    round_ = lasts(memory, c["blocks"] * c["threads"] // 32, c["pieces"], r.centre, r.slices.itemsize, exchange) * (1.1 if odd else 1)
+    partial = 6 * clusters * r.slices.columns * (r.weight + r.bias) / (BYTES * r.sms)  # written once; half of them are read from the L2
+    return least * rows / clusters / (rows / clusters * round_ + partial)
+
+
+def _fastest(r: Rows) -> dict[str, Any] | None:
+    """The config with the least estimate, for rows of more than 4 KiB, of which each cluster has several; None where the table decides. The ring is best as
+    full as shared memory allows: the sums of a row over warps and blocks take as long for a short slice as for a long one."""
+    rows = 1 << r.count.bit_length() - 1  # of a power of two: a new number of rows seldom compiles anything
+    table = _of_table(r)
+    if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):  # blocks hide each other's sums: 0.88 to 0.99
+        return None
+    joint = r.centre and r.slices.itemsize == 2
+    found = [_complete(r, share(*c, joint=joint)) for c in product((1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4), (3, 4))]
+    enough = [c for c in found if runs(r, c) and _unspilled(r, c)]
+    waited = [c for c in enough if rows >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
+    timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
+    best = waited[min(timed)[-1]] if timed else None
+    return best if best and GAIN * _share(r, best, rows) > _share(r, table, rows) else None
+
+
+def _of_table(r: Rows) -> dict[str, Any]:
     return _complete(r, next(c.config for c in TABLE if c.takes(r)))
+
+
+def share_of(p: Problem, centre: bool) -> float:
+    """The estimated speed as a share of the memory's; 0 for what the estimate is not for: few rows, short ones, and ds."""
+    r = of(p, centre)
+    config = choose(r)
+    fair = r.bytes > 2 * KIB and not r.second and not refuses(r) and r.count >= ROUNDS * clusters(p, r, config)
+    return _share(r, config, r.count) if fair else 0.0
+
+
+def choose(r: Rows) -> dict[str, Any]:
+    return _fastest(r) or _of_table(r)
 
 
 def _shared(r: Rows, c: Mapping[str, Any]) -> int:

@@ -6,16 +6,19 @@ from collections.abc import Mapping
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import row_groups
+from rooftop.kernels._device import norm_sm90, row_configs, row_groups
 from rooftop.kernels._device.row_groups import LongRows
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
+MOST = 6  # vectors a thread: 56 to 96 registers, none spilled
+OVERHEAD = 1000  # vectors: slices of 27 to 31 KiB took 2.8 us a row on an H200, 1 us more than the memory needs for them
+STREAMED = 512 * 1024  # bytes: longer rows that no ring holds took clusters 1.4 (rms_norm) to 1.9 times the time of a copy there
 
 
 def of(p: Problem, centre: bool) -> LongRows:
     present = [m for name in TENSORS if (m := p.get(name)) is not None]
     kept = sum(p.get(name) is not None for name in ("weight", "bias"))
-    return row_groups.of(p, p["x"], present, 1 if p.get("residual") is None else 2, kept, 2 if centre else 1)
+    return row_groups.of(p, p["x"], present, 1 if p.get("residual") is None else 2, kept, 2 if centre else 1, MOST, OVERHEAD)
 
 
 def refuses(p: Problem, centre: bool) -> str | None:
@@ -24,6 +27,18 @@ def refuses(p: Problem, centre: bool) -> str | None:
 
 def choose(p: Problem, centre: bool) -> dict[str, int]:
     return row_groups.choose(of(p, centre)) or {}
+
+
+def prefers(p: Problem, centre: bool) -> int:
+    """Preferred, by the estimate, to Triton and to clusters that end with their row: for rows of more than 512 KiB that no ring of a cluster holds. On cards
+    without clusters: for rows that do not fit a block's registers."""
+    if not row_configs.refuses(p) or refuses(p, centre):
+        return 0
+    if p.device.arch < 90:
+        return 1
+    if p["x"].shape[1] * p["x"].itemsize <= STREAMED or norm_sm90.through_a_ring(p, centre):
+        return 0
+    return 3 if p.get("residual") is None and row_groups.share(of(p, centre)) >= (0.55 if centre else 0.7) else 1
 
 
 def configs(p: Problem, centre: bool) -> list[dict[str, int]]:

@@ -19,8 +19,10 @@ A config holds
     rows      that a cluster or a warp takes at once
     stages    rows in the ring buffer of a persistent cluster
 
-The numbers were found by timing on an H100. Those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of
-the persistent kernel on an H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken, so "the same" means
+Rows of more than 64 KiB (odd ones from 32 KiB on) without a residual go to the persistent kernel whose config has the least estimated time (`_ring`, by
+timings on an H200), if shared memory holds three of them and there are at least four rows a cluster. All others have a table. Its numbers were found by
+timing on an H100; those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of the persistent kernel on an
+H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken, so "the same" means
 the reason of the row above. "Odd" rows are rows that do not start on 16 bytes or are not whole packs.
 
 Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and layer_norm__cuda_sm80.cu is chosen: row_configs.py has that
@@ -50,7 +52,7 @@ from itertools import product
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, Launch, Problem
+from rooftop.core.spec import DTYPES, TARGETS, Device, Launch, Problem
 from rooftop.kernels._device import slices
 
 KERNELS = {"warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent", "cluster": "norm_cluster"}
@@ -71,6 +73,7 @@ class Rows:
     bias: bool
     centre: bool  # layer_norm: the mean is subtracted
     sms: int
+    card: Device = TARGETS[90]
 
     @property
     def bytes(self) -> int:
@@ -90,7 +93,7 @@ def of(p: Problem, centre: bool) -> Rows:
     layout = slices.Slices(x.shape[1], x.itemsize, x.strides[0], aligned)
     alike = aligned or slices.starts_alike(*tensors[:4])
     present = {n: p.get(n) is not None for n in ("residual", "weight", "bias")}
-    return Rows(x.shape[0], layout, alike, present["residual"], present["weight"], present["bias"], centre, p.device.sms)
+    return Rows(x.shape[0], layout, alike, present["residual"], present["weight"], present["bias"], centre, p.device.sms, p.device)
 
 
 def warp(blocks: int, pieces: int, rows: int = 1, threads: int = 64) -> dict[str, Any]:
@@ -202,8 +205,50 @@ def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     return found if found["threads"] else found | {"threads": r.slices.threads(found["cluster"], found["pieces"])}
 
 
+BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
+MOST = 1.32  # times its share that a multiprocessor can move: 100 of the 132 keep the memory busy
+FLYING = 40 * KIB  # bytes in flight to a multiprocessor that keep the memory busy
+EXCHANGE = 900  # cycles of a row's sums over a warp, a block and a cluster, one after another; without a mean 600
+PACK = 110  # instructions of a warp for 32 packs of 16 bits, both passes; fewer without a mean, and for float32
+OVERLAP = 0.15  # the part of the shorter time that the longer one does not hide
+ROUNDS = 4  # fewer rows a cluster do not pay for filling and emptying the ring
+SLOWEST = 1.15, 1.6  # times the memory's time, without and with a mean: streaming clusters take as long, in which layer_norm also reads a bias
+
+
+def _in_the_ring(r: Rows, c: Mapping[str, Any]) -> float:
+    """The time of a row in norm_persistent, by what was timed on an H200, as a multiple of the memory's: a round, in which each cluster moves a row, takes as
+    long as the memory, or as a row's own sums and instructions if these are longer. It does not depend on the number of rows: a new one compiles nothing."""
+    clusters = r.slices.clusters(1 << 30, slices.resident(r.card, c["cluster"], c["blocks"]))
+    flying = c["blocks"] * (c["stages"] - 1) * r.bytes / c["cluster"]
+    least = 2 * r.bytes * clusters / (BYTES * r.sms)
+    memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
+    instructions = c["blocks"] * c["threads"] / 32 * c["pieces"] * PACK * (1 if r.centre else 0.65) * (1 if r.slices.itemsize == 2 else 0.55)
+    own = EXCHANGE * (1 if r.centre else 0.67) + instructions / 4
+    return (max(memory, own) + OVERLAP * min(memory, own)) / least
+
+
+def _ring(r: Rows) -> dict[str, Any] | None:
+    """The persistent clusters with the least time a row, for rows longer than a block's registers; None where other kernels are better.
+
+    A ring has two advantages over clusters that end with their row (streaming): weight and bias, as long as the row, are not read from the L2 again and again
+    (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65 of a copy), and there is no last wave: a cluster of a
+    streaming kernel lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
+    longest = 64 * KIB if r.slices.aligned else 32 * KIB if r.centre else 48 * KIB
+    if not r.alike or r.residual or r.bytes <= longest:
+        return None
+    found = [_complete(r, persistent(*c)) for c in product((1, 2, 4, 8, 16), (2, 4, 8), (1, 2, 3, 4), (3, 4))]
+    fitting = [c for c in found if runs(r, c) and r.count >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
+    timed = [(round(_in_the_ring(r, c), 2), c["cluster"], c["pieces"], c["blocks"], c["stages"], i) for i, c in enumerate(fitting)]
+    return fitting[min(timed)[-1]] if timed and min(timed)[0] <= SLOWEST[r.centre] else None
+
+
+def through_a_ring(p: Problem, centre: bool) -> bool:
+    """Whether its rows are long, and persistent clusters hold three of them."""
+    return _ring(of(p, centre)) is not None
+
+
 def choose(r: Rows) -> dict[str, Any]:
-    return _complete(r, next(c.config for c in TABLE if c.takes(r)))
+    return _ring(r) or _complete(r, next(c.config for c in TABLE if c.takes(r)))
 
 
 def _static(c: Mapping[str, Any]) -> int:
@@ -244,7 +289,9 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
             held = blocks * threads * pieces * (c["rows"] + 3) <= WARP_PACKS
             return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
         case "persistent":
-            return r.alike and r.count * c["cluster"] > r.sms * blocks and slices.fits(blocks, threads, _shared(r, c), _static(c))
+            odd = not r.slices.aligned and r.slices.itemsize == 2 and pieces >= 4  # 80 registers, and more spilled
+            held = blocks * threads <= (768 if odd else 2048)
+            return r.alike and held and r.count * c["cluster"] > r.sms * blocks and slices.fits(blocks, threads, _shared(r, c), _static(c))
     return r.alike and (c["rows"] == 1 or r.slices.aligned) and slices.fits(blocks, threads, _shared(r, c), _static(c))
 
 

@@ -20,7 +20,7 @@ from rooftop.core.spec import Launch, Meta, Problem
 THREADS = 512
 MAIL_ROWS = 8
 GROUP_MOST = 128
-OVERHEAD = 128  # vectors that a block moves in the time of an iteration's barrier
+OVERHEAD = 128  # vectors that a block moves in the time of an iteration's barrier; kernels that were timed on an H200 give more
 STATIC = 6 * 1024  # bytes of shared memory besides the ring, at most
 
 
@@ -38,14 +38,16 @@ class LongRows:
     sms: int
     shared: int  # bytes of shared memory that a block may have
     most: int = 4  # vectors a thread
+    overhead: int = OVERHEAD
 
 
-def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int) -> LongRows:
+def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int, most: int = 4, overhead: int = OVERHEAD) -> LongRows:
     """For the rows of `row` [R, C, ...]; if all of `tensors` are aligned to 16 bytes with whole vectors a row, there are no single elements."""
     of_vector = 16 // row.itemsize
     aligned = row.shape[1] % of_vector == 0 and all(_aligned(m) for m in tensors)
     period = 1 if aligned or row.shape[0] == 1 else 16 // gcd(16, row.strides[0] * row.itemsize)
-    return LongRows(row.shape[0], max(1, row.shape[1] // of_vector), aligned, period, read, kept, words, p.device.sms, p.device.shared_per_block)
+    card, vectors = p.device, max(1, row.shape[1] // of_vector)
+    return LongRows(row.shape[0], vectors, aligned, period, read, kept, words, card.sms, card.shared_per_block, most, overhead)
 
 
 def _aligned(m: Meta) -> bool:
@@ -88,12 +90,18 @@ def _candidates(r: LongRows) -> Iterator[dict[str, int]]:
 
 def _cost(r: LongRows, c: Mapping[str, int]) -> int:
     """Vectors that a block of the busiest group moves."""
-    return -(-r.count // groups(r, c["blocks"])) * (-(-r.vectors // c["blocks"]) + OVERHEAD)
+    return -(-r.count // groups(r, c["blocks"])) * (-(-r.vectors // c["blocks"]) + r.overhead)
 
 
 def choose(r: LongRows) -> dict[str, int] | None:
     """The config, or None if a row is too long for all blocks together."""
     return min(_candidates(r), key=lambda c: _cost(r, c), default=None)
+
+
+def share(r: LongRows) -> float:
+    """The estimated speed as a share of the memory's; 0 if a row is too long."""
+    best = choose(r)
+    return r.count * r.vectors / r.sms / _cost(r, best) if best else 0.0
 
 
 def configs(r: LongRows) -> list[dict[str, int]]:

@@ -2,7 +2,8 @@
 
 The time of a block's slices of K is the largest of three: its FMAs, the load/store unit's transfers to and from shared memory, and the copies that the ring of
 stages does not hide. Blocks of one multiprocessor share its units. Stores and first loads are added, and the bandwidths of L2 and device memory are lower
-bounds. The rates were fitted to 436 configs of 60 random products on an H200; the predictions are off by 9 % on average."""
+bounds. The rates were fitted to 436 configs of 60 random products on an H200, ALONE and SOLO to the
+worst points of a sweep of 131 others; the predictions are off by 9 % on average."""
 
 from __future__ import annotations
 
@@ -25,6 +26,8 @@ FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads o
 SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
 TOGETHER = 6.0  # the times of FMAs and copies of a slice combine as the norm of this order
 LATENCY = 0.99e-6  # seconds of latency of a copy
+ALONE = 0.11e-6  # seconds that a slice takes longer where a multiprocessor has one block, with 128 rows copied along K: nothing runs at its barrier
+SOLO = 1.7  # slowdown of the part outside the main loop for blocks of one warp: nothing hides its latencies
 BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15  # seconds of a block outside its main loop: constant, an output, an output stored by itself
 START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the launch that adds parts (split-K)
 L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
@@ -152,11 +155,12 @@ def seconds(tile: Tile, splits: int, sizes: tuple[int, int, int, int], modes: tu
     slices = -(-k // (BK * splits))
     each = -(-down * across * batch * splits // sms)
     resident = _resident(tile, modes, room)
-    outside = BEGIN + tile.BM * tile.BN * (STORE if wide or splits > 1 else STORE + NARROW)
+    outside = (BEGIN + tile.BM * tile.BN * (STORE if wide or splits > 1 else STORE + NARROW)) * (SOLO if tile.threads == 32 else 1.0)
+    alone = ALONE * tile.BM / 128 if each == 1 and modes[0] == 0 else 0.0
     rounds, rest = divmod(each, resident)
     waiting = LATENCY / (tile.STAGES - 1)
     busy = rounds * (slices * max(_slice(tile, resident, modes), waiting) + outside)
-    busy += slices * max(_slice(tile, rest, modes), waiting) + outside if rest else 0.0
+    busy += slices * (max(_slice(tile, rest, modes), waiting) + alone) + outside if rest else 0.0
     a, b, out = 4.0 * m * k * batch, 4.0 * k * n * batch, 4.0 * m * n * batch
     from_l2 = 4.0 * k * batch * (across * down * (tile.BM + tile.BN))
     from_memory = a + b + out + (0.0 if a + b <= 2 * CACHED else min(a * across, b * down, from_l2) * 0.05)

@@ -29,9 +29,22 @@ struct Cached { using type = unsigned char; };
 template <typename T>
 struct Cached<T, SAME> { using type = T; };
 
+/// A scale and its reciprocal, correctly rounded. `plain`: neither is near the ends of float32's range.
+struct Scale {
+    float n, part;
+    bool plain;
+    __device__ explicit Scale(float s) : n(s), part(__frcp_rn(s)), plain(fabsf(s) >= 0x1p-60f && fabsf(s) <= 0x1p60f) {}
+    /// v / n for plain scales, correctly rounded (Markstein 1990): three instructions, __fdiv_rn takes ten. Quotients too small for the residual to be exact are
+    /// smaller than any code. The product is returned where it is infinite, which makes the residual NaN, or a zero, whose sign would be lost.
+    __device__ float quotient(float v) const {
+        const float q = v * part, found = fmaf(fmaf(-q, n, v), part, q);
+        return fabsf(found) > 0 ? found : q;
+    }
+};
+
 /// Stores a pack at `to` in the format of the cache.
 template <typename T, int CACHE, int V>
-__device__ void keep(typename Cached<T, CACHE>::type* to, Row<T, V>& x, const float (&f)[V], bool changed, float scale) {
+__device__ void keep(typename Cached<T, CACHE>::type* to, Row<T, V>& x, const float (&f)[V], bool changed, const Scale& scale) {
     if constexpr (CACHE == SAME) {
         if (changed) x.narrow(f);
         x.store(to);
@@ -39,12 +52,19 @@ __device__ void keep(typename Cached<T, CACHE>::type* to, Row<T, V>& x, const fl
         constexpr __nv_fp8_interpretation_t KIND = CACHE == E4M3 ? __NV_E4M3 : __NV_E5M2;
         Row<unsigned char, V> codes;
         unsigned char* out = reinterpret_cast<unsigned char*>(codes.w);
+        float q[V];
+        if (scale.plain) {
+#pragma unroll
+            for (int i = 0; i < V; ++i) q[i] = scale.quotient(f[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < V; ++i) q[i] = __fdiv_rn(f[i], scale.n);
+        }
 #pragma unroll
         for (int i = 0; i < V / 2; ++i) {
-            const float2 pair = make_float2(__fdiv_rn(f[2 * i], scale), __fdiv_rn(f[2 * i + 1], scale));
-            reinterpret_cast<unsigned short*>(out)[i] = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, KIND);
+            reinterpret_cast<unsigned short*>(out)[i] = __nv_cvt_float2_to_fp8x2(make_float2(q[2 * i], q[2 * i + 1]), __NV_SATFINITE, KIND);
         }
-        if (V == 1) out[0] = __nv_cvt_float_to_fp8(__fdiv_rn(f[0], scale), __NV_SATFINITE, KIND);
+        if (V == 1) out[0] = __nv_cvt_float_to_fp8(q[0], __NV_SATFINITE, KIND);
         codes.store(to);
     }
 }
@@ -98,7 +118,7 @@ __global__ void __launch_bounds__(256, ROTATES || CACHE != SAME ? 1 : 6) append_
         if (page < 0 || page >= pages) return;
     }
 
-    const float k_unit = CACHE != SAME && k_scale ? k_scale[k_scales > 1 ? head : 0] : 1, v_unit = CACHE != SAME && v_scale ? v_scale[v_scales > 1 ? head : 0] : 1;
+    const Scale k_unit(CACHE != SAME && k_scale ? k_scale[k_scales > 1 ? head : 0] : 1), v_unit(CACHE != SAME && v_scale ? v_scale[v_scales > 1 ? head : 0] : 1);
     const bool changed = ROTATES && turns;
     float f[V], g[V];
     k0.widen(f);

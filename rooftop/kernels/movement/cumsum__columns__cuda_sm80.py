@@ -11,7 +11,12 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
 WIDE = 128  # bytes of a strip; twice that if rows are not aligned to 16, so that fewer of its sectors belong to two strips
+PASS = 5 << 20  # bytes that a copy reads while a running sum passes from one group to the next (about 1.2 µs), twice
 HELD = {2: 224, 4: 160}  # bytes of loads of a thread, by element size: float64 sums of float32 take registers too
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
 
 
 def _vector(p: Problem) -> int:
@@ -49,7 +54,8 @@ def prefers(p: Problem, head: Head) -> int:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Strips of 128 or 256 bytes; 160 or 224 bytes of loads in flight for each thread, fewer if the columns are short."""
+    """Strips of 128 or 256 bytes; 160 or 224 bytes of loads in flight for each thread, fewer if the columns are short. Groups: of as many
+    tiles as are read while a running sum passes on, at most eight words for each thread that waits."""
     x = p["x"]
     vector = _vector(p)
     wide = WIDE if vector * x.itemsize == 16 else 2 * WIDE
@@ -58,13 +64,14 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     rows = min(32, HELD[x.itemsize] // (vector * x.itemsize))
     while rows > 1 and down * rows >= 2 * x.shape[1]:
         rows //= 2
-    tiles = -(-x.shape[1] // (down * rows))  # a long chain waits for the ends of its groups, a short one for its words
-    return {"vector": vector, "tx": tx, "rows": rows, "group": 8 if tiles <= 128 else 16}
+    each = -(-x.shape[2] // (tx * vector)) * x.shape[0] * down * rows * tx * vector * x.itemsize  # bytes of one tile of each chain
+    group = min(_pow2(-(-PASS // each)), 8 * max(1, down // vector))
+    return {"vector": vector, "tx": tx, "rows": rows, "group": max(8, group)}
 
 
 def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
     first = choose(p, head)
-    return [{**first, "rows": r, "group": g} for r in (first["rows"], first["rows"] // 2) for g in (8, 16, 32) if r > 0]
+    return [{**first, "rows": r, "group": g} for r in (first["rows"], first["rows"] // 2) for g in (8, 16, 32, 64) if r > 0]
 
 
 def _words(p: Problem, config: Mapping[str, Any]) -> int:

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Each thread keeps four 16-byte loads in flight. Long rows are divided into pieces of 32 KiB and more, so that all multiprocessors finish at the same time. Rows of a few bytes are read as one contiguous span and reduced from shared memory. For reductions over columns each thread reads a strip 16 bytes wide."
+idea    = "Each thread keeps four to six 16-byte loads in flight. For argmax it keeps the pack with the largest element, and looks for the place in it once, at the end. Long rows are divided into pieces of 32 KiB and more, so that all multiprocessors finish at the same time. Rows of a few bytes are read as one contiguous span and reduced from shared memory. For reductions over columns each thread reads a strip 16 bytes wide."
 limit   = "the read of the input; unaligned columns of 16-bit elements are read one element per thread and are bound by the number of load instructions"
 dtypes  = ["f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8"]
 args    = ["x: T[A, B, C, D, E]"]
@@ -94,10 +94,10 @@ __device__ void widen(const uint4& p, value_of<T> (&f)[16 / sizeof(T)]) {
     }
 }
 
-/// A thread's accumulator over packs and single elements.
+/// A thread's accumulator over packs and single elements. EACH: packs in flight.
 template <int OP, typename T>
 struct Gather {  // SUM, MEAN
-    static constexpr int N = 16 / sizeof(T), ACCS = Is<T>::REAL ? N : 1;
+    static constexpr int N = 16 / sizeof(T), ACCS = Is<T>::REAL ? N : 1, EACH = 4;
     using A = value_of<T>;
     A s[ACCS] = {};
     __device__ void one(T v, long long) { s[0] += wide(v); }
@@ -140,7 +140,7 @@ struct Squares {
 
 template <typename T>
 struct Gather<VAR, T> {  // sums of distances from a pivot, a median of the first elements, and of their squares
-    static constexpr int N = 16 / sizeof(T), ACCS = sizeof(T) == 4 ? 2 : 4;
+    static constexpr int N = 16 / sizeof(T), ACCS = sizeof(T) == 4 ? 2 : 4, EACH = sizeof(T) == 4 ? 4 : 6;
     using A = value_of<T>;
     float pivot = 0, p[ACCS] = {};
     Squares<T> q[ACCS];
@@ -200,6 +200,7 @@ __device__ value_of<T> largest(const uint4& p) {
 
 template <typename T>
 struct Gather<MAX, T> {
+    static constexpr int EACH = 4;
     using A = value_of<T>;
     A m = lowest(A());
     __device__ void one(T v, long long) { m = beats(wide(v), m) ? wide(v) : m; }
@@ -212,24 +213,33 @@ struct Gather<MAX, T> {
 
 template <typename T>
 struct Gather<ARGMAX, T> {  // elements come in the order of their places
+    static constexpr int EACH = 6;
+    // Of packs the largest is kept, and searched at the end. Nearly every round some lane of a warp finds a new maximum: a search there would run each time.
     using A = value_of<T>;
     A m = lowest(A());
-    long long place = -1;
+    long long mark = -2;  // twice the place of the maximum; or of the first element of its pack, and 1 more
+    uint4 kept = {};
     __device__ void one(T v, long long at) {
-        if (place < 0 || beats(wide(v), m)) m = wide(v), place = at;
+        if (mark < 0 || beats(wide(v), m)) m = wide(v), mark = 2 * at;
     }
     __device__ void pack(const uint4& p, long long at) {
         const A v = largest<T>(p);
-        if (place >= 0 && !beats(v, m)) return;  // almost always
-        m = v;
-#pragma unroll
-        for (int i = 16 / sizeof(T) - 1; i >= 0; --i) {
-            A f[16 / sizeof(T)];
-            widen<T>(p, f);
-            if (f[i] == v || (v != v && f[i] != f[i])) place = at + i;
-        }
+        if (mark < 0 || beats(v, m)) m = v, mark = 2 * at + 1, kept = p;
     }
-    __device__ State<ARGMAX, A> done() { return {place, m}; }
+    __device__ State<ARGMAX, A> done() const {
+        long long place = mark >> 1;
+        if (mark & 1) {
+            A f[16 / sizeof(T)];
+            widen<T>(kept, f);
+            int first = 0;
+#pragma unroll
+            for (int i = 16 / sizeof(T) - 1; i >= 0; --i) {
+                if (f[i] == m || (m != m && f[i] != f[i])) first = i;
+            }
+            place += first;
+        }
+        return {place, m};
+    }
 };
 
 /// a / b of non-negative numbers: in 32 bits if they fit, a tenth of the instructions.
@@ -264,7 +274,7 @@ struct Results {
 /// n contiguous elements at any alignment, processed by TEAM threads; `at`: the place of the first.
 template <int TEAM, typename T, typename G>
 __device__ void gather_span(G& g, const T* p, long long n, long long at, int lane) {
-    constexpr int N = 16 / sizeof(T), EACH = 4;
+    constexpr int N = 16 / sizeof(T), EACH = G::EACH;
     const int head = static_cast<int>(min(n, static_cast<long long>(-reinterpret_cast<unsigned long long>(p) % 16 / sizeof(T))));
     const long long packs = (n - head) / N;
     const int tail = static_cast<int>(n - head - packs * N);
@@ -301,7 +311,7 @@ __device__ void fold_block(S& s) {
 /// Results of B runs of D contiguous elements. A run is `pieces` pieces of `each` elements; a team of TEAM threads (a warp, or the block of 256) takes `per`
 /// consecutive pieces, so `splits` teams share a result.
 template <typename T, int OP, int TEAM>
-__global__ void __launch_bounds__(256, OP == VAR ? 3 : 4)
+__global__ void __launch_bounds__(256, OP == VAR || OP == ARGMAX ? 3 : 4)
     rows(const T* __restrict__ x, void* parts, long long M, long long B, long long D, long long each, long long pieces, long long per, unsigned splits,
          long long xa, long long xb, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
     const Results results{out, C, E, oa, oc, oe, count, freedom};

@@ -6,7 +6,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import norm_long, row_configs
+from rooftop.kernels._device import norm_long
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -14,10 +14,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.3 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which support rows of up to 512 KiB there."""
-    row = p["x"]
-    clusters = p.device.arch >= 90 and row.shape[1] * row.itemsize <= 524288
-    return 1 if not clusters and row_configs.refuses(p) and not supports(p, head) else 0
+    return norm_long.prefers(p, False)
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rooftop.lab.ahead import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, compiled
 from rooftop.lab.check.checker import Result
-from rooftop.lab.proofs import Proofs
+from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.records.store import Record
 
 Chunk = tuple[Subject, list[Case]]

@@ -17,8 +17,8 @@ def ls(as_json: AsJson = False) -> None:
 
     Example: [bold]rooftop ls[/bold]"""
     from rooftop.core import registry, settings
+    from rooftop.lab.check.unproven import gpu_only, unproven
     from rooftop.lab.records import store
-    from rooftop.lab.unproven import gpu_only, unproven
 
     rows: list[dict[str, Any]] = []
     for name in registry.op_names():

@@ -39,7 +39,7 @@ def bench(
 
     found = candidates.find(what or [])
     if several.launched():
-        if several.bench_on_ranks(found, case, _seconds(budget), records or settings.load().results):
+        if several.bench_on_ranks(found, case, _seconds(budget), records or settings.load().results, case_budget):
             raise typer.Exit(WRONG)
         return
     todo = benches.fields(found, case=case, dtype=dtype, compiled=compiled)

@@ -70,7 +70,7 @@ def check_on_ranks(found: Sequence[Subject], case: str | None, seed: int | None,
     return results
 
 
-def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, records: Path) -> list[str]:
+def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, records: Path, case_budget_s: float = 3.0) -> list[str]:
     """What `rooftop bench` does under torchrun. Returns what was wrong."""
     import torch
 
@@ -80,7 +80,7 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     if not torch.cuda.is_available():
         raise NoGpuError("bench needs NVIDIA GPUs: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     with _group() as first:
-        summary = several.run(found, records, case=case, budget_s=budget_s, say=_sayer(first))
+        summary = several.run(found, records, case=case, budget_s=budget_s, say=_sayer(first), case_budget_s=case_budget_s)
         if first:
             for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
                 if lines:

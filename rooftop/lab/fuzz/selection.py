@@ -1,4 +1,4 @@
-"""topk, kthvalue and sort on adversarial rows, and the draws of sample by chi-square.
+"""topk, kthvalue, topk_mask, sort and argsort on adversarial rows, and the draws of sample by chi-square. scripts/prove_selection.py writes a record of both.
 
     python -m rooftop.lab.fuzz.selection --device cuda                  # 10^5 rows, 10^7 draws
     python -m rooftop.lab.fuzz.selection --device cpu --rows 2000 --draws 100000
@@ -6,7 +6,8 @@
 Rows are of twelve kinds: normal, rounded, of equal leading bits, all equal, denormals, -infinity, with NaN, rising, falling, +-0, with infinities, of few
 mantissa bits. What is right follows from torch's stable sort of whole numbers that order as the values do, and this from NumPy's sort of the floats, not from
 the library's own reference. Draws are compared with probabilities worked out in float64: Pearson's chi-square, as a normal deviate by Wilson and Hilferty.
-Beyond 4.4 (1e-5 on two sides) it is wrong, and so is any draw of what has no probability."""
+Beyond 4.4 (1e-5 on two sides) it is wrong, and so is any draw of what has no probability. There are more short rows than long ones: a length's share falls
+with its square root."""
 
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ KINDS = 12
 SHAPES = ((200, (1, 7, 200)), (1000, (5, 64, 1000)), (3000, (64, 700)), (9000, (33, 2048)), (40000, (50, 5000)), (1 << 17, (3, 64, 2047)))
 WAYS: tuple[dict[str, Any], ...] = ({}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1}, {"top_k": 40, "top_p": 0.9})
 MOST = 4.4
+LONG = 20011  # logits: more than a block of any kernel holds at once
+BATCH = 200_000_000  # logits of the draws made at a time
 
 
 def adversarial(rows: int, n: int, generator: Generator) -> Tensor:
@@ -50,13 +53,23 @@ def adversarial(rows: int, n: int, generator: Generator) -> Tensor:
     return x
 
 
+def share_of(rows: int, n: int) -> int:
+    """How many of `rows` have n elements."""
+    return math.ceil(rows * n**-0.5 / sum(m**-0.5 for m, _ in SHAPES))
+
+
+def middles(n: int) -> tuple[int, ...]:
+    """k for which topk would sort the whole row, for the others alone."""
+    return tuple(dict.fromkeys((n // 2, n - n // 9, n - 2)))
+
+
 def ordered(x: Tensor, descending: bool) -> Tensor:
     """Indices of each row in order, equals by index; NaN above all, -0.0 as +0.0. A stable sort of whole numbers that order as the values do."""
     import torch
 
-    bits = x.view(torch.int32).long()
+    bits = x.view(torch.int32)
     size = bits & 0x7FFFFFFF
-    key = torch.where(bits < 0, -size, size).masked_fill_(size > 0x7F800000, 1 << 40)
+    key = torch.where(bits < 0, -size, size).masked_fill_(size > 0x7F800000, 0x7FFFFFFF)
     return (-key if descending else key).sort(dim=-1, stable=True).indices
 
 
@@ -75,19 +88,21 @@ def compile_ahead(rows: int) -> int:
     from rooftop.core.spec import Case, Input, case
     from rooftop.lab import ahead, candidates
 
-    cases: dict[str, list[Case]] = {"topk": [], "kthvalue": [], "topk_mask": [], "argsort": [], "sample": []}
-    each = rows // len(SHAPES) + 1
+    cases: dict[str, list[Case]] = {"topk": [], "kthvalue": [], "topk_mask": [], "sort": [], "argsort": [], "sample": []}
     for n, ks in SHAPES:
+        each = share_of(rows, n)
         full = min(each, max(KINDS, (1 << 24) // n))
         for count in {full, each % full or full}:
             given: dict[str, Any] = {"x": Input((count, n), "f32"), "lengths": None, "nan": "largest"}
             cases["argsort"].append(case("", descending=False, **given))
-            for k in ks:
+            cases["sort"] += [case("", descending=descending, **given) for descending in (True, False)]
+            for k in (*ks, *middles(n)):
                 cases["kthvalue"].append(case("", x=given["x"], k=k, nan="largest"))
                 cases["topk_mask"].append(case("", k=k, largest=True, **given))
+            for k in ks:
                 cases["topk"] += [case("", k=k, largest=largest, **given) for largest in (True, False)]
     held: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
-    cases["sample"].append(case("", logits=Input((200_000, 1000), "f32"), **held))
+    cases["sample"] += [case("", logits=Input((BATCH // n, n), "f32"), **held) for n in (1000, LONG)]
     todo = [(s, c) for op, listed in cases.items() for s in candidates.find([op]) for c in listed]
     return ahead.compile_first(todo, device_of(torch.cuda.current_device()))
 
@@ -98,9 +113,9 @@ def wrong_rows(rows: int, device: str, seed: int, seconds: float = math.inf) -> 
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
-    each, started = rows // len(SHAPES) + 1, time.monotonic()
+    started = time.monotonic()
     for turn, (n, ks) in enumerate(SHAPES):
-        left = each
+        left = each = share_of(rows, n)
         while left > 0 and time.monotonic() - started < seconds * (turn + 1) / len(SHAPES):
             count = min(left, max(KINDS, (1 << 24) // n))
             x = adversarial(count, n, generator)
@@ -118,11 +133,16 @@ def wrong_rows(rows: int, device: str, seed: int, seconds: float = math.inf) -> 
                         bad = f"topk {count}x{n} k={k} largest={largest}: indices"
                     if not torch.equal(values.view(torch.int32), x.gather(-1, want[:, :k]).view(torch.int32)):
                         bad = f"topk {count}x{n} k={k} largest={largest}: values"
+            for k in (*ks, *middles(n)):
                 if not torch.equal(rooftop.kthvalue(x, k)[1], up[:, k - 1]):
                     bad = f"kthvalue {count}x{n} k={k}"
                 mask = torch.zeros(x.shape, dtype=torch.bool, device=x.device).scatter_(-1, down[:, :k], True)
                 if not torch.equal(rooftop.topk_mask(x, k), mask):
                     bad = f"topk_mask {count}x{n} k={k}"
+            for descending, want in ((True, down), (False, up)):
+                values, indices = rooftop.sort(x, descending=descending)
+                if not torch.equal(indices, want) or not torch.equal(values.view(torch.int32), x.gather(-1, want).view(torch.int32)):
+                    bad = f"sort {count}x{n} descending={descending}"
             if not torch.equal(rooftop.argsort(x), up):
                 bad = f"argsort {count}x{n}"
             yield n, count, bad
@@ -134,7 +154,7 @@ def deviate(draws: int, how: dict[str, Any], device: str, seed: int, length: int
 
     logits = torch.randn(1, length, generator=torch.Generator().manual_seed(2)) * 2
     found = torch.zeros(length, dtype=torch.float64)
-    batch = min(draws, 200_000 if device != "cpu" else 20_000)
+    batch = min(draws, (BATCH if device != "cpu" else BATCH // 10) // length)
     turns = -(-draws // batch)
     held = logits.to(device).expand(batch, length).contiguous()
     for turn in range(turns):
@@ -148,8 +168,13 @@ def deviate(draws: int, how: dict[str, Any], device: str, seed: int, length: int
     want = torch.zeros(length, dtype=torch.float64)
     want[order] = share[order] / share[order].sum() * batch * turns
     big = want >= 5
-    chi, free = float(((found - want) ** 2 / want.clamp(min=1e-300))[big].sum()), int(big.sum()) - 1
-    return ((chi / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free)), free, int(found[want == 0].sum())
+    pairs = [torch.stack((found[big], want[big]))]
+    if float(want[~big].sum()) >= 5:  # what is rare counts together
+        pairs.append(torch.stack((found[~big].sum(), want[~big].sum())).unsqueeze(-1))
+    seen, expected = torch.cat(pairs, -1)
+    chi, free = float(((seen - expected) ** 2 / expected).sum()), expected.numel() - 1
+    z = ((chi / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free)) if free > 0 else 0.0
+    return z, free, int(found[want == 0].sum())
 
 
 def main() -> None:

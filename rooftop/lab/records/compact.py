@@ -79,7 +79,7 @@ def pairs(subject: str, versus: Mapping[str, Any]) -> Record:
     ladder, _, rung = subject.rpartition("/")
     earlier = [other for other in versus if ladder and other.rpartition("/")[0] == ladder and other.rpartition("/")[2] < rung]
     kept = {max(earlier)} if earlier else set()
-    kept |= {other for other in versus if other.startswith("ceiling:") or (other.startswith("peer:") and not subject.startswith("peer:"))}
+    kept |= {other for other in versus if other.startswith(("ceiling:", "part:")) or (other.startswith("peer:") and not subject.startswith("peer:"))}
     return {k: {n: v for n, v in pair.items() if n in _PAIR} if isinstance(pair, Mapping) else pair for k, pair in versus.items() if k in kept}
 
 

@@ -21,8 +21,8 @@ from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked
+from rooftop.lab.check.proofs import device_of
 from rooftop.lab.counters import traffic
-from rooftop.lab.proofs import device_of
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
 from rooftop.lab.report.facts import target_facts

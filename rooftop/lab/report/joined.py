@@ -13,7 +13,7 @@ from rooftop.core.devices import lookup
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Work
 from rooftop.lab.candidates import Asked, Subject
-from rooftop.lab.proofs import device_of
+from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import sweep_page
 from rooftop.lab.report.known import Digests

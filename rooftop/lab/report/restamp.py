@@ -115,7 +115,7 @@ def verdict(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, str]:
 
 
 def _restamp(folder: Path, names: set[str], trees: Trees, dry: bool, tuned: Path, say: Callable[[str], None]) -> Restamped:
-    from rooftop.lab.proofs import device_of
+    from rooftop.lab.check.proofs import device_of
 
     result = Restamped()
     paths = sorted({path.resolve() for path in folder.rglob("*.jsonl")})

@@ -306,7 +306,7 @@ def engine(*modes: str) -> tuple[Path, list[Path]]:
 def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: Sequence[str] = ()) -> None:
     """Run a step of building `path`. `text`, `kernels`: the source and the kernels asked for, which the error then speaks of."""
     seconds = settings.load().simt_seconds
-    own = {**os.environ, "TMPDIR": str(folder)}  # what a compiler keeps for a moment lies with the rest: one disk may be full, and it is that of the cache
+    own = settings.environment({"TMPDIR": str(folder)})  # a compiler's temporary files lie on the disk of the cache: another may be full
     with subprocess.Popen(command, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         with contextlib.suppress(OSError):  # it has ended already
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))

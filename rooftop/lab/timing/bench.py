@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import registry, settings
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernels to hold them against
+PART = "part:"  # followed by a name of the contract's `beside`
 SLOW = 25.0  # times the fastest: what is slower than that runs in a field of its own, with the fastest beside it
 LONGEST_S = 1.2  # one call that takes longer is not timed at that case
 MEMORY = 0.75  # of the free device memory that input sets may take
@@ -210,15 +212,19 @@ class Bench:
         contestants = {s.name: self.contestant(s, sets, options) for s in able}
         moved = self.work.bytes if self.f.op.mutates else size  # what is written into counts twice, and of a cache only what is appended counts
         copies = [] if moved < 1 << 20 or compute_bound(self.work) else self.copies(moved // 32 * 32, max(count, sets_needed(moved, self.device.l2_bytes)))
-        once = {name: self.once(c) for name, c in contestants.items()}
-        fastest = min(once.values())
+        once = self._once(contestants)
+        able = [s for s in able if s.name in once]
+        if not any(s.implementation for s in able):
+            return []
+        parts = [c for c in self.parts(sets, options) if self._once({c.name: c})]
+        fastest = min(once[s.name] for s in able)
         quick = [s for s in able if once[s.name] <= SLOW * fastest]
         slow = [s for s in able if SLOW * fastest < once[s.name] <= LONGEST_S]
         self.summary.skipped += [f"{s.name} at {self.f.case.id}: one call takes {once[s.name]:.2f} s" for s in able if once[s.name] > LONGEST_S]
         found = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
         for clock in self.clocks:
             budget = self.budget_s if clock == "kernel" else self.budget_s / 4
-            extra = copies if clock == "kernel" else []
+            extra = copies + parts if clock == "kernel" else []
             for duty in self._duties() if clock == "kernel" else ("normal",):
                 self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found, duty=duty)
         if slow:
@@ -226,7 +232,20 @@ class Bench:
             self._measure(
                 "kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow}, duty=self._duties()[0]
             )
-        return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row(found, quick)
+        return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row() + self._part_rows()
+
+    def parts(self, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[Contestant]:
+        """What the contract has timed beside its kernels, where it fits the case."""
+        made = []
+        for name, factory in self.f.op.beside.items():
+            calls = [partial(_quietly, factory(), self.f.op.arguments(t, options)) for t in sets]
+            try:
+                calls[0]()
+            except ValueError as error:
+                self.summary.skipped.append(f"{name} at {self.f.case.id}: {error}")
+            else:
+                made.append(Contestant(PART + name, calls))
+        return made
 
     def copies(self, size: int, count: int) -> list[Contestant]:
         """Plain copies of `size` bytes, read and written, or where hardly a byte is written plain reads: torch's, and that of ours which
@@ -319,6 +338,21 @@ class Bench:
 
         return restore
 
+    def _once(self, contestants: Mapping[str, Contestant]) -> dict[str, float]:
+        """Seconds of one call of each; without the peers, and the parts, that the memory does not hold."""
+        import torch
+
+        found = {}
+        for name, c in contestants.items():
+            try:
+                found[name] = self.once(c)
+            except torch.OutOfMemoryError:
+                if not name.startswith(("peer:", PART)):
+                    raise
+                self.summary.skipped.append(f"{name} at {self.f.case.id}: out of device memory")
+                torch.cuda.empty_cache()
+        return found
+
     def once(self, c: Contestant) -> float:
         """Seconds of one call, after one to warm up."""
         import torch
@@ -341,13 +375,23 @@ class Bench:
 
     def _memory(self, able: Sequence[Subject]) -> dict[str, int]:
         """The peak memory of one eager call of each. What no user can call, a rung or a file, is run in memory of its own, freed when the call ends."""
+        import torch
+
         tensors, options = make(self.f.op, self.f.case, "cuda", 0)
         args = self.f.op.arguments(tensors, options)
         alone = [s for s in able if s.peer is None and not self._public(s) and s.implementation is not None and s.implementation.platform == "gpu"]
         calls = {s.name: partial(_quietly, s.function, args) for s in able if s.peer is not None}
         calls |= {s.name: partial(self.f.op, *args, implementation=s.name) for s in able if s.peer is None and self._public(s)}
         calls |= {s.name: partial(_quietly, self._anew, (s, tensors)) for s in alone}
-        return {name: peak_bytes(call) for name, call in calls.items()}
+        found = {}
+        for name, call in calls.items():
+            try:
+                found[name] = peak_bytes(call)
+            except torch.OutOfMemoryError:
+                if not name.startswith("peer:"):
+                    raise
+                torch.cuda.empty_cache()  # `_once` leaves it out, and says so
+        return found
 
     def _anew(self, s: Subject, tensors: dict[str, Any]) -> Any:
         """One run of a kernel in memory allocated for it: what an eager call of it would hold."""
@@ -379,6 +423,8 @@ class Bench:
                 found[name]["sustained" if duty == "sustained" else clock] = m
         if any(name.startswith(STREAM) for name in m.timings):
             self._copy = m
+        if clock == "kernel" and keep is None:
+            self._parts = {**self._parts, "sustained" if duty == "sustained" else clock: m}
 
     def _eager(self) -> list[Contestant]:
         """The op as a user calls it, for the host clock: one contestant an implementation."""
@@ -428,8 +474,21 @@ class Bench:
         return record
 
     _copy: Measurement | None = None
+    _parts: Mapping[str, Measurement] = MappingProxyType({})
 
-    def _copy_row(self, found: dict[str, dict[str, Measurement]], quick: Sequence[Subject]) -> list[store.Record]:
+    def _part_rows(self) -> list[store.Record]:
+        """The parts timed beside the kernels, a record each."""
+        found: dict[str, dict[str, Measurement]] = {}
+        for duty, m in self._parts.items():
+            for name in (n for n in m.timings if n.startswith(PART)):
+                found.setdefault(name, {})[duty] = m
+        return [{
+            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": name,
+            "clocks": {duty: {**m[name].json(), "duty": m.duty} for duty, m in by.items()}, "device": dict(next(iter(by.values())).device),
+            "versions": store.versions(), "sensors": dict(next(iter(by.values())).sensors),
+        } for name, by in found.items()]  # fmt: skip
+
+    def _copy_row(self) -> list[store.Record]:
         """The plain copy, or read, of as many bytes, in the same field: a record of its own."""
         copy = fastest_copy(self._copy) if self._copy else None
         if self._copy is None or copy is None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 SIZES = tuple(1 << n for n in (14, 16, 18, 19, 20, 21, 22, 24, 26, 28))  # bytes
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-MOST_CALLS, SAMPLE_US = 20, 2000.0  # of a graph
+MOST_CALLS, SAMPLE_US = 20, 4000.0  # calls of a graph; how long a sample is at least
 
 
 def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
@@ -49,20 +49,28 @@ def _slowest(value: float, group: Any) -> float:
     return float(said.item())
 
 
-def _microseconds(call: Callable[[], Any], group: Any) -> float:
+def _microseconds(call: Callable[[], Any], group: Any, most_calls: int = MOST_CALLS, sample_us: float = SAMPLE_US) -> float:
+    """A sample is as many replays as take `sample_us`: the ranks begin it some tens of microseconds apart, which a sample of a few calls would show as their
+    time. How long a replay takes is measured after it has run once: the first calls on a stream wait for memory of the driver."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
-    once = _slowest(_timed(lambda: [call() for _ in range(5)], 5, group), group)
-    calls = max(1, min(MOST_CALLS, int(SAMPLE_US / once)))
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        for _ in range(calls):
+        for _ in range(most_calls):
             call()
     graph.replay()
-    return round(_slowest(sorted(_timed(graph.replay, calls, group) for _ in range(7))[3], group), 2)
+    once = _slowest(_timed(graph.replay, 1, group), group)
+    replays = max(1, round(sample_us / once))
+
+    def sample() -> None:
+        for _ in range(replays):
+            graph.replay()
+
+    return round(_slowest(sorted(_timed(sample, most_calls * replays, group) for _ in range(7))[3], group), 2)
 
 
 def _timed(run: Callable[[], Any], calls: int, group: Any) -> float:

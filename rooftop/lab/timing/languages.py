@@ -56,11 +56,11 @@ ROWS = (
     Row("swiglu", "512 MiB 10922x8192 bf16", {"cuda": "swiglu__cuda_sm80", "triton": "swiglu__triton", "cutile": "swiglu__cutile_sm90"}),
     Row("transpose", "square 16384 bf16", {"cuda": "transpose__cuda_sm80", "triton": "transpose__triton", "cutile": "transpose__cutile_sm90"}),
     Row("matmul", "4096 cubed bf16", {
-        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul__triton", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
+        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul_triton/06_descriptors", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
         "cute": "matmul__cute_sm90",
     }),
     Row("matmul", "8192 cubed bf16", {
-        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul__triton", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
+        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul_triton/06_descriptors", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
         "cute": "matmul__cute_sm90",
     }),
     Row("attention", "causal d128 8192 bf16", {

@@ -7,6 +7,7 @@ timed. Before each sample the ranks wait for each other."""
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import TARGETS, Case, Work
 from rooftop.lab.candidates import Subject
@@ -31,6 +33,7 @@ from rooftop.lab.timing.timer import AGAIN, PACES, Measurement, Timing, sets_nee
 EAGER_S = 400e-6  # a call that takes longer than this hides what its launch costs the CPU
 SAMPLE_S = 8e-3
 ROUNDS = (7, 41)  # fewest and most
+ONE_OF_SEVERAL = re.compile(r", true(, \d)?>$")  # the template argument that says whether one device plays all ranks
 
 
 @dataclass
@@ -67,8 +70,9 @@ def cases(subject: Subject, ranks: int, tag: str, name: str | None = None) -> li
     return [c for c in found if "huge" not in c.tags and all(v.shape[0] == ranks for _, v in c.tensors())]
 
 
-def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: float, say: Callable[[str], None]) -> Summary:
-    """Check and time, field by field, until `budget_s` seconds are spent; rank 0 writes records. Collective: every process of the default group calls it."""
+def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: float, say: Callable[[str], None], case_budget_s: float = 3.0) -> Summary:
+    """Check and time, field by field, until `budget_s` seconds are spent, of which samples of a field take `case_budget_s`; rank 0 writes records. Collective:
+    every process of the default group calls it."""
     group, summary = dist.group.WORLD, Summary()
     ranks, first, started = dist.get_world_size(), dist.get_rank() == 0, time.monotonic()
     device = replace(device_of(torch.cuda.current_device()), name=name_of(torch.cuda.get_device_name(), ranks))
@@ -79,13 +83,14 @@ def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: f
             continue
         for c in cases(s, ranks, "bench", case):
             fields.setdefault((s.op.name, c.id), Field(s.op, c, [], s.rung.ladder if s.rung else "")).entries.append(s)
+    compile_first([(s, f.case) for f in fields.values() for s in f.entries], device)
     writer = store.Writer(folder, device.name) if first else None
     for f in fields.values():
         if _slowest(time.monotonic() - started) > budget_s:
             summary.left.append(f.title)
             continue
         begun = time.monotonic()
-        rows = Several(f, device, group, summary).rows()
+        rows = Several(f, device, group, summary, case_budget_s).rows()
         torch.cuda.empty_cache()
         for row in rows if writer is not None else []:
             summary.written.append(writer.write(row))  # type: ignore[union-attr]
@@ -94,6 +99,26 @@ def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: f
     if writer is not None:
         writer.close()
     return summary
+
+
+def compile_first(todo: Sequence[tuple[Subject, Case]], device: Any) -> None:
+    """Compile on all cores what these kernels launch as one rank of several: the first process does, the others wait. A kernel that plays one rank has the same
+    template arguments as the one that plays all, but for the one that says so."""
+    from rooftop.comm import kernels
+    from rooftop.core.compile import compile_many
+
+    if dist.get_rank() == 0:
+        made: set[tuple[str, str]] = set()
+        for s, c in todo:
+            kernel = s.implementation
+            if not isinstance(kernel, CudaImplementation) or s.supports(c, device) is not None:
+                continue
+            [stem] = [n for n, path in kernels.FILES.items() if path.endswith(f"/{kernel.path.name}")]
+            problem = s.kernel_problem(c, device)[1]
+            config, _ = kernel.resolve(problem)
+            made |= {(stem, ONE_OF_SEVERAL.sub(r", false\1>", x.kernel) if stem != "steps" else x.kernel) for x in kernel.launches(problem, config)}
+        compile_many([(*kernels._source(stem), device.target, (name,)) for stem, name in sorted(made)])
+    dist.barrier()
 
 
 def _slowest(value: float) -> float:
@@ -106,8 +131,8 @@ def _slowest(value: float) -> float:
 class Several:
     """One field on several GPUs."""
 
-    def __init__(self, f: Field, device: Any, group: Any, summary: Summary) -> None:
-        self.f, self.device, self.group, self.summary = f, device, group, summary
+    def __init__(self, f: Field, device: Any, group: Any, summary: Summary, budget_s: float) -> None:
+        self.f, self.device, self.group, self.summary, self.budget_s = f, device, group, summary, budget_s
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.bench = Bench(f, device, None, 0.0, ("kernel",), summary)  # type: ignore[arg-type]
         whole = self.bench.work
@@ -184,12 +209,16 @@ class Several:
                 for call in e.calls:
                     call()
             torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.no_grad(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                kept = [call() for call in e.calls]
-            del kept
-            e.graph = graph
-            seconds = self._seconds(e, 2)
+            graph: Any = torch.cuda.CUDAGraph()
+            try:
+                with torch.no_grad(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    kept = [call() for call in e.calls]
+                del kept
+            except RuntimeError:  # of a peer that no graph can hold: it is called, as its user would
+                graph = None
+            if not _slowest(float(graph is None)):
+                e.graph = graph
+                seconds = self._seconds(e, 2)
         e.replays = max(1, math.ceil(SAMPLE_S / seconds / (len(e.calls) if e.graph is not None else 1)))
         return True
 
@@ -209,9 +238,9 @@ class Several:
         torch.cuda.synchronize()
         return begun.elapsed_time(ended) * 1e-3 / e.made
 
-    def _sample(self, entries: list[Entry], budget_s: float = 3.0) -> None:
+    def _sample(self, entries: list[Entry]) -> None:
         once = sum(self._one(e) * e.made for e in entries)
-        rounds = int(max(ROUNDS[0], min(ROUNDS[1], budget_s / _slowest(once))))
+        rounds = int(max(ROUNDS[0], min(ROUNDS[1], self.budget_s / _slowest(once))))
         for r in range(rounds):
             for e in entries if r % 2 == 0 else reversed(entries):
                 e.samples.append(self._one(e))
@@ -250,6 +279,8 @@ def check(found: Sequence[Subject], folder: Path | None, *, case: str | None, se
     where = torch.device("cuda", torch.cuda.current_device()) if on_gpus else torch.device("cpu")
     device = replace(device_of(where.index), name=name_of(torch.cuda.get_device_name(), ranks)) if on_gpus else None
     writer = store.Writer(folder, device.name) if first and folder is not None and device is not None else None
+    if device is not None:
+        compile_first([(s, c) for s in found if judging.of(s) is not None for c in cases(s, ranks, "edge", case)], device)
     results = []
     for s in found:
         call = judging.of(s)

@@ -9,7 +9,7 @@ from rooftop.core import registry
 from rooftop.core.registry import HOUSE, House
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
-from rooftop.lab.proofs import Proofs
+from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.records.store import Record
 
 

@@ -1,0 +1,100 @@
+// Consecutive rows as one stretch of memory: a block copies whole rows to shared memory in vectors of 16 bytes that ignore where rows start, and teams of lanes
+// take each row to their registers from there, again in vectors: all that have elements of the row. In the first and the last of them the neighbouring rows'
+// elements are masked.
+#pragma once
+#include <cuda_pipeline.h>
+
+#include "packs.cuh"
+
+/// -inf in all elements of a word.
+template <typename T>
+__device__ unsigned lowest_word() {
+    float f[Word<T>::N];
+#pragma unroll
+    for (int j = 0; j < Word<T>::N; ++j) f[j] = -__int_as_float(0x7f800000);
+    return Word<T>::narrow(f);
+}
+
+/// The row at elements `from` to `to` of a stretch, in the registers of a team of LANES lanes: PIECES vectors a lane, LANES apart; the last, and of rows that are
+/// no whole vectors the last but one, may lie beyond the row. WHOLE: rows are whole vectors; FULL: and each lane has all of its PIECES.
+template <typename T, int LANES, int PIECES, bool WHOLE, bool FULL>
+struct StretchRow {
+    using P = Pack<T>;
+    static constexpr int N = P::N, WORDS = Word<T>::N;
+    uint4 packs[PIECES];
+    int from, to, at;  // of the row, in elements; this lane's first vector
+
+    __device__ StretchRow(const uint4* stretch, int from, int to, int lane) : from(from), to(to), at(from / N + lane) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (has(i)) packs[i] = stretch[at + i * LANES];
+        }
+    }
+    __device__ int start(int i) const { return (at + i * LANES) * N; }  // of a vector
+    __device__ bool has(int i) const { return FULL || i < PIECES - (WHOLE ? 1 : 2) || start(i) < to; }
+    /// Whether the vector has elements of the neighbouring rows.
+    __device__ bool before(int i) const { return !WHOLE && i == 0 && start(i) < from; }
+    __device__ bool beyond(int i) const { return !WHOLE && i >= PIECES - 2 && has(i) && start(i) + N > to; }
+
+    /// The bits of word i of a vector that belong to its elements from `cut` on.
+    __device__ static unsigned bits_from(int cut, int i) {
+        const int off = cut - i * WORDS;
+        return off <= 0 ? ~0u : WORDS == 2 && off == 1 ? 0xffff0000u : 0;
+    }
+    __device__ static void set(uint4& v, bool below, int cut, unsigned fill) {
+        unsigned w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const unsigned bits = below ? ~bits_from(cut, i) : bits_from(cut, i);
+            w[i] = (w[i] & ~bits) | (fill & bits);
+        }
+        v = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+    /// Sets the neighbouring rows' elements to those of the word `fill`.
+    __device__ void mask(unsigned fill) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (before(i)) set(packs[i], true, from - start(i), fill);
+            if (beyond(i)) set(packs[i], false, to - start(i), fill);
+        }
+    }
+    /// The largest element, or -inf.
+    __device__ float most() const {
+        unsigned top = lowest_word<T>();
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (!has(i)) continue;
+            const uint4 p = packs[i];
+            const unsigned of_pack = Word<T>::larger(Word<T>::larger(p.x, p.y), Word<T>::larger(p.z, p.w));
+            top = i == 0 ? of_pack : Word<T>::larger(top, of_pack);
+        }
+        float two[WORDS];
+        Word<T>::widen(top, two);
+        return fmaxf(two[0], two[WORDS - 1]);
+    }
+    /// Calls use(element, its number among the lane's) for every element, as float.
+    template <typename Use>
+    __device__ void each(const Use& use) const {
+        float f[N];
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (!has(i)) continue;
+            P::widen(packs[i], f);
+#pragma unroll
+            for (int j = 0; j < N; ++j) use(f[j], i * N + j);
+        }
+    }
+};
+
+/// Starts the copies of a thread's vectors of a stretch, THREADS apart; `left`: the bytes of the stretch from the thread's first vector on.
+template <int THREADS>
+__device__ void fetch_vectors(unsigned to, const char* from, int left) {
+    constexpr int COUNT = 6, STEP = THREADS * 16;
+#pragma unroll 1
+    for (; left > 0; to += COUNT * STEP, from += COUNT * STEP, left -= COUNT * STEP) {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {  // __pipeline_memcpy_async takes two instructions more, for the shared address
+            if (left > i * STEP) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STEP), "l"(from + i * STEP) : "memory");
+        }
+    }
+}

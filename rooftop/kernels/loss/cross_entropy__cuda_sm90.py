@@ -1,0 +1,75 @@
+"""Which constants cross_entropy__cuda_sm90.cu takes for a row: the table below for lengths that were measured, a model between them.
+
+A multiprocessor of an H200 reads about 34 bytes a nanosecond, a load takes about 1 us, and no more than half of a block's time is loading: so some 80 KiB of
+rows should be resident on it. With the table alone, made for powers of two, a row of 27 KiB got a block of 512 threads, of which two are resident: 54 KiB, and
+0.61 of a copy. So, of many rows:
+
+    up to 56 KiB   the whole row is in registers, 4 to 8 packs a thread: what keeps many rows resident and few places idle
+    from 64 KiB    the row goes through the block in steps. Where the last step would be less than half full, the steps are made equal"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import Problem
+
+KIB = 1024
+THREADS = 1024  # of a multiprocessor, at 64 registers
+PIECES = range(4, 9)  # packs a thread
+ENOUGH = 96 * KIB // 16  # resident packs of a multiprocessor
+
+
+def choose(p: Problem, head: Head) -> dict[str, Any]:
+    x = p["input"]
+    rows, size, capped = x.shape[0], x.shape[1] * x.itemsize, float(p.option("softcap")) != 0
+    table = _table(rows, x.shape[1], size, capped, p.device.sms)
+    if capped or table["cluster"] > 1:
+        return table
+    packs = _packs(p)
+    if 4 * KIB < size <= 56 * KIB and rows >= 8 * p.device.sms:  # of few rows, each needs more threads
+        return _whole_row(packs)
+    step = table["threads"] * table["pieces"]
+    if size > 64 * KIB and 0 < packs % step < step // 2:
+        return table | {"pieces": -(-packs // (table["threads"] * -(-packs // step)))}
+    return table
+
+
+def _constants(pieces: int, threads: int, blocks: int, ahead: int = 0, cluster: int = 1, spare: int = 0) -> dict[str, int]:
+    return {"pieces": pieces, "ahead": ahead, "threads": threads, "cluster": cluster, "blocks": blocks, "spare": spare}
+
+
+def _table(rows: int, classes: int, size: int, capped: bool, sms: int) -> dict[str, int]:
+    """Measured on an H100 and an H200."""
+    if size <= 2 * KIB:
+        return _constants(2, 64, 8)
+    if size <= 4 * KIB:
+        return _constants(4, 64, 16)
+    if size <= 8 * KIB:
+        return _constants(4, 128, 8)
+    if size <= 16 * KIB and not capped:
+        return _constants(8, 128, 8)
+    if capped:
+        return _constants(2, 256, 4, ahead=1, spare=1)
+    if rows < 2 * sms and size >= 64 * KIB:
+        return _constants(2, 256, 4, cluster=8)
+    if size <= 64 * KIB and rows < 8 * sms:
+        return _constants(4, 256, 4, ahead=1)
+    if size <= 64 * KIB and classes % 64 == 0:
+        return _constants(4, 512, 2)
+    return _constants(8 if size > 64 * KIB and classes % 64 else 4, 512, 2)
+
+
+def _packs(p: Problem) -> int:
+    """Packs of 16 bytes of a row, from the last 128-byte boundary before it on, at most."""
+    x = p["input"]
+    step = x.strides[0] * x.itemsize if x.shape[0] > 1 else 128
+    unit = next(n for n in (128, 64, 32, 16, 8, 4, 2) if step % n == 0 and (n == 2 or x.align >= min(n, 16)))
+    return int(-(-(x.shape[1] * x.itemsize + 128 - unit) // 16))
+
+
+def _whole_row(packs: int) -> dict[str, int]:
+    """Resident packs, of which more than ENOUGH bring nothing, for each place that a row takes; of equal ones the fewest registers."""
+    found = [(pieces, threads, min(16, THREADS // threads)) for pieces in PIECES if (threads := 32 * -(-packs // (32 * pieces))) <= THREADS // 2]
+    pieces, threads, blocks = max(found, key=lambda c: (min(c[2] * packs, ENOUGH) / (c[0] * c[1]), -c[0]))
+    return _constants(pieces, threads, blocks)

@@ -1,0 +1,112 @@
+"""How cumsum__rows__cuda_sm80.cu divides rows into tiles, and which rows it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+
+THREADS = 256
+PACKS = 8  # of a thread at most: 128 bytes of loads in flight, with room for 768 threads in the registers of a multiprocessor
+WHOLE = {2: 6, 4: 8}  # the same where a row is one tile, by element size: packs of eight elements take more registers while they are added
+GROUP = 128  # tiles of a group: 4 MiB, which take 2 µs to read; a running sum passes from one group to the next in about 1 µs
+
+
+def _packs(p: Problem) -> int:
+    """Packs of 16 bytes that contain a row, wherever it starts."""
+    x = p["x"]
+    per = 16 // x.itemsize
+    return -(-x.shape[1] // per) if x.shape[0] == 1 or x.strides[0] % per == 0 else -(-(x.shape[1] + per - 1) // per)
+
+
+def _even(p: Problem) -> bool:
+    """Whether all rows begin and end on packs."""
+    x = p["x"]
+    return x.shape[1] * x.itemsize % 16 == 0 and (x.shape[0] == 1 or x.strides[0] * x.itemsize % 16 == 0)
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    x, out = p["x"], p["out"]
+    if x.numel == 0:
+        return "there is nothing to add"
+    if x.shape[2] != 1:
+        return "takes rows, not columns"
+    if x.shape[1] > 1 and (x.strides[1] != 1 or out.strides[1] != 1):
+        return "neighbours of a row must be neighbours in memory"
+    if x.align % 16 or out.align % 16:
+        return "both tensors must start on 16-byte boundaries"
+    if x.shape[0] > 1 and (x.strides[0] - out.strides[0]) * x.itemsize % 16:
+        return "each row of both tensors must start at the same distance from a 16-byte boundary"
+    config = choose(p, head)
+    if x.shape[1] >= 2**31 - 2**17 or x.shape[0] * _tiles(p, config) >= 2**31:
+        return "takes rows of fewer than 2**31 - 2**17 elements, and fewer than 2**31 tiles"
+    return None
+
+
+def prefers(p: Problem, head: Head) -> int:
+    """Before Triton, which adds float32 in float64 throughout and mirrors reverse sums in shared memory; 16-bit rows of one tile are at the copy in Triton."""
+    return 1 if p["x"].itemsize == 4 or p.option("reverse") or not choose(p, head)["whole"] else -1
+
+
+def choose(p: Problem, head: Head) -> Mapping[str, Any]:
+    """The threads of a row read at least a line together, if the row has one; a row of more than 32 KiB is divided into tiles of equal size."""
+    packs = _packs(p)
+    most = WHOLE[p["x"].itemsize]
+    if packs <= THREADS * most:
+        team = min(8, _pow2(packs))
+        while team * most < packs:
+            team *= 2
+        return {"packs": -(-packs // team), "team": team, "whole": 1}
+    tiles = max(2, -(-packs // (THREADS * PACKS)))
+    return {"packs": -(-packs // (tiles * THREADS)), "team": THREADS, "whole": 0}
+
+
+def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
+    """The same with fewer packs a thread, in larger teams or smaller tiles."""
+    first, packs = choose(p, head), _packs(p)
+    found = [first]
+    for each in range(2, int(first["packs"])):
+        team = int(first["team"])
+        while team < THREADS and team * each < packs:
+            team *= 2
+        found.append({"packs": each, "team": team, "whole": int(team * each >= packs)})
+    return [c for c in found if c["whole"] or c["team"] == THREADS]
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _tiles(p: Problem, config: Mapping[str, Any]) -> int:
+    return -(-_packs(p) // (int(config["team"]) * int(config["packs"])))
+
+
+def _words(p: Problem, config: Mapping[str, Any]) -> int:
+    tiles = _tiles(p, config)
+    return 0 if config["whole"] else 1 + p["x"].shape[0] * (tiles + -(-tiles // GROUP))
+
+
+def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
+    return {"words": Meta((n,), "i64")} if (n := _words(p, config)) else {}
+
+
+def zeroed(p: Problem, config: Mapping[str, Any], head: Head) -> tuple[str, ...]:
+    return ("words",) if _words(p, config) else ()
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    x, out = p["x"], p["out"]
+    whole, team = bool(config["whole"]), int(config["team"])
+    tiles = _tiles(p, config)
+    args: dict[str, tuple[Any, str]] = {
+        "x": ("x", "ptr"), "out": ("out", "ptr"), "words": (None if whole else "words", "ptr"), "O": (x.shape[0], "i64"), "N": (x.shape[1], "i32"),
+        "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
+    }  # fmt: skip
+    back, even, one = (str(bool(v)).lower() for v in (p.option("reverse"), _even(p), whole))
+    name = f"rows<{DTYPES[x.dtype].cuda}, {config['packs']}, {team}, {back}, {even}, {one}, {GROUP}>"
+    blocks = -(-x.shape[0] // (THREADS // team)) if whole else x.shape[0] * tiles
+    return [
+        Launch(name, (blocks,), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()), block=(THREADS,), chained=p.device.arch >= 90)
+    ]  # fmt: skip

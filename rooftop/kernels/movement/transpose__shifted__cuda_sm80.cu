@@ -1,0 +1,116 @@
+/* rooftop
+idea    = "Rows that start at any address. Asynchronous copies of 16 bytes bring the packs that contain a tile's rows to shared memory. There a row is as far from a multiple of 16 bytes as it is in memory, because the pitch of the tile leaves the same remainder as the stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element is shifted in registers. Eight lanes read eight rows apart and four columns, without bank conflicts if the stride is odd."
+predict = { speedup = 1.2 }
+limit   = "one shared-memory load for each element; 1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole packs"
+dtypes  = ["i8", "i16", "i32", "i64"]
+args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
+demands = { has = ["LDGSTS.128", "STG.128"], spills = 0 }
+prefer  = "R >= 256 and C * size >= 512"
+
+[requires]
+"stride(x, 4) == 1 and stride(out, 3) == 1" = "rows and columns must be exchanged: columns are neighbours in x, rows in the output"
+"starts(x, 16) and starts(out, 16)" = "both must start on 16-byte boundaries"
+"left > 0 and left % 4 != 0 or size > 2 and left % 8 != 0 or size > 4 and left > 0" = "the stride of the rows must be odd, nearly: else columns of the tile meet in one bank"
+"numel(x) > 0" = "there is nothing to copy"
+"B1 * B2 * B3 * tiles_r * tiles_c < 2147483648" = "more blocks than one launch may have"
+
+[let]
+size    = "bytes(x)"
+left    = "stride(x, 3) * size % 16"              # of the address of each row, to that of the one before
+rows    = "128 + 32 // size"                      # of a tile; the tiles overlap by 32 bytes of a column
+tiles_r = "ceil((R + 32 // size - 1) / 128)"
+tiles_c = "ceil(C * size / 256)"
+span    = "(B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C"
+
+[[launch]]
+kernel  = "shifted<{size}, {left}>"
+grid    = ["B1 * B2 * B3 * tiles_r * tiles_c"]
+block   = [256]
+shared  = "rows * (272 + left) + 16"
+chained = true
+args    = [
+    "R: i32", "C: i32", "tiles_r: u32", "tiles_c: u32", "B2: u32", "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]", "span: i64",
+    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
+    "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "oc: i64 = stride(out, 4)",
+]
+*/
+#include <cuda_pipeline.h>
+#include "chain.cuh"
+
+template <int BYTES>
+struct Raw;
+template <>
+struct Raw<1> { using type = unsigned char; };
+template <>
+struct Raw<2> { using type = unsigned short; };
+template <>
+struct Raw<4> { using type = unsigned; };
+template <>
+struct Raw<8> { using type = uint2; };
+template <int BYTES>
+using raw = typename Raw<BYTES>::type;
+
+extern __shared__ __align__(128) char held[];
+
+/// A tile of TR rows and TC columns. Of each column a block writes APART rows from the last multiple of 32 bytes at or before row r0 + SKIP on, so that no two
+/// blocks write to one sector. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead` + j · PITCH + c · SIZE bytes after the
+/// start of shared memory, where `lead` is the remainder of the address of element (0, 0).
+template <int SIZE, int LEFT>
+__global__ void __launch_bounds__(256, 5)
+    shifted(int R, int C, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out, long long span,
+            long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {
+    constexpr int N = 16 / SIZE, SKIP = 32 / SIZE, APART = 128, TR = APART + SKIP, TC = 256 / SIZE, PITCH = 272 + LEFT, CHUNKS = 17;
+    constexpr int GROUP = 16;  // tiles along C before the next along R
+    using E = raw<SIZE>;
+    const unsigned matrix = blockIdx.x / (tiles_c * tiles_r), b3 = matrix % B3, b2 = matrix / B3 % B2, b1 = matrix / B3 / B2;
+    unsigned t = blockIdx.x % (tiles_c * tiles_r);
+    const unsigned group = t / (GROUP * tiles_r), wide = min(static_cast<unsigned>(GROUP), tiles_c - group * GROUP);
+    t -= group * GROUP * tiles_r;
+    const int r0 = static_cast<int>(t / wide) * APART - SKIP, c0 = static_cast<int>(group * GROUP + t % wide) * TC;
+    const int rows = min(TR, R - r0), columns = min(TC, C - c0);
+    const char* begin = static_cast<const char*>(x);
+    const char* end = begin + span * SIZE;
+    const char* first = begin + (b1 * x1 + b2 * x2 + b3 * x3 + r0 * xr + c0) * SIZE;  // r0 may be negative: rows before the first are not read
+    const int lead = static_cast<int>(reinterpret_cast<unsigned long long>(first) % 16);
+    char* to = static_cast<char*>(out) + (b1 * o1 + b2 * o2 + b3 * o3 + c0 * oc) * SIZE;
+
+    wait_for_before();
+#pragma unroll 4
+    for (int k = threadIdx.x; k < TR * CHUNKS; k += 256) {
+        const int j = k / CHUNKS, chunk = k % CHUNKS, start = lead + j * PITCH, at = chunk * 16 - start % 16;  // bytes from element (j, 0)
+        if (r0 + j < 0 || j >= rows || at >= columns * SIZE) continue;
+        const char* from = first + j * xr * SIZE + at;
+        char* slot = held + start + at;
+        if (from + 16 <= end) {
+            __pipeline_memcpy_async(slot, from, 16);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) = *reinterpret_cast<const E*>(from + i);
+        }
+    }
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncthreads();
+
+#pragma unroll 2
+    for (int s = threadIdx.x; s < APART / N * TC; s += 256) {
+        const int column = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;
+        if (column >= columns) continue;
+        char* top = to + column * oc * SIZE;
+        const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + m * N, row = r0 + at;  // row of the tile; of the matrix
+        if (row <= -N || row >= R) continue;
+        const char* source = held + lead + at * PITCH + column * SIZE;
+        uint4 v;
+#pragma unroll
+        for (int i = 0; i < N; ++i) reinterpret_cast<E*>(&v)[i] = *reinterpret_cast<const E*>(source + i * PITCH);
+        char* place = top + static_cast<long long>(row) * SIZE;
+        if (row >= 0 && row + N <= R) {
+            *reinterpret_cast<uint4*>(place) = v;
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                if (row + i >= 0 && row + i < R) reinterpret_cast<E*>(place)[i] = reinterpret_cast<const E*>(&v)[i];
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+"""The launch of sample__stream__cuda_sm80.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Device, Launch, Problem
+from rooftop.ops._ordering import LONGEST
+
+THREADS, LIST, BEHIND, CHUNKS = 256, 1024, 1024, 1024  # as in the kernel
+STATIC = 23 * 1024  # bytes of shared memory besides the entries: sums, a list, counters and what the driver reserves
+LEAST = 256 * 16 + LIST + 2048  # entries: a round beside the list, and as many again as come between two selections
+MOST = 40  # slots of a thread: what a sample leaves near the end of a nucleus, at most
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    x = p["logits"]
+    if x.shape[1] > 1 and x.strides[1] != 1:
+        return "the elements of a row must be neighbours"
+    if x.shape[1] >= LONGEST or x.shape[0] >= 2**31:
+        return f"rows of at most {LONGEST} elements, fewer than 2^31 of them"
+    return "there is nothing to draw" if x.shape[0] == 0 else None
+
+
+def prefers(p: Problem, head: Head) -> int:
+    """From as many rows on as there are multiprocessors."""
+    return 2 if p["logits"].shape[0] >= p.device.sms else -1
+
+
+def entries(device: Device) -> int:
+    """What a block of two a multiprocessor holds, or of one where that is too little."""
+    two = (device.shared_per_block // 2 - STATIC) // 8
+    return min(two if two >= LEAST else (device.shared_per_block - STATIC) // 8, MOST * THREADS + BEHIND) // 4 * 4
+
+
+def choose(p: Problem, head: Head) -> Mapping[str, Any]:
+    n, room = p["logits"].shape[1], entries(p.device)
+    return {"slots": (room - BEHIND) // THREADS, "capacity": room, "sample": 4096 if n >= 16 * 4096 else 1024}
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    x = p["logits"]
+    rows, n = x.shape
+    args: dict[str, tuple[Any, str]] = {
+        "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "slots": (config["slots"], "u32"), "capacity": (config["capacity"], "u32"),
+        "m": (config["sample"], "u32"), "index_bits": (max(1, (n - 1).bit_length()), "i32"), "temperature": ("temperature", "f32"), "top_k": ("top_k", "i32"),
+        "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "out": ("out", "ptr"),
+    }  # fmt: skip
+    return [
+        Launch(
+            f"sample_stream<{DTYPES[x.dtype].cuda}>", (rows,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
+            block=(THREADS,), shared=8 * config["capacity"], chained=p.device.arch >= 90,
+        )
+    ]  # fmt: skip

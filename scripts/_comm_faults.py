@@ -1,0 +1,171 @@
+"""What scripts/comm_on_gpus.py tries with ranks that are late: those that never come, random stragglers in 10^4 calls, and how samples of a time are made."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from _comm_checks import BF16, FORMATS, FUNCTIONS, PRODUCTS, SOON, Here, called, differing, expected, raises
+from torch import Tensor
+
+from rooftop import comm
+from rooftop.comm import symmetric
+
+
+def warm(h: Here, group: Any, path: str) -> Tensor:
+    x = torch.ones(4096, device=h.device)
+    assert bool((comm.all_reduce(x, group, wire="bf16", path=path, verify=False) == h.ranks).all())
+    h.settle()
+    return x
+
+
+def another_call(h: Here) -> None:
+    """Not compared before: the kernels find it."""
+    if not h.on_gpus:
+        return
+    group = dist.new_group()
+    x = warm(h, group, "symmetric")
+    got = comm.all_reduce(x, group, wire=h.pick("int8", "int4"), path="symmetric", verify=False, timeout=5)
+    torch.cuda.synchronize()
+    assert bool(got.isnan().all())
+    with raises(comm.Disagreement, text="the ranks were given different arguments"):
+        comm.synchronize(group)
+    with raises(comm.Disagreement, text="the ranks were given different arguments"):
+        comm.all_reduce(x, group, path="symmetric", verify=False)
+
+
+def no_call(h: Here, what: str) -> None:
+    """Rank 1 makes none: the others give it up at the timeout."""
+    if not h.on_gpus:
+        return
+    group = dist.new_group()
+    x, a = warm(h, group, "symmetric"), torch.ones(64 * h.ranks, 64, device=h.device)
+    for name in PRODUCTS:
+        getattr(comm, name)(a, a.t(), group, path="symmetric", verify=False)
+    h.settle()
+    if h.rank == 1:
+        return
+    begun = time.monotonic()
+    more: dict[str, Any] = {"path": "symmetric", "verify": False, "timeout": 1.5}
+    got = getattr(comm, what)(x, group, **more) if what in FUNCTIONS else getattr(comm, what)(a, a.t(), group, **more)
+    with raises(comm.CommError, text="a rank did not come in time"):
+        comm.synchronize(group)
+    assert time.monotonic() - begun < SOON + 3
+    assert what in PRODUCTS or bool(got.isnan().all())
+    with raises(comm.CommError, text="a rank did not come in time"):
+        comm.all_reduce(x, group, path="symmetric", verify=False)
+
+
+def late(h: Here, path: str, verify: bool) -> None:
+    """Rank 1 makes no call within the timeout: CommError, the process lives on, and other groups work."""
+    group = dist.new_group()
+    x = warm(h, group, path)
+    if h.rank != 1:
+        begun = time.monotonic()
+        with raises(comm.CommError, text="late by more than 1 s"):
+            comm.all_reduce(x, group, path=path, verify=verify, timeout=1)
+        assert time.monotonic() - begun < SOON
+        with raises(comm.CommError, text="cannot be used on"):
+            comm.all_reduce(x, group, path=path)
+    time.sleep(4)  # in which a watchdog would have ended the process
+    assert bool((comm.all_reduce(torch.ones(8, device=h.device), h.group, wire="bf16", verify=True) == h.ranks).all())
+
+
+def killed(h: Here) -> None:
+    """Rank 1 dies; the others hear of it."""
+    group = dist.new_group()
+    x = warm(h, group, "portable")
+    if h.rank == 1:
+        sys.stdout.flush()
+        os._exit(0)
+    with raises(comm.CommError):
+        comm.all_reduce(x, group, path="portable", verify=True, timeout=3)
+    time.sleep(1)
+
+
+FAULTS: dict[str, Callable[[Here], None]] = {
+    "another call": another_call, **{f"no call of {name}": partial(no_call, what=name) for name in ("all_reduce", "reduce_scatter", *PRODUCTS)},
+    "late, compared": partial(late, path="portable", verify=True), "late, not compared": partial(late, path="portable", verify=False), "killed": killed,
+}  # fmt: skip
+
+
+def stragglers(h: Here, iterations: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Random collectives, sizes, wires and paths; before each one rank is late by a random time, on its GPU or its CPU. Every result is compared with the
+    contract's, bit for bit, those of products with what the same product gave first."""
+    rng, begun = random.Random(seed), time.monotonic()
+    wrong = torch.zeros(iterations, dtype=torch.int64, device=h.device)
+    counted: Counter[str] = Counter()
+    told: list[str] = []
+    a, b = h.inputs(1, (128 * h.ranks, 128), BF16)[h.rank], h.inputs(2, (128, 256), BF16)[h.rank]
+    firsts = {(w, path): getattr(comm, w)(a, b, h.group, path=path, verify=False).clone() for w in PRODUCTS for path in h.paths}
+    late_s, i, ended = 0.0, 0, False
+    while i < iterations:
+        if i % 100 == 0:  # the ranks end together
+            h.settle()
+            symmetric.raise_faults(h.group)
+            more = torch.tensor([float(time.monotonic() - begun < seconds)], device=h.device)
+            dist.all_reduce(more, dist.ReduceOp.MIN)
+            if ended := not float(more):
+                break
+        who, delay, by_gpu = rng.randrange(h.ranks), rng.choice((0.0, 0.0, 1e-5, 1e-4, 3e-4, 2e-3)) * rng.random(), rng.random() < 0.7
+        path, form = rng.choice((*h.paths, h.paths[-1], h.paths[-1])), rng.choice(FORMATS)
+        what, shots, special = rng.choice((*FUNCTIONS, "all_reduce")), rng.choice((1, 2)), rng.random() < 0.05
+        size = int(2 ** rng.uniform(0, 19 if h.on_gpus else 12))
+        late_s += delay
+        if h.rank == who and delay:
+            if by_gpu and h.on_gpus:
+                torch.cuda._sleep(int(delay * 1.7e9))
+            else:
+                time.sleep(delay)
+        if rng.random() < 0.04:
+            what = rng.choice(PRODUCTS)
+            got, want = getattr(comm, what)(a, b, h.group, path=path, verify=False), firsts[what, path].reshape(-1)
+        else:
+            rows = h.ranks if what in ("reduce_scatter", "all_to_all") else 1
+            xs = h.inputs(1000 + i, (rows, -(-size // rows)), form[4])
+            if special:
+                xs[:, 0, -1] = float("inf")
+                xs[0, 0, 0] = float("nan")
+            got = called(h, what, xs[h.rank], form, path, seed=i, verify=False, **({"shots": shots} if what == "all_reduce" else {}))
+            want = expected(h, what, xs, *form[:4], i, shots)
+            counted[f"wire {form[0]}"] += 1
+            told.append(f"{i}: {what} of {tuple(xs.shape[1:])}, {path}, {form}, shots {shots}")
+        wrong[i] = differing(got, want)
+        counted[what] += 1
+        counted[f"path {path}"] += 1
+        counted["called late by a rank"] += delay > 0
+        i += 1
+    comm.synchronize(h.group)
+    dist.all_reduce(wrong, dist.ReduceOp.MAX)
+    bad = wrong.nonzero().flatten().tolist()
+    return {
+        "iterations": i, "asked": iterations, "seconds": round(time.monotonic() - begun, 1), "seed": seed, "wrong": len(bad), "time_ended_it": ended,
+        "first wrong": [t for t in told if int(t.split(":")[0]) in bad[:5]], "delays_s": round(late_s, 2), "counts": dict(sorted(counted.items())),
+    }  # fmt: skip
+
+
+def sampling(h: Here) -> dict[str, Any]:
+    """Microseconds of a call by how a sample is made: a graph of one call or of twenty replayed once, and replayed for four milliseconds."""
+    from rooftop.lab.timing import comm_sizes
+
+    rows = []
+    for what in FUNCTIONS:
+        for size in (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26):
+            x = torch.randn(size // 2, device=h.device).bfloat16()
+            for wire, path in (("", "plain"), ("bf16", "symmetric"), ("int8", "symmetric"), ("int4", "symmetric")):
+                call = partial(comm_sizes._called, what, torch.zeros_like(x) if path == "plain" else x, h.group, wire, path)
+                row: dict[str, Any] = {"kind": what, "bytes": size, "wire": wire or "NCCL"}
+                for name, calls, sample in (("one call", 1, 0.0), ("twenty calls", 20, 0.0), ("4 ms", 20, 4000.0)):
+                    row[name] = comm_sizes._microseconds(call, h.group, calls, sample)
+                rows.append(row)
+                if h.rank == 0:
+                    print(row, flush=True)
+    return {"us": rows}

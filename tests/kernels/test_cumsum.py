@@ -1,0 +1,88 @@
+"""Running sums in CUDA C++, in the simulator: every division of rows and columns among packs, threads and tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from rooftop.core import registry
+from rooftop.core.spec import TARGETS, Case, Input, Problem, case
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker
+
+ROWS, COLUMNS = "cumsum__rows__cuda_sm80", "cumsum__columns__cuda_sm80"
+
+
+def given(rows: int, columns: int, dtype: str, reverse: bool = False, fill: str = "normal", dim: int = 1) -> Case:
+    return case("c", x=Input((rows, columns), dtype, fill), dim=dim, reverse=reverse)
+
+
+def subject(name: str = ROWS) -> Subject:
+    return Subject(name, registry.op("cumsum"), registry.implementation(name))
+
+
+def problem(c: Case) -> Problem:
+    return subject().kernel_problem(c, TARGETS[90])[1]
+
+
+def check_with(c: Case, config: Any, name: str = ROWS) -> None:
+    implementation = subject(name).implementation
+    assert implementation is not None
+    with mock.patch.object(type(implementation), "choose", lambda self, p: config):
+        found = checker.check(subject(name), c, backend="simt", seed=1)
+    assert found.status == "ok", (config, found.message)
+
+
+@pytest.mark.sampled("kernels", ROWS)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [
+        (70, 3, "f32"), (9, 5, "bf16"), (37, 33, "bf16"), (5, 67, "f32"), (9, 263, "f32"), (5, 1025, "f16"), (3, 2047, "f32"), (2, 8199, "f32"),
+        (2, 12289, "bf16"),
+    ],
+)  # fmt: skip
+def test_every_length_is_right(rows: int, columns: int, dtype: str, reverse: bool) -> None:
+    found = checker.check(subject(), given(rows, columns, dtype, reverse), backend="simt", seed=1)
+    assert found.status == "ok", found.message
+
+
+@pytest.mark.sampled("kernels", ROWS)
+@pytest.mark.parametrize(("columns", "dtype"), [(1000, "f32"), (1001, "bf16"), (9000, "f32")])
+def test_every_config_is_right(columns: int, dtype: str) -> None:
+    c = given(3, columns, dtype)
+    implementation = subject().implementation
+    assert implementation is not None
+    configs = implementation.configs(problem(c))
+    assert len(configs) > 2
+    for config in configs:
+        check_with(c, config)
+
+
+@pytest.mark.sampled("kernels", ROWS)
+@pytest.mark.parametrize(("rows", "columns", "reverse"), [(1, 300001, False), (1, 300000, True), (2, 140001, False)])
+def test_tiles_of_several_groups(rows: int, columns: int, reverse: bool) -> None:
+    check_with(given(rows, columns, "f32", reverse), {"packs": 1, "team": 256, "whole": 0})
+
+
+@pytest.mark.sampled("kernels", ROWS)
+@pytest.mark.parametrize("fill", ["nan", "inf", "-inf", "-0.0", "tiny"])
+def test_values_that_are_not_finite_pass_from_tile_to_tile(fill: str) -> None:
+    check_with(given(2, 9001, "f32", fill=fill), {"packs": 1, "team": 256, "whole": 0})
+
+
+@pytest.mark.sampled("kernels", COLUMNS)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "config"),
+    [
+        (1300, 64, "f32", {"vector": 4, "tx": 8, "rows": 2, "group": 8}),  # eight parts wait for the words of a group
+        (1300, 200, "bf16", {"vector": 8, "tx": 8, "rows": 1, "group": 16}),  # four
+        (3000, 3, "f32", {"vector": 1, "tx": 3, "rows": 1, "group": 16}),  # threads that belong to no part
+        (60, 300, "f16", {"vector": 1, "tx": 256, "rows": 2, "group": 8}),  # one
+    ],
+)
+def test_tiles_of_columns_of_several_groups(rows: int, columns: int, dtype: str, config: Any, reverse: bool) -> None:
+    check_with(given(rows, columns, dtype, reverse, dim=0), config, COLUMNS)
