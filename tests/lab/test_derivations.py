@@ -13,6 +13,7 @@ from rooftop.core import registry
 from rooftop.core.names import RegistryError, UnknownName
 from rooftop.lab.report import derivation, drawings
 from rooftop.lab.report.drawings import banks, causal, lanes, order, pipeline, tree
+from rooftop.lab.report.drawings.canvas import length
 
 
 @pytest.mark.parametrize("name", registry.ladder_names())
@@ -143,3 +144,9 @@ def test_a_derivation_must_be_tables(tmp_path: Path, monkeypatch: pytest.MonkeyP
     made = _with(tmp_path, monkeypatch, 'derivation = "because"\n')
     with pytest.raises(RegistryError, match="derivation must be tables"):
         registry.ladder("steps", made.house)
+
+
+def test_a_text_is_given_the_room_that_the_widest_font_takes() -> None:
+    """Measured in Chromium with DejaVu Sans, 12 pixels: the label takes 256 of them, "FMAs" in a box 27."""
+    assert 250 < length("15: groups of 8 rows, column by column", "label") < 300
+    assert length("FMAs") > 27 and length("fmas") < length("FMAS")

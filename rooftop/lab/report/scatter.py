@@ -86,9 +86,10 @@ def _one(
     for tick in _ticks(low - math.log10(unit), high - math.log10(unit), 9 if labelled else 4):
         at, said = x(tick * unit), number(tick, 1)
         body.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{floor}" y2="{floor + 4}"/>')
-        if at - _length(said) / 2 >= begun:
-            body.append(f'<text x="{at:.1f}" y="{floor + 17}" text-anchor="middle">{said}</text>')
-            begun = at + _length(said) / 2 + GAP
+        middle = min(at, width - _length(said) / 2)  # that of the last tick ends with the picture
+        if middle - _length(said) / 2 >= begun:
+            body.append(f'<text x="{middle:.1f}" y="{floor + 17}" text-anchor="middle">{said}</text>')
+            begun = middle + _length(said) / 2 + GAP
     if zero:
         body.append(f'<text x="{LEFT + 14}" y="{floor + 17}" text-anchor="middle">0</text>')
     if mark:

@@ -8,7 +8,8 @@ from html import escape
 from markupsafe import Markup
 
 WIDTH = 880  # pixels, at most
-LETTER = 6.3  # pixels of a letter at the size of the page's figures
+LETTER, BOLD = 6.3, 7.3  # pixels of a letter at the size of the page's figures, and of one of a label
+CAPITAL, BROAD = 1.2, 3.0  # what a capital letter, and an m or a w, takes more
 COLOURS = ("a", "b", "c", "d", "e")  # classes of filled boxes, told apart by hue and by lightness
 
 
@@ -18,6 +19,12 @@ class Picture:
 
     svg: Markup
     about: str
+
+
+def length(text: str, kind: str = "") -> float:
+    """Pixels that a text takes, in the widest of the fonts that readers have."""
+    more = CAPITAL * sum(map(str.isupper, text)) + BROAD * sum(text.lower().count(c) for c in "mw")
+    return (BOLD if kind == "label" else LETTER) * len(text) + more
 
 
 def short(pixels: float) -> str:
@@ -54,12 +61,12 @@ class Canvas:
                 self._body[-1] = self._body[-1].removesuffix('"/>')
             self._body[-1] += f'M{short(x)} {short(y)}h{short(width)}v{short(height)}h{short(-width)}z"/>'
             self._plain = kind
-        if text and len(text) * LETTER <= width + 2 and height >= 11:
+        if text and length(text) <= width + 2 and height >= 11:
             self.text(x + width / 2, y + height / 2 + 4, text, "middle", kind="in")
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> None:
-        length = len(text) * LETTER
-        self._reach(x + {"start": length, "middle": length / 2, "end": 0}[anchor], y + 4)
+        wide = length(text, kind)
+        self._reach(x + {"start": wide, "middle": wide / 2, "end": 0}[anchor], y + 4)
         chosen = f' class="{kind}"' if kind else ""
         stands = f' text-anchor="{anchor}"' if anchor != "start" else ""
         self._add(f'<text{chosen} x="{short(x)}" y="{short(y)}"{stands}>{escape(text)}</text>')

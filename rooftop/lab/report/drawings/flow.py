@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooftop.lab.report.drawings.canvas import LETTER, Canvas, Picture
+from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
 
 ROW = 26.0
 
@@ -22,7 +22,7 @@ def draw(rows: Sequence[Sequence]) -> Picture:
             text = str(item)
             memory = text.startswith("(")
             shown = text.strip("()") if memory else text
-            width = len(shown) * LETTER + 16
+            width = length(shown) + 16
             if k and x + 20 + width > 860:
                 x, y = 20.0, y + ROW + 8
             if k:

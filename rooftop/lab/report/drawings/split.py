@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooftop.lab.report.drawings.canvas import WIDTH, Canvas, Picture, plural
+from rooftop.lab.report.drawings.canvas import WIDTH, Canvas, Picture, length, plural
 
 BAR = 20.0
 
@@ -13,12 +13,13 @@ def draw(levels: Sequence[Sequence], of: str = "element", most: int = 32) -> Pic
     """`levels`: name and how many each holds; a level is the first part of the one above, enlarged. At most `most` parts are drawn, the rest as one."""
     canvas = Canvas()
     about = []
-    width = float(WIDTH - 230)
+    labels = [f"{name}: {plural(count, of)}" for name, count in levels]
+    width = WIDTH + 60.0 - max(length(text, "label") for text in labels)
     y = 0.0
     for i, (name, count) in enumerate(levels):
         inside = levels[i + 1][1] if i + 1 < len(levels) else None
         parts = -(-count // inside) if inside else 1
-        canvas.text(width + 12, y + 14, f"{name}: {plural(count, of)}", kind="label")
+        canvas.text(width + 12, y + 14, labels[i], kind="label")
         shown = min(parts, most)
         for p in range(shown):
             canvas.box(p * width / shown, y, width / shown, BAR, "c" if p == 0 and inside else "cell")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rooftop.lab.report.drawings.canvas import LETTER, Canvas, Picture
+from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
 
 SIDE = 190.0  # pixels of the longest side of a panel
 GAP = 60.0
@@ -37,7 +37,7 @@ def draw(levels: Sequence[Sequence], depth: int = 0, operands: Sequence[str] = (
         for k, caption in enumerate(captions):
             canvas.text(x, below + 18 + 16 * k, caption, kind="" if k else "label")
         about.append(f"{name} of {rows} × {columns} {made}: {rows} + {columns} numbers for {rows * columns} products, {uses:.3g} for each number read")
-        step = max(width, LETTER * max(map(len, captions))) + GAP
+        step = max(width, max(map(length, captions))) + GAP
         if inside:
             high = inside[1] * SIDE / max(inside[1], inside[2])
             canvas.line(x + width / across, top, x + step, top, "thin")
