@@ -126,7 +126,7 @@ def shapes(h: Here) -> None:
     views: dict[str, Callable[[Tensor], Tensor]] = {
         "transposed": lambda t: t.t(), "every second": lambda t: t[:, ::2], "from the second": lambda t: t.reshape(-1)[1:-1],
         "expanded": lambda t: t[:, :1].expand(64, 6), "bf16 at an odd address": lambda t: t.bfloat16().reshape(-1)[1:-1],
-        "channels last": lambda t: t.reshape(2, 4, 8, 34).contiguous(memory_format=torch.channels_last),
+        "one number": lambda t: t[:1, :1].expand(64, 6), "channels last": lambda t: t.reshape(2, 4, 8, 34).contiguous(memory_format=torch.channels_last),
     }  # fmt: skip
     for name, view in views.items():
         xs = torch.stack([view(t) for t in base])
@@ -245,6 +245,7 @@ def graphs(h: Here) -> None:
         calls |= {f"{what}, {path}": partial(called, h, what, x, FORMATS[5], path, verify=False) for what in FUNCTIONS}
         calls[f"two shots, {path}"] = partial(called, h, "all_reduce", x, FORMATS[5], path, verify=False, shots=2)
         calls |= {f"{what}, {path}": partial(getattr(comm, what), a, b, h.group, path=path, verify=False) for what in PRODUCTS}
+        calls[f"matmul_all_reduce in int8, {path}"] = partial(comm.matmul_all_reduce, a, b, h.group, wire="int8", path=path, verify=False)
     calls["with a timeout"] = partial(called, h, "all_reduce", x, FORMATS[5], "portable", verify=False, timeout=30)
     stream = torch.cuda.Stream()
     for name, call in calls.items():
@@ -306,10 +307,10 @@ def ddp(h: Here) -> None:
 
     grads = {}
     fed_back = {"wire": "int4", "error_feedback": True, "hadamard": True, "stochastic": True}
-    for name, options in {"plain": None, "int8": {"wire": "int8"}, "int4": fed_back}.items():
+    for name, options in {"plain": None, "int8": {"wire": "int8"}, "int4": fed_back}.items():  # the path is named: a measured table of sizes may say plain
         net = DistributedDataParallel(model(h))
         if options is not None:
-            net.register_comm_hook(None, comm.ddp_hook(**options))
+            net.register_comm_hook(None, comm.ddp_hook(path=h.paths[-1], **options))
         for step in range(2):
             net.zero_grad()
             net(h.inputs(110 + step, (32, 64))[h.rank]).square().mean().backward()
@@ -327,9 +328,10 @@ def fsdp(h: Here) -> None:
         for part in (net[0], net[2], net):
             fully_shard(part, mesh=mesh)
         if options is not None:
-            comm.fsdp_hook(net, **options)
+            comm.fsdp_hook(net, path=h.paths[-1], **options)
         net(h.inputs(120, (32, 64))[h.rank]).square().mean().backward()
         grads[name] = torch.cat([p.grad.full_tensor().reshape(-1) for p in net.parameters()])
+    print(f"FSDP2's gradients without a named path: {comm.plan(grads['plain'], h.group, kind='reduce_scatter')}", flush=True)
     alike(h, grads, {"int8": 0.03, "both": 0.1})
 
 

@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from _comm_checks import BF16, FORMATS, FUNCTIONS, PRODUCTS, SOON, Here, called,
 from torch import Tensor
 
 from rooftop import comm
-from rooftop.comm import symmetric
+from rooftop.comm import groups, symmetric
 
 
 def warm(h: Here, group: Any, path: str) -> Tensor:
@@ -50,6 +52,8 @@ def no_call(h: Here, what: str) -> None:
     x, a = warm(h, group, "symmetric"), torch.ones(64 * h.ranks, 64, device=h.device)
     for name in PRODUCTS:
         getattr(comm, name)(a, a.t(), group, path="symmetric", verify=False)
+    if what in FUNCTIONS:  # the room of this kind of call; a rank that makes it alone hears of that at once: `no_first_call`
+        getattr(comm, what)(x, group, path="symmetric", verify=False)
     h.settle()
     if h.rank == 1:
         return
@@ -61,6 +65,22 @@ def no_call(h: Here, what: str) -> None:
     assert time.monotonic() - begun < SOON + 3
     assert what in PRODUCTS or bool(got.isnan().all())
     with raises(comm.CommError, text="a rank did not come in time"):
+        comm.all_reduce(x, group, path="symmetric", verify=False)
+
+
+def no_first_call(h: Here) -> None:
+    """As `no_call`, of the first call of its kind, for which the ranks make a room together: CommError from the call itself, after its timeout."""
+    if not h.on_gpus:
+        return
+    group = dist.new_group()
+    x = warm(h, group, "symmetric")
+    if h.rank == 1:
+        return
+    begun = time.monotonic()
+    with raises(comm.CommError, text="late by more than 1.5 s"):
+        comm.reduce_scatter(x, group, path="symmetric", verify=False, timeout=1.5)
+    assert 1.4 < time.monotonic() - begun < SOON
+    with raises(comm.CommError, text="cannot be used on"):
         comm.all_reduce(x, group, path="symmetric", verify=False)
 
 
@@ -93,6 +113,7 @@ def killed(h: Here) -> None:
 
 FAULTS: dict[str, Callable[[Here], None]] = {
     "another call": another_call, **{f"no call of {name}": partial(no_call, what=name) for name in ("all_reduce", "reduce_scatter", *PRODUCTS)},
+    "no first call of reduce_scatter": no_first_call,
     "late, compared": partial(late, path="portable", verify=True), "late, not compared": partial(late, path="portable", verify=False), "killed": killed,
 }  # fmt: skip
 
@@ -169,3 +190,74 @@ def sampling(h: Here) -> dict[str, Any]:
                 if h.rank == 0:
                     print(row, flush=True)
     return {"us": rows}
+
+
+def gaps(h: Here) -> dict[str, Any]:
+    """Microseconds of one-shot all-reduces of 4 MiB, one after another in a graph, three graphs each: by the number of blocks, with cooperative launches as
+    they are shipped, without, and where the ranks' meeting looks at the host's memory after every 32nd poll in place of the 256th. With all blocks also the
+    time of a kernel and between two, as torch's profiler has them."""
+    from dataclasses import replace
+
+    from rooftop.comm import kernels
+    from rooftop.comm.steps import Options
+    from rooftop.core import settings
+    from rooftop.lab.timing import comm_sizes
+
+    if not h.on_gpus:
+        return {}
+    header = (settings.PACKAGE / "kernels" / "_device" / "ranks.cuh").read_text(encoding="utf-8").replace("#pragma once", "")
+    assert "tries % 256" in header
+    x, rows = torch.randn(1 << 21, device=h.device).bfloat16(), []
+    o = Options.of("gaps", "int8", 128, False, False, 0)
+    symmetric.all_reduce(x, h.group, o, 1)
+    room, prepared, source = groups.state(h.group).rooms[1], kernels.prepared, kernels._source
+
+    def often(stem: str) -> tuple[str, str]:
+        text, name = source(stem)
+        return text.replace('#include "ranks.cuh"', header.replace("tries % 256", "tries % 32")), name
+
+    for how in ("as shipped", "not cooperative", "32 polls"):
+        room.prepared.clear()
+        kernels._module.cache_clear()
+        if how == "not cooperative":
+            kernels.prepared = lambda stem, launch, *more: prepared(stem, replace(launch, cooperative=False), *more)
+        if how == "32 polls":
+            kernels._source = often  # type: ignore[assignment]
+        try:
+            for blocks in (32, 96, 128, 132):
+                call = partial(symmetric.all_reduce, x, h.group, o, 1, None, blocks)
+                call()
+                times = [comm_sizes._microseconds(call, h.group, 20, 2000.0) for _ in range(3)]
+                rows.append({"how": how, "blocks": blocks, "us": times, **(traced(call) if blocks == 132 else {})})
+                if h.rank == 0:
+                    print(rows[-1], flush=True)
+        finally:
+            kernels.prepared, kernels._source = prepared, source
+            room.prepared.clear()
+            kernels._module.cache_clear()
+    return {"gaps": rows}
+
+
+def traced(call: Callable[[], Any]) -> dict[str, Any]:
+    """Of twenty calls in a graph, replayed once: the medians of a kernel's microseconds and of those between two."""
+    from torch.profiler import ProfilerActivity, profile
+
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        for _ in range(20):
+            call()
+    graph.replay()
+    torch.cuda.synchronize()
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as told:
+            dist.barrier()
+            torch.cuda.synchronize()
+            graph.replay()
+            torch.cuda.synchronize()
+        spans = sorted((e.time_range.start, e.time_range.end) for e in told.events() or () if "one_shot" in e.name)
+    except RuntimeError as error:
+        return {"profiler": str(error)[:200]}
+    if len(spans) < 2:
+        return {"profiler": f"{len(spans)} kernels seen"}
+    between = [b[0] - a[1] for a, b in pairwise(spans)]
+    return {"kernel": round(median(e - b for b, e in spans), 2), "between": round(median(between), 2), "longest between": round(max(between), 2)}

@@ -4,6 +4,7 @@
     python scripts/comm_on_gpus.py faults --out out/           ranks that call something else, are late, or die
     python scripts/comm_on_gpus.py stragglers --out out/ --iterations 10000
     python scripts/comm_on_gpus.py sampling --out out/         how far the time of a call depends on how many a sample has
+    python scripts/comm_on_gpus.py some --only shapes,late     checks of any section in the same processes
 
 It starts a process for each GPU (--processes for another number), on a machine without GPUs over gloo. Each section writes out/SECTION.json; the exit code is 1
 if anything was wrong. A check that fails gets a new group for what comes after it."""
@@ -28,12 +29,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from _comm_checks import BF16, F16, F32, FORMATS, PUBLIC, Here
-from _comm_faults import FAULTS, sampling, stragglers
+from _comm_faults import FAULTS, gaps, sampling, stragglers
 
 from rooftop.comm import symmetric
 
 CHECKS: dict[str, dict[str, Callable[..., Any]]] = {
-    "public": PUBLIC, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling},
+    "public": PUBLIC, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling, "gaps": gaps},
+    "some": {**PUBLIC, "gaps": gaps, **{name: check for name, check in FAULTS.items() if name != "killed"}},
 }  # fmt: skip
 # what the checks run beside FORMATS
 MORE = (
@@ -63,6 +65,10 @@ def prepare() -> None:
     compile_many([(*kernels._source(stem), target, (name,)) for stem, name in sorted(made)])
 
 
+def chosen(name: str, only: str) -> bool:
+    return any(part in name for part in only.split(","))
+
+
 def work(a: argparse.Namespace) -> int:
     """One process."""
     on_gpus = torch.cuda.is_available()
@@ -76,10 +82,10 @@ def work(a: argparse.Namespace) -> int:
     symmetric.PATIENCE = 20.0
     store, h = dist.distributed_c10d._get_default_store(), Here(device)
     dist.barrier()
-    out, failed, found = Path(a.out) / f"{a.section}.{rank}.jsonl", 0, dict[str, Any]()
+    out, failed, found, dead = Path(a.out) / f"{a.section}.{rank}.jsonl", 0, dict[str, Any](), False
     given = {"iterations": a.iterations, "seconds": a.seconds, "seed": a.seed} if a.section == "stragglers" else {}
     for i, (name, check) in enumerate(CHECKS[a.section].items()):
-        if i < a.skip or a.only not in name:
+        if i < a.skip or not chosen(name, a.only):
             continue
         faulthandler.dump_traceback_later(a.check_limit, exit=True)
         begun, message, found = time.monotonic(), "", {}
@@ -92,7 +98,7 @@ def work(a: argparse.Namespace) -> int:
         failed += bool(message)
         with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"check": name, "rank": rank, "seconds": round(time.monotonic() - begun, 2), "wrong": message, **found}) + "\n")
-        if name == "killed":
+        if dead := name == "killed":
             break
         try:  # the ranks go on together; over the store, which a fault of the GPUs leaves alone
             store.set(f"done/{i}/{rank}", "wrong" if message else "ok")
@@ -109,7 +115,7 @@ def work(a: argparse.Namespace) -> int:
         dist.destroy_process_group()
     with contextlib.suppress(Exception):  # the first process holds the store: it goes last
         store.set(f"gone/{rank}", "")
-        if rank == 0:
+        if rank == 0 and not dead:  # the other is dead then
             store.wait([f"gone/{r}" for r in range(ranks)], timedelta(seconds=5))
     sys.stdout.flush()
     os._exit(failed > 0)  # communicators of broken groups have nobody to end with
@@ -121,7 +127,7 @@ def processes(a: argparse.Namespace, out: Path, ends: float) -> list[Any]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(a.processes), "PYTHONUNBUFFERED": "1"}
-    limit = a.check_limit if a.section in ("public", "faults") else a.limit
+    limit = a.check_limit if a.section in ("public", "faults", "some") else a.limit
     given = {"out": out, "skip": a.skip, "only": a.only, "iterations": a.iterations, "seconds": a.seconds, "seed": a.seed, "check-limit": limit}
     command = [sys.executable, __file__, a.section, *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
     children = [subprocess.Popen(command, env={**os.environ, **where, "RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(a.processes)]
@@ -151,7 +157,7 @@ def start(a: argparse.Namespace) -> int:
             p.unlink()
         rows += new
         told = {r: [row["check"] for row in new if row["rank"] == r] for r in range(a.processes)}
-        wanted = [n for i, n in enumerate(todo) if i >= a.skip and a.only in n]
+        wanted = [n for i, n in enumerate(todo) if i >= a.skip and chosen(n, a.only)]
         missing = [n for n in wanted if any(n not in told[r] for r in range(a.processes) if n != "killed" or r != 1)]
         if not missing:
             break
@@ -172,7 +178,7 @@ def start(a: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("section", choices=("public", "faults", "stragglers", "sampling"))
+    parser.add_argument("section", choices=tuple(CHECKS))
     parser.add_argument("--out", default="comm_on_gpus")
     parser.add_argument("--processes", type=int, default=torch.cuda.device_count() or 2)
     parser.add_argument("--iterations", type=int, default=10_000)
@@ -181,7 +187,7 @@ def main() -> int:
     parser.add_argument("--check-limit", type=float, default=60.0, help="seconds of one check, after which its processes end")
     parser.add_argument("--skip", type=int, default=0, help="checks at the beginning that are left out")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="checks whose names contain this")
+    parser.add_argument("--only", default="", help="checks whose names contain this, or one of these, separated by commas")
     a = parser.parse_args()
     if torch.cuda.is_available() and a.processes > torch.cuda.device_count():
         parser.error(f"{a.processes} processes need as many GPUs; there are {torch.cuda.device_count()}")

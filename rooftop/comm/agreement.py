@@ -37,7 +37,7 @@ def together(what: str, group: Any, verify: bool | None, limit: Limit, say: Call
 
     Raises `problem` where there is one, Disagreement where ranks differ, CommError where one does not come."""
     groups.usable(what, group)
-    if dist.get_world_size(group) > 1 and _must(group, verify if isinstance(verify, bool) else None):
+    if dist.get_world_size(group) > 1 and _must(group, _meant(verify)):
         text = ""
         try:
             text = say() if problem is None else ""
@@ -58,6 +58,16 @@ def refuse(what: str, group: Any, problem: Exception) -> NoReturn:
     """Raise `problem`, which this rank alone may have, and tell the others, which are at a call."""
     together(what, group, None, Limit(), str, problem)
     raise AssertionError("unreachable")
+
+
+def _meant(verify: Any) -> bool | None:
+    """What a `verify` that is refused counts as: ranks that were given True compare the call, so that one that was given 1 must too."""
+    if verify is None or isinstance(verify, bool):
+        return verify
+    try:
+        return bool(verify)
+    except Exception:
+        return None
 
 
 def _must(group: Any, verify: bool | None) -> bool:

@@ -178,7 +178,7 @@ def matmul_all_reduce(
     if path == "symmetric" and o is None:
         raise RuntimeError(f"{what}: path 'symmetric': a has {a.shape[0]} rows; without a wire they must be a multiple of {ranks}, the number of ranks")
     out = a.new_empty(a.shape[0], b.shape[1])
-    aside = products.aside(a)
+    aside = products.aside(a) if o is not None else None
 
     def reduced(part: Tensor, o: Options) -> Tensor:
         return ways.all_reduce(part, group, o, 2, "symmetric" if by_kernel else "portable", limit)

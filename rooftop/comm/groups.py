@@ -135,7 +135,7 @@ def tensor_of(what: str, x: Any, name: str = "x") -> Tensor:
         raise TypeError(f"{what}: {name} is a nested tensor; it must be a plain one")
     if x.dtype not in DTYPES:
         raise TypeError(f"{what}: {name} is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
-    return x
+    return x.resolve_neg()  # the imaginary part of a conjugate, whose memory has the other sign
 
 
 def sendable(what: str, x: Tensor, group: Any, name: str = "x") -> None:

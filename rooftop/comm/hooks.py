@@ -77,16 +77,21 @@ class ErrorFeedback:
 
 def ddp_hook(
     group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, error_feedback: bool = False,
-    seed: int = 0,
+    seed: int = 0, path: str | None = None,
 ) -> Callable[[Any, Any], Any]:  # fmt: skip
     """A communication hook: ``model.register_comm_hook(None, rooftop.comm.ddp_hook(wire="int8"))`` on a DistributedDataParallel model.
 
     Each bucket is divided by the number of ranks and summed by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic` each call has its
-    own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None.
+    own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None. `path` as for `all_reduce`: with None a bucket goes
+    unquantised where a measured table of sizes says that this is faster, which `rooftop.comm.plan` shows.
 
     Raises TypeError and ValueError immediately for options that are not supported."""
     options: dict[str, Any] = {"wire": wire, "group_size": group_size, "hadamard": hadamard, "stochastic": stochastic}
     Options.of("ddp_hook", wire, group_size, hadamard, stochastic, seed)
+    ways.check_way("ddp_hook", None, path, ways.paths_of("all_reduce"))
+    if error_feedback and path == "hierarchical":
+        raise ValueError("ddp_hook: path is 'hierarchical', which quantises sums of several ranks; what that loses is no rank's")
+    options["path"] = path
     feedback = ErrorFeedback() if error_feedback else None
     calls = [0]
 
@@ -137,8 +142,9 @@ class _AllGather(_Communication):
 
 
 def fsdp_hook(
-    module: Any, *, gradients: str | None = "int8", weights: str | None = None, group_size: int = 128, hadamard: bool = False, stochastic: bool = False
-) -> Any:
+    module: Any, *, gradients: str | None = "int8", weights: str | None = None, group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
+    path: str | None = None,
+) -> Any:  # fmt: skip
     """Make an FSDP2 module (`torch.distributed.fsdp.fully_shard`) send its gradients, and optionally its weights, quantised. Returns the module.
 
     Args:
@@ -146,6 +152,8 @@ def fsdp_hook(
         gradients: wire of the reduce-scatter of gradients; None: torch's own.
         weights: wire of the all-gather of weights (as ZeRO++'s qwZ); None: torch's own.
         group_size, hadamard, stochastic: as for `all_reduce`; stochastic applies only to gradients.
+        path: as for `reduce_scatter` and `all_gather`. None: what a measured table of sizes says is faster unquantised goes unquantised;
+            `rooftop.comm.plan(x, wire=..., kind="reduce_scatter")` shows it.
 
     Raises TypeError for a module that is not sharded by FSDP2, RuntimeError if this version of torch cannot set its communication."""
     try:
@@ -157,6 +165,7 @@ def fsdp_hook(
     for wire, rounding in ((gradients, stochastic), (weights, False)):
         if wire is not None:
             Options.of("fsdp_hook", wire, group_size, hadamard and wire != "bf16", rounding, 0)
+    ways.check_way("fsdp_hook", None, path, ways.paths_of("reduce_scatter"))
     for part in module.modules():
         if not isinstance(part, FSDPModule):
             continue
@@ -167,5 +176,5 @@ def fsdp_hook(
                 continue
             if not hasattr(part, setter):
                 raise RuntimeError(f"fsdp_hook: this torch ({torch.__version__}) has no FSDPModule.{setter}")
-            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, **more))
+            getattr(part, setter)(made(wire=wire, group_size=group_size, hadamard=hadamard, path=path, **more))
     return module

@@ -56,7 +56,7 @@ class Options:
 def encode(x: Tensor, o: Options, rows: int, count: int, start: int = 0, into: Tensor | None = None) -> Tensor:
     """Messages [rows, bytes] of a tensor's elements, `count` a row; zeros where there are no more. `start`: index of the random bits of the first. `into`:
     memory for them, which may be a peer's."""
-    x = x.reshape(-1)
+    x = x.reshape(-1).contiguous()  # a view of every second element stays one when it is made flat
     if (index := _gpu(x)) is not None:
         messages = torch.empty(rows, o.bytes(count), dtype=torch.uint8, device=x.device) if into is None else into
         size = wires.padded(count, o.group)

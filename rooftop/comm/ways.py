@@ -18,6 +18,7 @@ from rooftop.comm.steps import Options
 
 ONE_SHOT_BYTES = 4 << 20  # bytes of the others' tensors up to which everybody adds up everything: on two H200 int8 took 21 us so at 4 MiB, 27 in two shots
 PATHS = ("portable", "symmetric", "hierarchical", "plain")
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,26 @@ class Plan:
         return f"{self.path}, {self.shots} shot{'s' * (self.shots - 1)}: {self.why}"
 
 
-def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None = None, path: str | None = None) -> Plan:
-    """The path that `all_reduce(x, group, wire=wire, ...)` uses: ``print(rooftop.comm.plan(x))``. It is the same on every rank with the same arguments.
+def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None = None, path: str | None = None, kind: str = "all_reduce") -> Plan:
+    """The path that `all_reduce(x, group, wire=wire, ...)` uses, or another collective: `kind` is "reduce_scatter", "all_gather" or "all_to_all".
+    ``print(rooftop.comm.plan(x))``. It is the same on every rank with the same arguments.
 
     "symmetric": a kernel that accesses the peers' memory; "hierarchical": for several hosts with several ranks each, quantised only between hosts; "portable":
-    torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own all-reduce in x's dtype, if it is faster according to a measured
-    table of sizes (`rooftop calibrate --comm`). In the first call of a group, this one or a collective, the ranks exchange their hosts.
+    torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own collective in x's dtype, unquantised, if it is faster
+    according to a measured table of sizes (`rooftop calibrate --comm`). In the first call of a group, this one or a collective, the ranks exchange their hosts.
 
-    Raises ValueError for an unknown path, RuntimeError for a named one that is not available here."""
+    Raises ValueError for an unknown path or kind, or shots of another collective than an all-reduce, RuntimeError for a named path that is not available."""
     group = groups.group_of("plan", group)
     x = groups.tensor_of("plan", x)
     groups.sendable("plan", x, group)
     wires.wire_of("plan", wire, 128, False, False)
-    check_way("plan", shots, path, PATHS)
+    if kind not in KINDS:
+        raise ValueError(f"plan: kind is {kind!r}; accepted are {', '.join(map(repr, KINDS))}")
+    check_way("plan", shots, path, paths_of(kind))
+    if kind != "all_reduce":
+        if shots is not None:
+            raise ValueError(f"plan: shots is {shots!r}; of {kind} it must be None")
+        return _exchanged_by("plan", x, group, path, wire, Limit(), kind)
     return planned("plan", x, group, wire, shots, path, Limit())
 
 
@@ -96,13 +104,14 @@ def paths_of(what: str) -> tuple[str, ...]:
     return ("portable", "symmetric", "plain") if what == "all_to_all" else PATHS
 
 
-def _exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str, limit: Limit) -> str:
-    """The path of a reduce_scatter, all_gather or all_to_all: see `plan`."""
+def _exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str, limit: Limit, kind: str = "") -> Plan:
+    """The path of a reduce_scatter, all_gather or all_to_all, which is `kind` or else `what`: see `plan`."""
     from rooftop.comm import sizes
 
-    way = _way(what, x, group, path, paths_of(what), limit)[0]
-    measured = sizes.faster(x, dist.get_world_size(group), wire, way, what) if path is None else None
-    return "plain" if measured is not None and measured.path == "plain" else way
+    kind = kind or what
+    way, why = _way(what, x, group, path, paths_of(kind), limit)
+    measured = sizes.faster(x, dist.get_world_size(group), wire, way, kind) if path is None else None
+    return Plan("plain", 1, measured.why) if measured is not None and measured.path == "plain" else Plan(way, 1, why)
 
 
 def measured_plain(what: str, x: Tensor, ranks: int, wire: str) -> tuple[str, ...]:
@@ -163,7 +172,7 @@ def reduce_scatter(x: Tensor, group: Any, o: Options, path: str | None, limit: L
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     shape = (x.shape[0] // ranks, *x.shape[1:])
     count = prod(shape)
-    way = _exchanged_by(what, x, group, path, o.wire.name, limit)
+    way = _exchanged_by(what, x, group, path, o.wire.name, limit).path
     if x.numel() == 0 or ranks == 1:
         return x.clone()[: shape[0]]
     if way == "plain":
@@ -190,7 +199,7 @@ def all_gather(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit
     what = "all_gather"
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
     shape = (x.shape[0] * ranks, *x.shape[1:])
-    way = _exchanged_by(what, x, group, path, o.wire.name, limit)
+    way = _exchanged_by(what, x, group, path, o.wire.name, limit).path
     if count == 0 or ranks == 1:
         return x.new_empty(shape) if count == 0 else x.clone()
     if way == "plain":
@@ -217,7 +226,7 @@ def all_to_all(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit
 
     what = "all_to_all"
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    way = _exchanged_by(what, x, group, path, o.wire.name, limit)
+    way = _exchanged_by(what, x, group, path, o.wire.name, limit).path
     if x.numel() == 0 or ranks == 1:
         return x.clone(), False
     count = x.numel() // ranks

@@ -325,6 +325,15 @@ def test_on_a_gpu_the_first_calls_are_compared_and_then_those_that_ask(monkeypat
     assert not agreement._must(group, True) and not agreement._must(group, None)  # the host cannot wait then
     captured, own.calls = False, agreement.VERIFIED - 1
     assert agreement._must(group, None) and not agreement._must(group, None) and not agreement._must(group, False) and agreement._must(group, True)
+    meant = [agreement._meant(v) for v in (None, True, False, 1, 0, "no", torch.ones(2))]
+    assert meant == [None, True, False, True, False, True, None]  # a rank given 1, which it refuses, meets those that were given True
+    asked: list[Any] = []
+    monkeypatch.setattr(agreement, "agree", lambda what, group, text, limit, refused: asked.append((text, refused)))
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    for verify, told in ((1, 1), (0, 1)):
+        with pytest.raises(TypeError, match="verify is"):
+            agreement.together("all_reduce", group, verify, groups.Limit(), str, TypeError(f"verify is {verify}"))  # type: ignore[arg-type]
+        assert len(asked) == told and asked[0] == ("refused its arguments: TypeError: verify is 1", True)
     with pytest.raises(ValueError, match="x lies on cpu"):
         monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
         groups.sendable("all_reduce", torch.ones(2), group)

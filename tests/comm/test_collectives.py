@@ -52,7 +52,10 @@ def every(rank: int, ranks: int) -> dict[str, Any]:
         comm.all_to_all(strided.t().reshape(2 * ranks, -1), path="plain", statistics=True) if ranks == 2 else None,
     ]  # fmt: skip
     found["statistics"] = [f(rows, statistics=True)[1] for f in (comm.all_reduce, comm.reduce_scatter, comm.all_gather, comm.all_to_all)]
-    found["plan"] = str(comm.plan(rows))
+    found["plan"] = [str(comm.plan(rows)), *(str(comm.plan(rows, kind=k)) for k in ("reduce_scatter", "all_gather", "all_to_all"))]
+    found["every second"] = torch.equal(*(comm.all_reduce(t).nan_to_num(7.0) for t in (rows[:, 1:7:2], rows[:, 1:7:2].contiguous())))
+    numbers = torch.arange(24.0).view(4, 6) + rank
+    found["conjugate"] = torch.equal(comm.all_gather(torch.complex(numbers, numbers).conj().imag), comm.all_gather(-numbers))
     return found
 
 
@@ -107,7 +110,8 @@ def hold(found: Any) -> None:
         assert torch.equal(f["strided"].nan_to_num(7.0), f["same"].nan_to_num(7.0)) and f["alone"]
         assert f["statistics"] == found[0]["statistics"]
         assert all(0 < s.relative < 0.02 and s.max_error < 0.2 for s in f["statistics"])
-        assert "portable" in f["plan"] and "CPU" in f["plan"]
+        assert f["every second"] and f["conjugate"]
+        assert all("portable" in p and "CPU" in p for p in f["plan"]) and len(set(f["plan"][1:])) == 1 and "1 shot" in f["plan"][1]
 
 
 def close(got: torch.Tensor, want: torch.Tensor, atol: float) -> None:
@@ -199,6 +203,10 @@ def test_bad_tensors_and_groups(alone: Any) -> None:
         comm.all_reduce(torch.ones(4), "world")
     with pytest.raises(ValueError, match="no dimensions"):
         comm.all_gather(torch.ones(()))
+    refused = (("gather", {}, "kind is 'gather'"), ("all_gather", {"shots": 2}, "shots is 2"), ("all_to_all", {"path": "hierarchical"}, "path is"))
+    for kind, more, text in refused:
+        with pytest.raises(ValueError, match=text):
+            comm.plan(torch.ones(4), kind=kind, **more)  # type: ignore[arg-type]
 
 
 def test_without_torch_distributed_it_says_so() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rooftop.comm import kernels
+from rooftop.comm import kernels, steps
 from rooftop.comm import wire as wires
 from rooftop.kernels._device import ranks as launches
 from rooftop.lab.simt import simulate
@@ -91,3 +91,29 @@ def test_a_rank_that_is_ahead_does_not_look_like_another_call() -> None:
 
     out, fault, *_ = run(1, prepare)
     assert torch.equal(out, reference(given(), "int8", 128, False, False, 0, 1)[0]) and not fault.any()
+
+
+def by_address(key: tuple[Any, ...], make: Any, index: int, given: Any) -> None:
+    """`kernels.run` in the simulator: of a tensor the kernel knows where it begins, and no strides."""
+    launch = make(1)
+    tensors = {n: torch.as_strided(t, (t.numel(),), (1,)) for n, t in given.items() if isinstance(t, torch.Tensor)}
+    arguments = [(given[v] if v == "seed" else v, kind) for v, kind in zip(launch.args.values(), launch.types, strict=True)]
+    report = simulate(kernels._source("steps")[0], launch.kernel, tensors, grid=launch.grid, block=launch.block, arguments=arguments)
+    assert not report.findings, report.findings
+
+
+@pytest.mark.sampled("kernels", "all_reduce_ranks__steps__cuda_sm80")
+def test_every_second_element_is_encoded_whatever_its_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = given().reshape(60, 20)
+    o = steps.Options.of("encode", "int8", 128, False, False, 0)
+    views = {"every second": base[:, ::2], "one number": base[0, 1].expand(600), "transposed": base.t(), "from the second": base.reshape(-1)[1:]}
+    assert base[:, ::2].reshape(-1).stride() == (2,)  # a view, not a copy
+
+    def sent(x: torch.Tensor) -> torch.Tensor:
+        return wires.values(steps.encode(x, o, 1, 1200), o.wire, 128, 1200)
+
+    want = {n: sent(x) for n, x in views.items()}
+    monkeypatch.setattr(steps, "_gpu", lambda x: 0)
+    monkeypatch.setattr(kernels, "run", by_address)
+    for name, x in views.items():
+        assert torch.equal(sent(x), want[name]), name

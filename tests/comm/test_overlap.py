@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from _processes import run
 from torch import nn
 
 from rooftop import comm
+from rooftop.comm import products as overlapping
 
 M, K, N = 1100, 24, 20  # rows of a rank: more than a chunk
 
@@ -34,6 +36,7 @@ def products(rank: int, ranks: int) -> dict[str, Any]:
     found["empty"] = tuple(comm.matmul_reduce_scatter(a[:0, :K], b[:K, :N]).shape), tuple(comm.all_gather_matmul(a[:0, :K], b[:K, :N]).shape)
     thin = a[: ranks * 6, : 3 * rank]  # whose K differs from rank to rank: of rank 0 none
     found["thin"] = comm.matmul_reduce_scatter(thin, b[: 3 * rank, :N]), comm.matmul_all_reduce(thin, b[: 3 * rank, :N])
+    found["joined"] = joined(a[:M, part], b[part, :N])
     found["no K"] = comm.all_gather_matmul(a[:M, :0], b[:0, :N])
     for name, call in {
         "divide": lambda: comm.matmul_reduce_scatter(a[: ranks * M + 1, :K], b[:K]),
@@ -48,6 +51,25 @@ def products(rank: int, ranks: int) -> dict[str, Any]:
     return found
 
 
+def joined(a: torch.Tensor, b: torch.Tensor) -> list[str]:
+    """The wires with which a product waits for the second stream. In a captured graph a stream that nothing was given to must not be waited for."""
+    events: list[str] = []
+
+    class Stream:
+        def wait_stream(self, other: Any) -> None:
+            events.append("waits")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlapping, "aside", lambda x: Stream())
+        patch.setattr(torch.cuda, "current_stream", Stream)
+        patch.setattr(torch.cuda, "stream", lambda s: contextlib.nullcontext())
+        patch.setattr(torch.Tensor, "record_stream", lambda t, s: None)
+        for wire in (None, "int8"):
+            events.append(f"{wire}:")
+            comm.matmul_all_reduce(a, b, wire=wire)
+    return events
+
+
 @pytest.fixture(scope="module")
 def two() -> Any:
     """What two processes found, (products, layers): started once."""
@@ -60,6 +82,8 @@ def both(rank: int, ranks: int) -> Any:
 
 def test_products_are_those_of_one_process(two: Any) -> None:
     ranks, found = 2, two[0]
+    for f in found:
+        assert f["joined"] == ["None:", "int8:", *["waits"] * (len(overlapping.bounds(M)) + 1)]
     a, b = given()
     thin = sum(a[: ranks * 6, : 3 * r] @ b[: 3 * r, :N] for r in range(ranks))
     for rank, f in enumerate(found):
@@ -205,6 +229,10 @@ def test_what_is_not_quantised_loses_nothing(long: None) -> None:
 def test_hooks_refuse_at_once_what_they_cannot_do() -> None:
     with pytest.raises(ValueError, match="wire is 'int3'"):
         comm.ddp_hook(wire="int3")
+    with pytest.raises(ValueError, match="path is 'fast'"):
+        comm.ddp_hook(path="fast")
+    with pytest.raises(ValueError, match="path is 'hierarchical'"):
+        comm.ddp_hook(error_feedback=True, path="hierarchical")
     with pytest.raises(TypeError, match="fully_shard"):
         comm.fsdp_hook(nn.Linear(2, 2))
     assert not dist.is_initialized()
