@@ -290,7 +290,8 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
             return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
         case "persistent":
             odd = not r.slices.aligned and r.slices.itemsize == 2 and pieces >= 4  # 80 registers, and more spilled
-            held = blocks * threads <= (768 if odd else 2048)
+            least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
+            held = blocks * threads <= (768 if odd else 2048) and 512 // -(-blocks * threads // 128) // 8 * 8 >= least
             return r.alike and held and r.count * c["cluster"] > r.sms * blocks and slices.fits(blocks, threads, _shared(r, c), _static(c))
     return r.alike and (c["rows"] == 1 or r.slices.aligned) and slices.fits(blocks, threads, _shared(r, c), _static(c))
 
