@@ -285,3 +285,19 @@ def test_the_cuda_kernel_keeps_enough_of_many_rows_on_their_way() -> None:
         assert size <= 16 * c["pieces"] * c["threads"] <= 1.15 * size + 512
         assert c["blocks"] * c["threads"] <= 1024
         assert c["blocks"] * size >= 72 * 1024, (classes, c)
+
+
+@pytest.mark.sampled("kernels", "cross_entropy_bwd__cuda_sm80")
+@pytest.mark.parametrize("config", [(8, 4, 1), (16, 3, 1), (16, 4, 1), (8, 3, 1)], ids=str)
+def test_gradients_of_short_rows_by_few_lanes(config: tuple[int, ...]) -> None:
+    op, implementation = registry.op("cross_entropy_bwd"), registry.implementation("cross_entropy_bwd__cuda_sm80")
+    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+    chosen = dict(zip(("lanes", "vectors", "rows"), config, strict=True))
+    fixed.choose = lambda p: chosen  # type: ignore[method-assign]
+    classes = config[0] * config[1] * 4
+    for like, wide in (("everything f32", classes - 4), ("each row's f32", classes - 2), ("everything bf16", 2 * classes - 8)):
+        c = op.case(like)
+        changed = {k: dataclasses.replace(v, shape=(13, wide) if len(v.shape) == 2 and v.shape[1] > 2 else (13, *v.shape[1:])) for k, v in c.inputs.items()
+                   if isinstance(v, Input) and v.shape and v.shape != (1,)}  # fmt: skip
+        found = checker.check(Subject("fixed", op, fixed), dataclasses.replace(c, inputs={**c.inputs, **changed}), backend="simt", seed=4)
+        assert found.status == "ok", (config, like, found.message)

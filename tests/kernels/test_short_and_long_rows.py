@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -52,6 +53,42 @@ def test_staged_rows_leave_lanes_little_to_do_and_fill_whole_vectors() -> None:
             assert size % 16 == 0
             assert size <= 40 * 1024  # four blocks on a multiprocessor of an A100
     assert implementation.supports(op.problem(rows_of("layer_norm", 4, 385, "bf16"))) == "takes rows of up to 384 elements; given 385"
+
+
+@pytest.mark.sampled("kernels", "softmax__staged__cuda_sm80")
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("fill", ["normal", "wide", "nan", "inf", "-inf", "-inf rows"])
+def test_neighbouring_rows_of_a_stretch_stay_apart(fill: str, dtype: str) -> None:
+    """Rows that share vectors, one of which may have NaN or infinity where the other's elements are masked."""
+    op = registry.op("softmax")
+    subject = Subject("staged", op, registry.implementation("softmax__staged__cuda_sm80"))
+    for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (35, 179), (19, 206), (9, 511)):
+        c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), dim=1)
+        found = checker.check(subject, c, backend="simt", seed=columns)
+        assert found.status == "ok", f"{rows}x{columns}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "softmax__staged__cuda_sm80")
+def test_every_config_of_staged_softmax_is_right() -> None:
+    op, implementation = registry.op("softmax"), registry.implementation("softmax__staged__cuda_sm80")
+    for rows, columns, dtype in ((300, 45, "bf16"), (150, 80, "f16"), (100, 61, "f32")):
+        c = rows_of("softmax", rows, columns, dtype)
+        problem = op.kernel_problem(op.problem(c, dataclasses.replace(TARGETS["h200"], sms=1)))
+        assert problem is not None
+        for chosen in implementation.configs(problem):
+            fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+            fixed.choose = lambda p, chosen=chosen: chosen  # type: ignore[misc, method-assign]
+            found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
+            assert found.status == "ok", f"{rows}x{columns} {chosen}: {found.message}"
+
+
+def test_staged_softmax_takes_many_rows_that_start_within_vectors() -> None:
+    op = registry.op("softmax")
+    for rows, columns, dtype, staged in ((1 << 20, 138, "bf16", True), (1 << 20, 206, "f32", True), (1 << 20, 144, "bf16", False), (64, 138, "bf16", False)):
+        problem = op.kernel_problem(op.problem(rows_of("softmax", rows, columns, dtype), TARGETS["h200"]))
+        assert problem is not None
+        by_stretches, by_rows = (registry.implementation(f"softmax__{name}cuda_sm80").prefers(problem) for name in ("staged__", ""))
+        assert (by_stretches > by_rows) == staged, (rows, columns)
 
 
 class Fixed(TritonImplementation):

@@ -194,6 +194,8 @@ def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
     whatever it may use, but for these."""
     pieces, room = c["pieces"], _registers(c)
     half = r.slices.itemsize == 2
+    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces) == 2:  # rows that fill their threads
+        return False
     if half and pieces == 4:
         return r.centre and c["cluster"] > 1 and room == 128
     if half and pieces == 3 and (r.centre or c["cluster"] == 1):
@@ -228,6 +230,8 @@ def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
 def _fastest(r: Rows) -> dict[str, Any] | None:
     """The config with the least estimate, for rows of more than 4 KiB, of which each cluster has several; None where the table decides. The ring is best as
     full as shared memory allows: the sums of a row over warps and blocks take as long for a short slice as for a long one."""
+    if not r.count:
+        return None
     rows = 1 << r.count.bit_length() - 1  # of a power of two: a new number of rows seldom compiles anything
     table = _of_table(r)
     if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):  # blocks hide each other's sums: 0.88 to 0.99

@@ -58,6 +58,31 @@ struct StretchRow {
             if (beyond(i)) set(packs[i], false, to - start(i), fill);
         }
     }
+    /// Stores the results of the lane's vectors, get(i), over the row's elements; of the first and the last vector only what is the row's.
+    template <typename Get>
+    __device__ void store(uint4* stretch, const Get& get) const {
+        uint4 last = make_uint4(0, 0, 0, 0);
+        int place = -1;  // of the last vector
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            if (!has(i)) continue;
+            const uint4 v = get(i);
+            if (beyond(i)) {
+                last = v, place = start(i);
+            } else if (before(i)) {
+                store_some(reinterpret_cast<T*>(stretch), start(i), v);
+            } else {
+                stretch[at + i * LANES] = v;
+            }
+        }
+        if (!WHOLE && place >= 0) store_some(reinterpret_cast<T*>(stretch), place, last);
+    }
+    __device__ void store_some(T* elements, int place, const uint4& v) const {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            if (place + j >= from && place + j < to) elements[place + j] = reinterpret_cast<const T*>(&v)[j];
+        }
+    }
     /// The largest element, or -inf.
     __device__ float most() const {
         unsigned top = lowest_word<T>();

@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
 from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels._device import stretches
 
 BLOCK, BLOCKS, PIECES = 256, 4, 8  # threads; most resident blocks of a multiprocessor; most vectors a lane
 STRETCH = 24 * 1024
@@ -52,28 +52,15 @@ def prefers(p: Problem, head: Head) -> int:
     return 3 if many and size <= 2400 and not supports(p, head) else 0
 
 
-def _vectors(p: Problem) -> int:
-    """Vectors that have elements of a row, at most: one more where rows start within one."""
-    size = _row_bytes(p)
-    return -(-(size + 16 - gcd(16, size)) // 16)
-
-
 def _cost(p: Problem, lanes: int) -> float:
-    """Issue slots of a warp for a row: its vectors' elements, the masks of rows that start within a vector, two shuffles and two operations a step of the
-    reductions, and the rest. A load of shared memory takes as long as 16 instructions for each lane of a quarter of a warp that meets another in a bank; half
-    of that hides."""
-    size, vectors = _row_bytes(p), _vectors(p)
-    banks = [(team * size // 16 + lane) % 8 for team in range(-(-8 // lanes)) for lane in range(min(lanes, 8))]  # a quarter of a warp
-    meet = max(map(banks.count, banks))
-    element = 5.5 if p["input"].itemsize == 2 else 13
-    of_vector = 16 / p["input"].itemsize * element + 8 * meet
-    return lanes / 32 * (-(-vectors // lanes) * of_vector + (0 if _whole(p) else 65) + 4 * (lanes.bit_length() - 1) + 30)
+    width = p["input"].itemsize
+    return stretches.cost(_row_bytes(p), lanes, 16 // width, 5.5 if width == 2 else 13, masks=65, rest=30)
 
 
 def _config(p: Problem, lanes: int, stretch: int = STRETCH) -> dict[str, Any]:
     teams = BLOCK // lanes  # 8 at least, so that they take whole vectors
     rounds = max(1, min(stretch // (teams * _row_bytes(p)), lanes, -(-p["input"].shape[0] // (2 * BLOCKS * p.device.sms * teams))))
-    return {"lanes": lanes, "pieces": -(-_vectors(p) // lanes), "rows": teams * rounds}
+    return {"lanes": lanes, "pieces": -(-stretches.vectors(_row_bytes(p)) // lanes), "rows": teams * rounds}
 
 
 def _fits(p: Problem, config: Mapping[str, Any]) -> bool:
@@ -116,7 +103,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     args |= {"loss": None if added else "loss", "found": "found" if added else None, "normaliser": "normaliser", "divisor": "divisor"}
     smoothing = float(p.option("label_smoothing"))
     args |= {"ignore": int(p.option("ignore_index")), "smoothing": smoothing, "scale": float(p.option("lse_square_scale"))}
-    full = _whole(p) and _vectors(p) == config["lanes"] * config["pieces"]
+    full = _whole(p) and stretches.vectors(_row_bytes(p)) == config["lanes"] * config["pieces"]
     flags = (str(v).lower() for v in (_whole(p), full, smoothing != 0, added))
     template = (DTYPES[p["input"].dtype].cuda, config["lanes"], config["pieces"], *flags)
     types = (*types, "ptr", "ptr", "ptr", "ptr", "i64", "f32", "f32")

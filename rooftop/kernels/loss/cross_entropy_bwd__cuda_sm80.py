@@ -1,7 +1,8 @@
 """How cross_entropy_bwd__cuda_sm80.cu divides its rows among threads, for any number of rows and classes.
 
 A row is `vectors` of 16 bytes. The work is elementwise: every thread should have about four vectors in flight, and short rows should not
-leave threads idle."""
+leave threads idle. Instructions bound short rows of 16 bits: a vector takes a lane some 127, what all lanes of a row compute (the slope's terms) 100.
+So a row of 320 16-bit classes costs 32 lanes 35 instructions a class and 16 lanes 24; a copy leaves time for 28."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
 
 BLOCK, MOST = 256, 4  # threads; vectors a thread
+OF_VECTOR, OF_ROW = 127, 100  # instructions of a lane, from `rooftop inspect`
 EXACT, SHORT, FEW = 1, 2, 1024  # soft cap; below so many classes a gradient shows the error of SHORT
 
 
@@ -58,6 +60,9 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     vectors = _vectors(p)
     if vectors <= 32 * MOST:
         lanes = min(32, max(_least(p), 1 << (vectors - 1).bit_length()))
+        if p["input"].shape[0] * 8 >= 512 * p.device.sms:  # enough warps with eight lanes a row, which read whole lines
+            fewer = [n for n in (8, 16, 32) if _least(p) <= n <= lanes and vectors <= MOST * n]
+            lanes = min(fewer, key=lambda n: n * (OF_ROW + OF_VECTOR * -(-vectors // n)), default=lanes)
         return _warp(p, lanes, -(-vectors // lanes))
     return _block(p, MOST)
 

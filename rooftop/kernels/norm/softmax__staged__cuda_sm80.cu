@@ -1,30 +1,32 @@
 /* rooftop
-idea    = "Short rows that lie one after another are one stretch of memory: a block brings some 24 KiB of it to shared memory in vectors of 16 bytes, whatever the length of a row, and teams of 4 to 32 lanes take rows from there element by element. So odd rows cost what even ones do, and no lane is idle because a row has no power of two of vectors."
-limit   = "Instructions, some 20 an element: from 512 elements on, rows in registers (softmax__cuda_sm80.cu) take fewer."
+idea    = "Short rows that lie one after another are one stretch of memory: a block brings some 32 KiB of it to shared memory in vectors of 16 bytes, whatever the length of a row, and teams of few lanes take rows to their registers from there, in vectors too, with the neighbouring rows' elements masked. The results overwrite the elements and leave in vectors. So odd rows cost nearly what even ones do, and few lanes are idle because a row has no power of two of vectors."
+limit   = "predicted: some 18 instructions an element of 16 bits, of the 28 that a copy leaves time for"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "prefers", "choose", "configs"]
-valid   = "lanes * each >= C and lanes * (each - 1) < C and rows * lanes % 256 == 0"
+valid   = "rows * lanes % 256 == 0 and pieces == ceil(ceil((C * bytes(x) + 16 - gcd(16, C * bytes(x))) / 16) / lanes)"
 
 [config]
-lanes = 8
-each  = 16
-rows  = 32
+lanes  = 8
+pieces = 4
+rows   = 32
+
+[let]
+whole = "C * bytes(x) % 16 == 0"
 
 [[launch]]
-kernel  = "softmax_staged<{T}, {lanes}, {each}>"
+kernel  = "softmax_staged<{T}, {lanes}, {pieces}, {whole}, {whole and lanes * pieces * 16 == C * bytes(x)}>"
 grid    = ["ceil(R / rows)"]
 block   = [256]
 shared  = "16 * ceil(rows * C * bytes(x) / 16)"
 chained = true
 */
-#include <cuda_pipeline.h>
 #include <math_constants.h>
 
 #include "chain.cuh"
 #include "lanes.cuh"
-#include "packs.cuh"
+#include "stretch.cuh"
 
 constexpr int THREADS = 256;
 // The identity of the maximum: with -inf, a lane that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements.
@@ -41,47 +43,51 @@ __device__ float exponential(float x) {
     return y;
 }
 
-/// R rows of C elements, `rows` a block: a whole number of vectors. A lane holds EACH elements of a row, LANES apart.
-template <typename T, int LANES, int EACH>
-__global__ void __launch_bounds__(THREADS, 4) softmax_staged(int R, int C, int rows, const T* __restrict__ x, T* __restrict__ y) {
-    constexpr int N = 16 / sizeof(T), TEAMS = THREADS / LANES;
-    const int tid = threadIdx.x, lane = tid % LANES;
+/// R rows of C elements, `rows` a block: a whole number of vectors.
+template <typename T, int LANES, int PIECES, bool WHOLE, bool FULL>
+__global__ void __launch_bounds__(THREADS, 3) softmax_staged(int R, int C, int rows, const T* __restrict__ x, T* __restrict__ y) {
+    using P = Pack<T>;
+    constexpr int N = P::N, TEAMS = THREADS / LANES;
+    const int tid = threadIdx.x, team = tid / LANES;
     const long long first = static_cast<long long>(blockIdx.x) * rows;
     const int count = min(static_cast<long long>(rows), R - first), elements = count * C, vectors = elements / N;
     x += first * C, y += first * C;
     T* const held = reinterpret_cast<T*>(stretch);
 
     wait_for_before();
-    for (int k = tid; k < vectors; k += THREADS) __pipeline_memcpy_async(stretch + k, x + k * N, 16);
+    fetch_vectors<THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(stretch + tid)), reinterpret_cast<const char*>(x) + tid * 16, (vectors - tid) * 16);
     __pipeline_commit();
-    for (int k = vectors * N + tid; k < elements; k += THREADS) held[k] = x[k];  // the rest of the last block, element by element
+    if (tid < elements % N) held[vectors * N + tid] = x[vectors * N + tid];  // the rest of the last block, element by element
     __pipeline_wait_prior(0);
     __syncthreads();
 
+#pragma unroll 1
     for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp take part in the shuffles
-        const int row = k + tid / LANES, length = row < count ? C : 0;
-        T* const r = held + row * C;
-        float v[EACH], most = LOWEST, sum = 0;
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            v[i] = lane + i * LANES < length ? static_cast<float>(r[lane + i * LANES]) : -CUDART_INF_F;
-            most = fmaxf(most, v[i]);
-        }
+        const int at = min(k + team, count - 1) * C;
+        StretchRow<T, LANES, PIECES, WHOLE, FULL> row(stretch, at, at + C, tid % LANES);
+        row.mask(lowest_word<T>());
+        float most = row.most(), sums[2] = {0, 0}, e[PIECES * N];
 #pragma unroll
         for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+        most = fmaxf(most, LOWEST);
+        row.each([&](float v, int j) { sums[j % 2] += e[j] = exponential<T>(v - most); });
+        const float sum = lanes_sum<LANES>(sums[0] + sums[1]), scale = __fdividef(1, sum);
+        __syncthreads();  // rows share vectors: all are read before the first is overwritten
+        if (k + team < count) {
+            row.store(stretch, [&](int i) {
+                float f[N];
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) sum += v[i] = exponential<T>(v[i] - most);
-        sum = lanes_sum<LANES>(sum);
-        const float scale = __fdividef(1, sum);
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-            const int column = lane + i * LANES;
-            if (column >= length) break;
-            const float q = v[i] * scale;  // a Newton step corrects the rounding error of `scale`, which matters for float32 results only
-            r[column] = T(sizeof(T) == 4 ? fmaf(fmaf(-q, sum, v[i]), scale, q) : q);
+                for (int j = 0; j < N; ++j) {
+                    const float q = e[i * N + j] * scale;  // a Newton step corrects the rounding error of `scale`, which matters for float32 results only
+                    f[j] = sizeof(T) == 4 ? fmaf(fmaf(-q, sum, e[i * N + j]), scale, q) : q;
+                }
+                return P::narrow(f);
+            });
         }
+        if (!WHOLE && k + TEAMS < count) __syncthreads();
     }
     __syncthreads();
+#pragma unroll 2
     for (int k = tid; k < vectors; k += THREADS) __stcs(reinterpret_cast<uint4*>(y) + k, stretch[k]);
-    for (int k = vectors * N + tid; k < elements; k += THREADS) y[k] = held[k];
+    if (tid < elements % N) y[vectors * N + tid] = held[vectors * N + tid];
 }
