@@ -32,7 +32,9 @@ registers; three blocks are resident on a multiprocessor, so 48 KiB of x are in 
 cluster and no loop over rows: the overlap comes from the resident blocks. In a block: all loads of x; cp.async of 16 KiB of weight and 16 KiB of bias to
 shared memory; statistics of each warp in one pass over its registers, about a pivot (the thread's first element); one barrier; normalise and store. 2048 rows
 are 5.2 waves of the 396 resident blocks of an H100, so device memory limits them. 512 rows are 1.3 waves: then the latency of one block counts, from its loads
-over two reductions and a barrier to its stores, and 512 threads with two packs each finish a row sooner than 256 threads with four.
+over two reductions and a barrier to its stores, and 512 threads with two packs each finish a row sooner than 256 threads with four. Why not persistent: such a
+kernel reads weight and bias once, but here they come from the L2 while the block waits for its row anyway; and its rows in flight would take shared memory and
+the waits of a ring buffer, where three resident blocks keep as many loads in flight without either.
 
 Example: layer_norm of float32, 16384 rows of 8192 columns. A row is 32 KiB = 2048 packs of 16 bytes. A warp would need 64 packs a lane, 256 registers. A
 block of 512 threads holds it with 4 packs a thread, 16 registers of data: `whole_row(512, 4, 2, early=TO_SHARED)`. Two such blocks are resident, so 64 KiB of

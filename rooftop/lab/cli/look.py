@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import json
+import re
+import shutil
+import sys
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,9 +40,10 @@ def ls(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder or a rung.")], as_json: AsJson = False) -> None:
-    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import.
+    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import. On a terminal with what each
+    is about.
 
-    Example: [bold]rooftop where softmax[/bold]"""
+    Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
     from rooftop.core import registry, settings
     from rooftop.core.backends.python_files import helpers
     from rooftop.core.compile import headers
@@ -47,7 +54,8 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
     base = (found[0].op.forward or found[0].op).name if found else name
     paths.append(registry.HOUSE.ops / f"{base}.py")
     paths += [s.rung.path if s.rung else s.implementation.path for s in found if s.implementation]
-    paths += [f.path for f in registry.kernel_files() if f.op in (base, f"{base}_bwd") and f.path not in paths]
+    if name in registry.op_names():  # else what was named, and what that includes
+        paths += [f.path for f in registry.kernel_files() if f.op in (base, f"{base}_bwd") and f.path not in paths]
     for path in list(paths):
         beside = path.with_suffix(".py")
         if path.suffix == ".cu" and beside.is_file():
@@ -56,8 +64,30 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
             paths += helpers(beside.read_text(encoding="utf-8"))
         if path.suffix == ".cu":
             paths += headers(path.read_text(encoding="utf-8"))
-    shown = [str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p) for p in dict.fromkeys(paths)]
-    typer.echo(json.dumps(shown) if as_json else "\n".join(shown))
+    shown = {str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p): p for p in paths}
+    if as_json or not sys.stdout.isatty():
+        typer.echo(json.dumps(list(shown)) if as_json else "\n".join(shown))
+        return
+    wide = max(map(len, shown))
+    width = shutil.get_terminal_size().columns
+    for text, path in shown.items():
+        typer.echo(f"{text:<{wide}}  {about(path)}"[:width] if wide < width - 24 else text)
+
+
+def about(path: Path) -> str:
+    """What a file says of itself first: a sentence of its docstring, its first comment, or the idea of its head."""
+    from rooftop.core.head import HeadError
+    from rooftop.core.head_text import split
+
+    text = path.read_text(encoding="utf-8")
+    try:
+        said = (ast.get_docstring(ast.parse(text)) or "") if path.suffix == ".py" else str(tomllib.loads(split(text, path.name)[0]).get("idea", ""))
+    except (SyntaxError, HeadError, tomllib.TOMLDecodeError):
+        said = ""
+    if not said and path.suffix in (".cuh", ".cu"):
+        comments = itertools.takewhile(lambda line: line.startswith("//"), text.splitlines())
+        said = " ".join(line.removeprefix("//").strip() for line in comments)
+    return re.split(r"(?<=\.)\s", " ".join(said.split("\n\n")[0].split()))[0]
 
 
 @app.command(rich_help_panel=LOOK)
