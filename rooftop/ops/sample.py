@@ -99,8 +99,8 @@ def _weights(x: Tensor, temperature: float) -> Tensor:
     return weights.masked_fill(masked | scaled.isnan(), 0.0)
 
 
-def _draw(x: Tensor, order: Tensor, weights: Tensor, top_k: int, top_p: float, min_p: float, u: Tensor, how: str = "") -> Tensor:
-    """x, order, weights: [rows, n], order the indices of the largest first. `how`: what a known-wrong version changes."""
+def _kept(x: Tensor, order: Tensor, weights: Tensor, top_k: int, top_p: float, min_p: float, how: str = "") -> Tensor:
+    """The weights of what may be drawn, 0 for the rest. x, order, weights: [rows, n], order the indices of the largest first."""
     import torch
 
     n = x.shape[-1]
@@ -112,11 +112,22 @@ def _draw(x: Tensor, order: Tensor, weights: Tensor, top_k: int, top_p: float, m
         bound = (upto[..., -1:] * top_p).ceil().clamp(min=1)
         first = first.where((upto <= bound) if how == "p" else (upto - first < bound), 0.0)
     first = first.where(first >= min_p * UNIT, 0.0)
-    kept = torch.zeros_like(weights).scatter(-1, order, first)
+    return torch.zeros_like(weights).scatter(-1, order, first)
+
+
+def _at(kept: Tensor, u: Tensor) -> Tensor:
+    """The index at which the sum of `kept` passes the share u of it; -1 where nothing is kept."""
+    import torch
+
     upto = kept.cumsum(-1)
     bar = (u.unsqueeze(-1) * upto[..., -1:]).floor()
     found = (upto > bar).to(torch.int8).argmax(-1)
     return found.masked_fill(upto[..., -1] <= 0, -1)
+
+
+def _draw(x: Tensor, order: Tensor, weights: Tensor, top_k: int, top_p: float, min_p: float, u: Tensor, how: str = "") -> Tensor:
+    """`how`: what a known-wrong version changes."""
+    return _at(_kept(x, order, weights, top_k, top_p, min_p, how), u)
 
 
 def reference(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Tensor:
@@ -159,8 +170,10 @@ def _fits(judged: Judged) -> str | None:
     for dp in (0.0, -SLACK, SLACK):
         for dm in (0.0, -SLACK, SLACK):
             p, m = (top_p + dp if top_p < 1 else top_p), (min_p * (1 + dm) if min_p > 0 else min_p)
-            for du in (-SLACK, 0.0, SLACK):
-                fits |= out == _draw(x, order, weights, top_k, min(max(p, 1e-12), 1 - 1e-12) if top_p < 1 else 1.0, m, (u + du).clamp(0, 1 - 2.0**-53))
+            kept = _kept(x, order, weights, top_k, min(max(p, 1e-12), 1 - 1e-12) if top_p < 1 else 1.0, m)
+            least, most = (_at(kept, (u + du).clamp(0, 1 - 2.0**-53)) for du in (-SLACK, SLACK))
+            drawn = (out >= 0) & (kept.gather(-1, out.clamp(min=0).unsqueeze(-1)).squeeze(-1) > 0)
+            fits |= (drawn & (out >= least) & (out <= most)) | ((out < 0) & (most < 0))
     if bool(fits.all()):
         return None
     row = int((~fits).nonzero()[0])

@@ -288,3 +288,22 @@ def test_the_proof_of_exactness_finds_a_wrong_index(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(selection, "by_numpy", lambda x, descending: x.argsort(-1).numpy() * 0)
     assert any("the proof's own order" in bad for *_, bad in selection.wrong_rows(12, "cpu", 3))
     assert list(selection.wrong_rows(12, "cpu", 3, seconds=0.0)) == []
+
+
+def test_a_draw_may_be_any_that_fits_within_the_slack() -> None:
+    """Rows of 100,000 logits that are alike: each has a probability of 1e-5, so that the slack spans two before and two after."""
+    from rooftop.core.contract import Judged
+    from rooftop.ops.sample import SLACK, _fits
+
+    n, options = 100_000, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3}
+    x = torch.zeros(1, n)
+    x[0, 1::2] = -math.inf
+    want = rooftop.sample(x, **options)
+    span = int(SLACK * n / 2)
+
+    def judged(by: int) -> str | None:
+        return _fits(Judged({"out": want + by}, {}, {"out": want}, {"logits": x}, options))
+
+    assert span == 1 and int(want) % 2 == 0
+    assert [judged(by) for by in (-2, 0, 2)] == [None, None, None]
+    assert all(str(judged(by)).startswith("row 0 draws") for by in (-60, -1, 1, 60)), "too far, or masked"
