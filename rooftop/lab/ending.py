@@ -16,6 +16,11 @@ import typer
 from rooftop.core import disk_cache, settings
 from rooftop.core.names import package_of
 
+
+class NoGpuError(RuntimeError):
+    """Timing needs an NVIDIA GPU, and there is none."""
+
+
 OK, WRONG, SLOWER, ENVIRONMENT = 0, 1, 2, 3
 USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
 
@@ -53,8 +58,6 @@ def gpu_for(what: str) -> None:
     """Raises NoGpuError where there is none."""
     import torch
 
-    from rooftop.lab.timing.bench import NoGpuError
-
     if not torch.cuda.is_available():
         raise NoGpuError(f"{what} needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
 
@@ -84,7 +87,6 @@ def _told(task: Callable[[], object]) -> None:
     from rooftop.core.names import RegistryError
     from rooftop.core.registry import not_python
     from rooftop.lab.records.store import RecordError
-    from rooftop.lab.timing.bench import NoGpuError
 
     try:
         task()

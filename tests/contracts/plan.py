@@ -35,8 +35,8 @@ PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, r
 SAMPLES = {"kernels": (40, 70), "binaries": (40, 60), "counters": (2, 4), "fuzz": (8, 10), "warm": (8, 12), "corpus": (90, 120), "slow": (25, 40)}
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
-    "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"), "warm": ("rooftop/lab/warm.py",),
-    "slow": ("rooftop/core/", "rooftop/lab/"),
+    "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
+    "slow": ("rooftop/core/", "rooftop/lab/"), "warm": ("rooftop/lab/timing/warm.py",),
 }  # fmt: skip
 
 

@@ -13,12 +13,11 @@ from _support import command, flat
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
-from rooftop.lab import warm
 from rooftop.lab.records import store
 from rooftop.lab.records.prune import superseded
 from rooftop.lab.report import documents
 from rooftop.lab.report.joined import staleness
-from rooftop.lab.timing import first_calls
+from rooftop.lab.timing import first_calls, warm
 
 MOST = 14  # binaries of one kernel at one number of columns
 MOST_TILED = 20  # of a product on tensor cores: ten tiles, some of them split along K in 2 to 6 parts

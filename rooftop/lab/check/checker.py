@@ -8,10 +8,9 @@ of which the allowance is a multiple, is 0 as luck has it."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, differing, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
-from rooftop.lab.check.judgement import Expected, expect, judge, used
+from rooftop.lab.check.judgement import Expected, expect, judge, used, without_onednn
 from rooftop.lab.inputs import by_name
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt", "pallas")  # cpu: whichever of the last three can run the kernel
@@ -82,22 +81,8 @@ def run_gpu(call: Call, memory: dict[str, Any]) -> None:
 
 
 def run_torch(call: Call, memory: dict[str, Any]) -> None:
-    with _without_onednn():
+    with without_onednn():
         call.runner(0)(0, list(memory.values()))
-
-
-@contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    """oneDNN's bfloat16 products on a CPU with AMX multiply what lies beyond the end of a row by 0: NaN, which the checker puts there, becomes part of the
-    result (https://github.com/uxlfoundation/oneDNN/issues/5717). Torch's own products stand in for cuBLAS as well."""
-    import torch
-
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before
 
 
 def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
@@ -105,7 +90,7 @@ def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
 
     for launch in call.steps:
         if isinstance(launch, TorchCall):
-            with _without_onednn():
+            with without_onednn():
                 launch.run(memory)
             continue
         inputs = {n for n in call.inputs if n not in call.mutated}

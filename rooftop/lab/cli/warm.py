@@ -30,7 +30,7 @@ def warm(
     from rooftop.core import registry
     from rooftop.core.implementation import device_of
     from rooftop.core.spec import TARGETS
-    from rooftop.lab import warm as warms
+    from rooftop.lab.timing import warm as warms
 
     if bad := [c for c in columns or [] if c < 1]:
         raise ValueError(f"--columns is {bad[0]}; it must be at least 1")
@@ -75,9 +75,9 @@ def first_calls(
 
     from rooftop.core import settings
     from rooftop.core.implementation import device_of
-    from rooftop.lab import warm as warms
     from rooftop.lab.records import store
     from rooftop.lab.timing import first_calls as measures
+    from rooftop.lab.timing import warm as warms
     from rooftop.lab.timing.bench import NoGpuError
 
     if rows < 1 or columns < 1:

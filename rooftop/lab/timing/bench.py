@@ -19,6 +19,7 @@ from rooftop.core.spec import DTYPES, Case, Device, Work
 from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
+from rooftop.lab.ending import NoGpuError as NoGpuError
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
 from rooftop.lab.timing import roofline, streams
@@ -36,10 +37,6 @@ SLOW = 25.0  # times the fastest: what is slower than that runs in a field of it
 LONGEST_S = 1.2  # one call that takes longer is not timed at that case
 MEMORY = 0.75  # of the free device memory that input sets may take
 DUTIES = ("auto", "normal", "burst", "sustained")
-
-
-class NoGpuError(RuntimeError):
-    """Timing needs an NVIDIA GPU, and there is none."""
 
 
 @dataclass

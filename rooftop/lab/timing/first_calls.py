@@ -15,8 +15,8 @@ from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.digests import digest
 from rooftop.core.spec import Case
-from rooftop.lab import warm
 from rooftop.lab.inputs import make
+from rooftop.lab.timing import warm
 
 ROWS, COLUMNS, KNOWN = 200, 30, 4096
 SLOW = 0.010  # seconds: a call above it has compiled something
