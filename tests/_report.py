@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -84,6 +85,15 @@ def kernel(idea: str, *, predict: str = "", limit: str = "bytes", threads: int =
     return KERNEL.format(idea=idea, predict=said, limit=limit, threads=threads, more=more, body=body)
 
 
+_TAG = re.compile(r"<[a-zA-Z][^<>\"]*(?:\"[^\"]*\"[^<>\"]*)*>")
+
+
+def quoted(path: Path) -> str:
+    """A page with quotes around every value of an attribute, which it leaves out where it may."""
+    page = path.read_text(encoding="utf-8")
+    return _TAG.sub(lambda tag: re.sub(r"=([^\s\"'=<>`]+?)(?=\s|/?>)", r'="\1"', tag[0]) if "=" in tag[0] else tag[0], page)
+
+
 @dataclass
 class Made:
     """A house with one op and one ladder, and records for it."""
@@ -124,11 +134,11 @@ class Made:
     def build(self, records: list[Record], facts: Any = None, checks: Any = ()) -> tuple[str, str]:
         """The texts of the op's page and of the ladder's."""
         site.build(self.out, records, facts, checks, house=self.house, now=NOW)
-        return (self.out / "op-scale.html").read_text(encoding="utf-8"), (self.out / "ladder-steps.html").read_text(encoding="utf-8")
+        return quoted(self.out / "op-scale.html"), quoted(self.out / "ladder-steps.html")
 
     def home(self) -> str:
         """The text of the home page that was built last."""
-        return (self.out / "index.html").read_text(encoding="utf-8")
+        return quoted(self.out / "index.html")
 
     def page(self, records: list[Record], facts: Any = None, checks: Any = ()) -> LadderPage:
         return gather(records, facts, checks, house=self.house, now=NOW).ladders[0]
@@ -171,9 +181,15 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 
 class Strict(HTMLParser):
-    """Checks that every element is closed in order, and collects what a page refers to."""
+    """Checks that every element is closed in order, by a tag or by one that HTML takes for it, and collects what a page refers to."""
 
     VOID = frozenset({"meta", "link", "br", "img", "input", "hr", "wbr"})
+    # What an element that is open ends with: one of these begins, or its parent's end.
+    ENDED_BY = {
+        "td": {"td", "th", "tr", "tbody"}, "th": {"td", "th", "tr", "tbody"}, "tr": {"tr", "tbody"}, "thead": {"tbody"}, "tbody": {"tbody"},
+        "caption": {"thead", "tbody", "tr"}, "li": {"li"}, "dt": {"dt", "dd"}, "dd": {"dt", "dd"}, "option": {"option"},
+        "p": {"p", "div", "section", "header", "main", "footer", "nav", "figure", "h1", "h2", "h3", "ul", "ol", "dl", "details", "table", "pre"},
+    }  # fmt: skip
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -189,6 +205,8 @@ class Strict(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert len(dict(attrs)) == len(attrs), f"<{tag}> has an attribute twice: {attrs}"
+        while self.stack and tag in self.ENDED_BY.get(self.stack[-1], ()):
+            self.ended(self.stack.pop())
         found = dict(attrs)
         self.tags.append((tag, found))
         if tag == "table":
@@ -206,8 +224,13 @@ class Strict(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.stack, f"</{tag}> closes nothing (line {self.getpos()[0]})"
+        while self.stack[-1] != tag and self.stack[-1] in self.ENDED_BY and tag not in ("b", "i", "span", "a", "small", "code", "label"):
+            self.ended(self.stack.pop())
         assert self.stack[-1] == tag, f"</{tag}> closes <{self.stack[-1]}> (line {self.getpos()[0]})"
-        self.stack.pop()
+        self.ended(self.stack.pop())
+
+    def ended(self, tag: str) -> None:
+        """An element is over."""
 
     def handle_data(self, data: str) -> None:
         if self.stack and self.stack[-1] == "script":

@@ -78,5 +78,5 @@ def test_the_site_of_the_tree_with_every_binary(tmp_path: Path) -> None:
     site.write(tmp_path, gather(committed(), facts, digests=answers))
     known.save(answers)
     found = {p.name: p.stat().st_size for p in tmp_path.iterdir()}
-    assert sum(found.values()) < SITE
+    assert sum(found.values()) < SITE, sum(found.values())
     assert {name: n for name, n in found.items() if n > PAGE} == {}

@@ -78,23 +78,25 @@ def _one(
 
     floor = height - BOTTOM
     body = []
-    for k in range(round(bottom * 5), int(top * 5) + 1):
-        body.append(f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(k / 5):.1f}" y2="{y(k / 5):.1f}"/>')
-        body.append(f'<text x="{LEFT - 7}" y="{y(k / 5) + 4:.1f}" text-anchor="end">{20 * k}</text>')
+    steps = range(round(bottom * 5), int(top * 5) + 1)
+    body.append(f'<path class="grid" d="{"".join(f"M{LEFT} {y(k / 5):.1f}H{width - RIGHT}" for k in steps)}"/>')
+    body.append(f'<g text-anchor="end">{"".join(f"""<text x="{LEFT - 7}" y="{y(k / 5) + 4:.1f}">{20 * k}</text>""" for k in steps)}</g>')
     body.append(f'<line class="top" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>')
     begun = -math.inf  # where the next tick's number may begin
+    marks, below = [], []
     for tick in _ticks(low - math.log10(unit), high - math.log10(unit), 9 if labelled else 4):
         at, said = x(tick * unit), number(tick, 1)
-        body.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{floor}" y2="{floor + 4}"/>')
+        marks.append(f"M{at:.1f} {floor}v4")
         middle = min(at, width - _length(said) / 2)  # that of the last tick ends with the picture
         if middle - _length(said) / 2 >= begun:
-            body.append(f'<text x="{middle:.1f}" y="{floor + 17}" text-anchor="middle">{said}</text>')
+            below.append(f'<text x="{middle:.1f}" y="{floor + 17}">{said}</text>')
             begun = middle + _length(said) / 2 + GAP
     if zero:
-        body.append(f'<text x="{LEFT + 14}" y="{floor + 17}" text-anchor="middle">0</text>')
+        below.append(f'<text x="{LEFT + 14}" y="{floor + 17}">0</text>')
+    below.append(f'<text x="{(LEFT + width - RIGHT) / 2:.1f}" y="{height - 6}">{escape(axis)}</text>')
+    body.append(f'<path class="tick" d="{"".join(marks)}"/><g text-anchor="middle">{"".join(below)}</g>')
     if mark:
         body.append(f'<line class="mark" x1="{x(mark[0]):.1f}" x2="{x(mark[0]):.1f}" y1="{TOP}" y2="{floor}"/>')
-    body.append(f'<text x="{(LEFT + width - RIGHT) / 2:.1f}" y="{height - 6}" text-anchor="middle">{escape(axis)}</text>')
     for n, line in enumerate(lines):
         path = " ".join(f"{x(at):.1f},{y(share):.1f}" for at, share in line.points)
         body.append(f'<polyline class="peer{n % 3}" points="{path}"><title>{escape(line.name)}</title></polyline>')
@@ -108,9 +110,9 @@ def _one(
             body.append(f'<text x="{place[0]:.1f}" y="{place[1]:.0f}">{escape(mark[1])}</text>')
         taken.append((at - 2, TOP, at + 2, floor))
     for p in sorted(points, key=lambda p: p.share):
-        kind = f"dot {escape(p.kind)}".rstrip()
+        kind = f' class="{escape(p.kind)}"' if p.kind else ""
         said = f"<title>{escape(p.text)}</title>" if labelled else ""  # a phone has no pointer that rests on a point
-        dot = f'<circle class="{kind}" cx="{x(p.x):.1f}" cy="{y(p.share):.1f}" r="4.5">{said}</circle>'
+        dot = f'<circle{kind} cx="{x(p.x):.1f}" cy="{y(p.share):.1f}" r="4.5">{said}</circle>'
         body.append(f'<a href="{escape(p.href)}">{dot}</a>' if p.href else dot)
     for p in points if labelled else ():
         if p.label and (place := _room(x(p.x), y(p.share), _length(p.label), size, taken)):

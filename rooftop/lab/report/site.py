@@ -27,6 +27,7 @@ from rooftop.lab.report import counts
 from rooftop.lab.report.charts import charts, number
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.facts import TargetFacts
+from rooftop.lab.report.markup import shorter
 from rooftop.lab.report.model import Card, DeviceScore, DeviceView, LadderPage, OpScore, RungRow, SiteData
 from rooftop.lab.report.predictions import HIT, speedup
 from rooftop.lab.report.rung_counts import RungCounts
@@ -73,7 +74,7 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
 
     def page(file: str, template: str, **about: Any) -> Path:
         say(file)
-        _place(out / file, env.get_template(template).render(**about))
+        _place(out / file, shorter(env.get_template(template).render(**about)))
         return out / file
 
     for ladder in site.ladders:

@@ -38,6 +38,7 @@ class Canvas:
     def __init__(self) -> None:
         self._body: list[str] = []
         self._plain = ""  # class of the boxes that the last element draws together
+        self._spoken = ""  # and of those that it groups, each with its words
         self._right = self._bottom = 0.0
 
     def _reach(self, x: float, y: float) -> None:
@@ -45,7 +46,7 @@ class Canvas:
 
     def _add(self, element: str) -> None:
         self._body.append(element)
-        self._plain = ""
+        self._plain = self._spoken = ""
 
     def box(self, x: float, y: float, width: float, height: float, kind: str = "", text: str = "", about: str = "") -> None:
         """A rectangle, with a text in its middle where that fits. `about` is what a pointer reads."""
@@ -53,7 +54,12 @@ class Canvas:
         kind, width, height = f"box {kind}".rstrip(), max(width, 0.5), max(height, 0.5)
         if about:
             size = f'width="{short(width)}" height="{short(height)}"'
-            self._add(f'<rect class="{kind}" x="{short(x)}" y="{short(y)}" {size}><title>{escape(about)}</title></rect>')
+            if self._spoken != kind:
+                self._add(f'<g class="{kind}">')
+            else:
+                self._body[-1] = self._body[-1].removesuffix("</g>")
+            self._body[-1] += f'<rect x="{short(x)}" y="{short(y)}" {size}><title>{escape(about)}</title></rect></g>'
+            self._spoken = kind
         else:  # those of a kind that follow each other are one path
             if self._plain != kind:
                 self._add(f'<path class="{kind}" d="')
