@@ -7,7 +7,7 @@ from math import ceil, sqrt
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import selecting
+from rooftop.kernels._device import held_selecting, selecting
 from rooftop.kernels._device.selecting import Arguments, given, key_bytes, launch, rows_of
 
 LEAST = 4096  # elements of a row
@@ -73,6 +73,26 @@ def plan(p: Problem) -> dict[str, Any] | None:
         "way": "parts", **first, "threads": NARROW, "splits": splits, "per": per, "levels": levels, "room0": room0, "room1": room1,
         **{f"last_{name}": v for name, v in last.items()},
     }  # fmt: skip
+
+
+def refused(p: Problem) -> str | None:
+    if (reason := selecting.not_taken(p)) is not None:
+        return reason
+    return None if plan(p) is not None else f"rows of at least {LEAST} elements, whose bracket fits shared memory"
+
+
+def prefers(p: Problem, k: int) -> int:
+    """Where more than a small part of a row lies before the k-th, `k` counted from the nearer end, and one wave of clusters does not hold all rows."""
+    rows, n = rows_of(p)
+    if k <= selecting.MOST and 16 * k <= n:
+        return -1
+    return -1 if rows * held_selecting.CLUSTER <= p.device.sms and held_selecting.not_taken(p) is None else 2
+
+
+def choose(p: Problem) -> dict[str, Any]:
+    config = plan(p)
+    assert config is not None
+    return config
 
 
 def scratch(p: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:

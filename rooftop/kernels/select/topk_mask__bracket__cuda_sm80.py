@@ -7,31 +7,24 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import bracketing, held_selecting, selecting
+from rooftop.kernels._device import bracketing, selecting
 
 
 def supports(p: Problem, head: Head) -> str | None:
     if int(p.option("k")) == 0:
         return "there is nothing to select"
-    if (reason := selecting.not_taken(p)) is not None:
-        return reason
-    return None if bracketing.plan(p) is not None else f"rows of at least {bracketing.LEAST} elements, whose bracket fits shared memory"
+    return bracketing.refused(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
     """Where more than a small part of a row is selected, and one wave of clusters does not hold all rows. Few of a long row are marked by fewer bytes written
     one by one than a second read of the row costs."""
-    rows, n = selecting.rows_of(p)
-    k = min(int(p.option("k")), n - int(p.option("k")))
-    if k <= selecting.MOST and 16 * k <= n:
-        return -1
-    return -1 if rows * held_selecting.CLUSTER <= p.device.sms and held_selecting.not_taken(p) is None else 2
+    n = selecting.rows_of(p)[1]
+    return bracketing.prefers(p, min(int(p.option("k")), n - int(p.option("k"))))
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    config = bracketing.plan(p)
-    assert config is not None
-    return config
+    return bracketing.choose(p)
 
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:

@@ -213,7 +213,7 @@ class Bench:
         able = [s for s in able if s.name in once]
         if not any(s.implementation for s in able):
             return []
-        parts = [c for c in self.parts(sets, options) if self._once({c.name: c})]
+        parts = self.parts(sets, options)
         fastest = min(once[s.name] for s in able)
         quick = [s for s in able if once[s.name] <= SLOW * fastest]
         slow = [s for s in able if SLOW * fastest < once[s.name] <= LONGEST_S]
@@ -235,13 +235,11 @@ class Bench:
         """What the contract has timed beside its kernels, where it fits the case."""
         made = []
         for name, factory in self.f.op.beside.items():
-            calls = [partial(_quietly, factory(), self.f.op.arguments(t, options)) for t in sets]
+            c = Contestant(PART + name, [partial(_quietly, factory(), self.f.op.arguments(t, options)) for t in sets])
             try:
-                calls[0]()
+                made += [c] if self._once({c.name: c}) else []
             except ValueError as error:
                 self.summary.skipped.append(f"{name} at {self.f.case.id}: {error}")
-            else:
-                made.append(Contestant(PART + name, calls))
         return made
 
     def copies(self, size: int, count: int) -> list[Contestant]:
