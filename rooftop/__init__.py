@@ -8,7 +8,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 if sys.version_info < (3, 11):  # noqa: UP036 - put on a path by hand: pip refuses it. Nothing above is newer than Python 3.6
-    raise ImportError("rooftop needs Python 3.11 or later; this is " + sys.version.split()[0])
+    raised = SystemExit if getattr(sys, "argv", [])[:1] == ["-m"] else ImportError  # python -m rooftop: one line, no traceback
+    raise raised("rooftop needs Python 3.11 or later; this is " + sys.version.split()[0])
 
 
 def __getattr__(name: str) -> Any:

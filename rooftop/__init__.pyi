@@ -101,7 +101,7 @@ def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
 
     A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is not in the
     cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with repeated
-    entries), each element comes from one of them.
+    entries), each element comes from one of them. No gradient flows through the cache.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a gradient."""
 
@@ -279,8 +279,8 @@ def cumsum(x: Tensor, dim: int=-1, *, reverse: bool=False, implementation: str |
 
     Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.
 
-    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
-    named implementation cannot take `x`."""
+    Raises TypeError for anything but a floating tensor of these dtypes, a whole number and a bool; IndexError for a `dim` out of range; ValueError for no
+    dimensions or where a named implementation cannot take `x`."""
 
 def decompress_blocks(words: Tensor, table: Tensor, bound: Tensor | None, shape: tuple[int, ...], dtype: Any, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """Decompress the chunks that `rooftop.compress_blocks` wrote.
@@ -581,7 +581,7 @@ def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, imple
 
     Args:
         a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is float32.
-        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part.
+        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part, whose row does not count, NaN or not.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
@@ -1059,8 +1059,8 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=Non
 
     Returns a contiguous tensor with the dtype and device of `x`. It never shares memory with `x`.
 
-    Raises TypeError for anything but a tensor, for elements of another size, or if `x` requires a gradient and is complex; IndexError for a
-    dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
+    Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is complex; IndexError
+    for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
 
 def load(path: str | Path, *, source: str | None=None) -> Any:
     """A `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.

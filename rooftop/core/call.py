@@ -198,19 +198,23 @@ def ranked(found: Iterable[Implementation], problem: Problem) -> Iterator[tuple[
         yield candidate, candidate.supports(problem)
 
 
+def named(op: Contract, implementation: str) -> list[Implementation]:
+    """The implementations of an op that are called so. Raises RegistryError where there is none."""
+    base = (op.twin_of or op).name
+    found = registry.implementations(base)
+    chosen = [f for f in found if f.name in (implementation, f"{base}__{implementation}")]
+    if not chosen:
+        raise registry.unknown(f"implementation of {op.name}", implementation, [f.name for f in found])
+    return chosen
+
+
 def select(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
     """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
 
     Raises UnsupportedError where a *named* implementation cannot take it, RegistryError where there is none of that name."""
-    base = (op.twin_of or op).name
-    found = registry.implementations(base)
+    found = registry.implementations((op.twin_of or op).name) if implementation is None else named(op, implementation)
     if implementation is None and op.idle(problem):
         return Choice(None, tuple((f.name, "there is nothing to write: nothing is launched") for f in found))
-    if implementation is not None:
-        named = [f for f in found if f.name in (implementation, f"{base}__{implementation}")]
-        if not named:
-            raise registry.unknown(f"implementation of {op.name}", implementation, [f.name for f in found])
-        found = named
     seen, copies = problem_for_kernels(op, problem)
     rejected: list[tuple[str, str]] = []
     for candidate, reason in ranked(found, seen):

@@ -123,8 +123,9 @@ class Contract:
     public      (tensors, options) -> (args, kwargs) of the public function, where that takes other parameters than the reference; None where no call of
                 it makes such a case
     objects     the public function takes or returns an object in place of tensors: tests of its own call it, not the generic ones nor the fuzzer
-    core        the reference without the parameters that were added later: a case in which those have their defaults depends on it alone, and so do
-                its records. The others are the problem's `extra`: a kernel whose head does not name them refuses them
+    core        the reference without the parameters that were added later, or without what it does for values that no case holds (offsets out of range):
+                a case in which those have their defaults depends on it alone, and so do its records. The others are the problem's `extra`: a kernel
+                whose head does not name them refuses them
     ranks       (tensors, options, group) -> this rank's outputs by name: the public function of several processes, of which each has its slice of the
                 tensors along their first dimension; what it gives all of them is judged as the outputs are (`rooftop ranks`). A kernel that runs so
                 says how by an `on_ranks` of these parameters (`rooftop check` and `bench` under torchrun)

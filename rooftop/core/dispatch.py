@@ -226,6 +226,9 @@ def caller(op: Contract) -> Callable[..., Any]:
     lists = bool(op.list_names)
 
     def call(*args: Any, implementation: str | None = None) -> Any:
+        if implementation is not None and not isinstance(implementation, str):
+            given = f"{implementation!r}, a {type(implementation).__name__}"
+            raise TypeError(f"{op.name}: implementation is {given}; it must be the name of a kernel, or None")
         if is_compiling():
             return registered(*args, implementation or "")
         top = transform()

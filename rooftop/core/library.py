@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rooftop.core import debugging
@@ -52,8 +53,10 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
     def cpu(*args: Any) -> Any:
         *given, implementation = args
         if implementation:
+            from rooftop.core.call import named
             from rooftop.core.implementation import UnsupportedError
 
+            named(op, implementation)  # a name that is none is told as such
             raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
         if debugging.on:
             debugging.check(op, given)
@@ -92,7 +95,8 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
     """The reference, computed in float32 where the inputs have 16 bits and rounded once, in the layouts that the shape function states."""
     tensors, options = op.flattened(given)
     wide = {n: widen(t) for n, t in tensors.items()}
-    result = op.reference(*op.arguments(wide, options))
+    with _autocast_off(tensors.values()):
+        result = op.reference(*op.arguments(wide, options))
     for name in op.mutates:
         if (t := tensors[name]) is not None and wide[name] is not t:
             t.copy_(wide[name])
@@ -101,6 +105,15 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
     results = result if isinstance(result, tuple) else (result,)
     shaped = tuple(None if m is None else _as(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
     return shaped if len(shaped) > 1 else shaped[0]
+
+
+def _autocast_off(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
+    """What the contract says to be computed in float32 autocast would compute in fewer bits."""
+    import torch
+
+    device = next(t for t in tensors if t is not None).device.type
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
 def _present(results: Any, tensors: Iterable[Any]) -> Any:
@@ -170,7 +183,9 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
             torch.zeros(f[0], dtype=f[1], device=f[2]) if d is None and f is not None and not may else None if f is None else d
             for (d, f), may in zip(through, takes_none, strict=False)
         ]
-        gradients = grad.spread(function(*d_given, *ctx.saved_tensors, *ctx.options))
+        saved = ctx.saved_tensors
+        with _autocast_off((*d_given, *saved)):
+            gradients = grad.spread(function(*d_given, *saved, *ctx.options))
         gradients.update({n: d_outputs[op.output_names.index(out)] for n, out in grad.same.items()})
         return (*(gradients.get(n) if needed else None for n, needed in zip(names, ctx.needs_input_grad, strict=False)), None)
 

@@ -305,10 +305,10 @@ class Launch:
 
     `cooperative`: all blocks run at once and may wait for each other (`cooperative_groups::this_grid().sync()`); a grid of more is refused.
 
-    `chained` (nothing is won or lost before sm_90): the launch may begin before the one before it in the stream, whoever's that is, has ended
-    (programmatic dependent launch). Every thread of its kernel waits for the whole of that one (`gdc_wait`, `griddepcontrol.wait`) before its first
-    access of global memory, without exception: `rooftop inspect` holds the machine code to it. Once it has waited it may say that the next launch
-    may begin (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`); who does not says so by ending."""
+    `chained` (nothing is won or lost before sm_90): programmatic dependent launch: the kernel may start before the preceding one in the stream,
+    whoever's that is, has completed. Every thread waits for the whole of that one (`gdc_wait`, `griddepcontrol.wait`) before its first access of global
+    memory, without exception: `rooftop inspect` holds the machine code to it. Once it has waited it may release the dependent kernel
+    (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`); who does not releases it by completing."""
 
     kernel: Any
     grid: tuple[int, ...]

@@ -16,10 +16,12 @@ def scaled_dot_product_attention(
     """`torch.nn.functional.scaled_dot_product_attention`, by `rooftop.attention` where that takes the tensors, else by torch itself.
 
     The differences: a query that sees no key gives zeros; dropout is that of `rooftop.attention`, its seed drawn from torch's default generator of the CPU.
+    Under autocast float32 and 16-bit tensors are cast to its dtype, as torch does.
 
     Args:
         query: [..., H, L, D]. float16, bfloat16 or float32, D and Dv multiples of 8 up to 256; other dtypes and sizes go to torch.
-        key, value: [..., Hk, S, D] and [..., Hk, S, Dv]. Hk = H, or with `enable_gqa` a divisor of it.
+        key, value: [..., Hk, S, D] and [..., Hk, S, Dv]. Hk = H, or with `enable_gqa` divisors of it. The dimensions before L and S, but for the heads
+            with `enable_gqa`, are broadcast.
         attn_mask: broadcast over [..., H, L, S]: bool, True where a query sees a key, or a float that is added to the scores.
         dropout_p: as `rooftop.attention`'s; given, it is applied: there is no training mode.
         is_causal: query i sees the keys 0 to i, whatever S. Not with `attn_mask`.
@@ -28,28 +30,30 @@ def scaled_dot_product_attention(
     Returns [..., H, L, Dv]. Raises what `rooftop.attention` raises for what fits neither."""
     import torch
 
+    from rooftop.ops._arguments import number
     from rooftop.ops.attention import attention
 
-    for name, t in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(t, torch.Tensor):
-            raise TypeError(f"scaled_dot_product_attention: {name} is a {type(t).__name__}; it must be a tensor")
+    op = "scaled_dot_product_attention"
+    for name, t in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if not isinstance(t, torch.Tensor) and (t is not None or name != "attn_mask"):
+            raise TypeError(f"{op}: {name} is a {type(t).__name__}; it must be a tensor{', or None' if name == 'attn_mask' else ''}")
+    if scale is not None:
+        number(op, "scale", scale, "a number, or None")
     if attn_mask is not None and is_causal:
-        raise ValueError("scaled_dot_product_attention: attn_mask and is_causal are both given; give one of them")
+        raise ValueError(f"{op}: attn_mask and is_causal are both given; give one of them")
     floats = (torch.float32, torch.float16, torch.bfloat16)
+    device = query.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        to = torch.get_autocast_dtype(device)
+        query, key, value = (t.to(to) if t.dtype in floats else t for t in (query, key, value))
+        attn_mask = attn_mask.to(to) if attn_mask is not None and attn_mask.dtype in floats else attn_mask
     sizes_fit = min(t.dim() for t in (query, key, value)) >= 3 and all(t.shape[-1] % 8 == 0 and 8 <= t.shape[-1] <= 256 for t in (query, value))
     if query.dtype not in floats or not sizes_fit or (scale is not None and not scale > 0):
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    heads, rows, keys = query.shape[-3], query.shape[-2], key.shape[-2]
-    if key.shape[-3] != heads and not enable_gqa:
-        raise ValueError(f"scaled_dot_product_attention: query has {heads} heads and key {key.shape[-3]}; they must be alike, or enable_gqa given")
-    outer = query.shape[:-3]
-    if key.shape[:-3] != outer or value.shape[:-3] != outer:
-        raise ValueError(
-            f"scaled_dot_product_attention: query has shape {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)}; "
-            "the dimensions before the heads must be alike"
-        )
+    query, key, value = _alike(query, key, value, enable_gqa)
+    outer, (heads, rows), keys = query.shape[:-3], query.shape[-3:-1], key.shape[-2]
     batch = prod(outer)
     q, k, v = (t.reshape(batch, *t.shape[-3:]).transpose(1, 2) for t in (query, key, value))
     more: dict[str, Any] = {}
@@ -59,11 +63,39 @@ def scaled_dot_product_attention(
         more["window"] = (-1, max(rows - keys, 0))
     if attn_mask is not None:
         if attn_mask.dtype != torch.bool and attn_mask.dtype != query.dtype and attn_mask.dtype != torch.float32:
-            raise TypeError(f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}; accepted are torch.bool, {query.dtype}, torch.float32")
+            raise TypeError(f"{op}: attn_mask is {attn_mask.dtype}; accepted are torch.bool, {query.dtype}, torch.float32")
         more["mask" if attn_mask.dtype == torch.bool else "bias"] = _as_four(attn_mask, (*outer, heads, rows, keys), batch)
     seed = int(torch.randint(2**31, ())) if dropout_p else 0
     out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=seed, **more)
     return out.transpose(1, 2).reshape(*outer, heads, rows, value.shape[-1])
+
+
+def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """With one shape before the heads. Heads are left as `rooftop.attention` takes them: as many of keys as of values, which divide those of the query."""
+    import torch
+
+    op, given = "scaled_dot_product_attention", (query, key, value)
+    heads = [t.shape[-3] for t in given]
+    try:
+        outer = torch.broadcast_shapes(*(t.shape[:-3] for t in given))
+    except RuntimeError:
+        raise ValueError(
+            f"{op}: query has shape {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)}; "
+            "the dimensions before the heads must be alike, or 1 where they are broadcast"
+        ) from None
+    if enable_gqa:
+        whole, apart = heads[0], heads[1] != heads[2]
+        if apart and any(n == 0 or whole % n for n in heads[1:]):
+            raise ValueError(f"{op}: query has {whole} heads, key {heads[1]} and value {heads[2]}; those of key and value must divide the query's")
+        key, value = (t.repeat_interleave(whole // t.shape[-3], -3) if apart else t for t in (key, value))
+    else:
+        whole = next((n for n in heads if n != 1), 1)
+        if any(n not in (1, whole) for n in heads):
+            raise ValueError(f"{op}: query has {heads[0]} heads, key {heads[1]} and value {heads[2]}; they must be alike or 1, or enable_gqa given")
+        query = query.expand(*query.shape[:-3], whole, *query.shape[-2:])
+        if heads[1] != heads[2]:
+            key, value = (t.expand(*t.shape[:-3], whole, *t.shape[-2:]) for t in (key, value))
+    return query.expand(*outer, *query.shape[-3:]), key.expand(*outer, *key.shape[-3:]), value.expand(*outer, *value.shape[-3:])
 
 
 def _as_four(mask: Tensor, whole: tuple[int, ...], batch: int) -> Tensor:

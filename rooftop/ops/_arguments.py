@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from sys import float_info
 from typing import Any
+
+LARGEST = float_info.max
+FLOAT32 = (2 - 2**-23) * 2.0**127  # the largest finite one, in which kernels get numbers
 
 
 def number(op: str, name: str, value: Any, accepted: str, *, whole: bool = False, finite: bool = False) -> None:
-    """Raises TypeError unless `value` is a number, a whole one where asked for, and ValueError
-    for one that is not finite where that is, or a whole one of more than 64 bits."""
+    """Raises TypeError unless `value` is a number, a whole one where asked for, and ValueError for one that is not finite as a float32 where
+    that is, for a whole one of more than 64 bits, or for one that no float holds.
+
+    Comparisons alone: torch.compile traces them for numbers that it takes as dynamic, as it does not `isfinite`."""
     import torch
 
     kinds = (int, torch.SymInt) if whole else (int, float, torch.SymInt, torch.SymFloat)
     if not isinstance(value, kinds):
         raise TypeError(f"{op}: {name} is {value!r}, a {type(value).__name__}; it must be {accepted}")
-    if (finite and not isfinite(value)) or (whole and not -(2**63) <= value < 2**63):
-        raise ValueError(f"{op}: {name} is {value}; it must be {accepted}")
+    if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+        raise ValueError(f"{op}: {name} is a whole number of {value.bit_length()} bits, beyond float64; it must be {accepted}")
+    if whole:
+        fits, more = -(2**63) <= value < 2**63, " of at most 64 bits"
+    elif finite:
+        fits, more = -FLOAT32 <= value <= FLOAT32, " that a float32 holds" if -LARGEST <= value <= LARGEST else ""
+    else:
+        fits, more = True, ""
+    if not fits:
+        raise ValueError(f"{op}: {name} is {value}; it must be {accepted}{more}")
+
+
+def whole_seed(op: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a whole number, of any size: its low 32 bits count."""
+    import torch
+
+    if not isinstance(value, (int, torch.SymInt)):
+        raise TypeError(f"{op}: seed is {value!r}, a {type(value).__name__}; it must be a whole number")
+
+
+def flag(op: str, name: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{op}: {name} is {value!r}, a {type(value).__name__}; it must be True or False")
+
+
+def wants_gradient(t: Any) -> bool:
+    """Whether a gradient of the tensor `t`, or None, may be asked for. Under torch.func.vmap a tensor does not say: then it may."""
+    import torch
+
+    if t is None or not torch.is_grad_enabled():
+        return False
+    return t.requires_grad or (not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None)
 
 
 def shape(op: str, name: str, value: Any) -> tuple[int, ...]:

@@ -87,6 +87,8 @@ def taken(x: Tensor, part: Part, head: int, missing: float) -> Tensor:
 
     if len(part.keys) == 3:
         page, row, real = part.keys
+        if x.shape[0] == 0:
+            return x.new_full((part.length, x.shape[3]), missing)
         return torch.where(real[:, None], x[page, row, head], missing)
     batch, keys = part.keys
     return x[batch, keys, head]
@@ -207,12 +209,14 @@ def backward(
             mine, flow = q[part.batch, rows, heads].transpose(0, 1), dout[part.batch, rows, heads].transpose(0, 1)
             z, capped = scores(mine, keys, part, heads, o)
             norm = lse[part.batch, heads, rows, None].to(z.dtype)
-            p = (z - norm.where(norm != float("-inf"), 0.0)).exp()
+            hidden = norm == float("-inf")
+            norm = norm.where(~hidden, 0.0)
+            p = (z - norm).exp()
             kept, dp = p, flow @ values.mT
             if o.dropout_p:
                 share = keep(part, heads, q.shape[2], o, q.device) / (1 - o.dropout_p)
                 kept, dp = p * share, dp * share
-            part_delta = delta[part.batch, heads, rows, None]
+            part_delta = delta[part.batch, heads, rows, None].where(~hidden, 0.0)
             dz = p * (dp - part_delta)
             if dbias is not None:
                 like = spread(dbias, part, heads)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any
 
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import number, whole_seed
 from rooftop.ops._attention import UNBOUNDED
 
 FAR = 2**30 - 1  # as far as a window reaches
@@ -106,7 +105,7 @@ def validated(
             raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {' or '.join(map(str, accepted))}")
         if "scale" in name and str({"q": q, "k": k, "v": v}[name[0]].dtype) != EIGHT_BITS:
             raise refuse(f"{name} is given, and {name[0]} is no {EIGHT_BITS}")
-    number("attention", "seed", seed, "a whole number", whole=True)
+    whole_seed("attention", seed)
     number("attention", "dropout_p", dropout_p, "at least 0 and below 1")
     if not 0 <= dropout_p < 1:
         raise refuse(f"dropout_p is {dropout_p}; it must be at least 0 and below 1")
@@ -118,7 +117,7 @@ def validated(
             raise refuse(f"scale is {scale}; it must be a finite number above 0, or None")
     if softcap is not None:
         number("attention", "softcap", softcap, "a finite number above 0, or None", finite=True)
-        if not (softcap > 0 and isfinite(softcap)):
+        if not softcap > 0:
             raise refuse(f"softcap is {softcap}; it must be a finite number above 0, or None")
     return window_of(causal, window)
 

@@ -72,6 +72,8 @@ def sizes(
     number(op, "batch", batch, "a whole number from 0", whole=True)
     if batch < 0:
         raise ValueError(f"{op}: batch is {batch}; it must be at least 0")
+    if not isinstance(device, (torch.device, str, int, type(None))):
+        raise TypeError(f"{op}: device is {device!r}, a {type(device).__name__}; it must be a torch.device, its name, or None")
     found = torch.empty(0, device=device).device  # with the index of the GPU
     for name, t in given:
         integers(op, name, t, ((batch,),), found)

@@ -90,11 +90,6 @@ def count(op: str, k: int, n: int, least: int) -> None:
         raise ValueError(f"{op}: k is {k}; it must be {least} to the row's {n} elements")
 
 
-def flag(op: str, name: str, value: bool) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{op}: {name} is {value!r}, a {type(value).__name__}; it must be True or False")
-
-
 def nan_order(op: str, x: Tensor, nan: str) -> str:
     """What a kernel is told of NaN. `error` looks for one, which waits for the device."""
     if not isinstance(nan, str) or nan not in NAN:
@@ -102,7 +97,7 @@ def nan_order(op: str, x: Tensor, nan: str) -> str:
     if not x.is_floating_point():
         return "largest"
     if nan == "error":
-        if bool(x.isnan().any()):
+        if not x.is_meta and bool(x.isnan().any()):
             raise ValueError(f"{op}: x has a NaN, which nan='error' refuses; 'largest' and 'smallest' order it")
         return "largest"
     return nan
@@ -127,17 +122,17 @@ def row_lengths(op: str, x: Tensor, dim: int, lengths: Tensor | None) -> None:
 def sorting(op: str, x: Tensor, dim: int, descending: bool, lengths: Tensor | None, nan: str) -> tuple[int, str]:
     """The arguments of sort and argsort: `dim` counted from 0, and what a kernel is told of NaN."""
     d = tensor(op, x, dim)
-    flag(op, "descending", descending)
+    _arguments.flag(op, "descending", descending)
     row_lengths(op, x, d, lengths)
     return d, nan_order(op, x, nan)
 
 
-def length_faults(op: str, x: Tensor, lengths: Tensor | None) -> str | None:
+def length_faults(x: Tensor, lengths: Tensor | None) -> str | None:
     """Under `rooftop.debug()`."""
     if lengths is None or lengths.numel() == 0:
         return None
     low, high = int(lengths.min()), int(lengths.max())
-    return None if low >= 0 and high <= x.shape[-1] else f"{op}: lengths go from {low} to {high}; each must be 0 to the row's {x.shape[-1]} elements"
+    return None if low >= 0 and high <= x.shape[-1] else f"lengths go from {low} to {high}; each must be 0 to the row's {x.shape[-1]} elements"
 
 
 # -- problems ----------------------------------------------------------------------------------------------------

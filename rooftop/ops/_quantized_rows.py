@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.contract import Judged
 from rooftop.core.spec import Case, Input, Meta, Problem, case
 from rooftop.ops import _random
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import number, whole_seed
 from rooftop.ops._quantized import SCALE_META, groups, tensor_scale
 from rooftop.quant.formats import ELEMENTS, FORMATS, SCALES, Format, decode, effective, encode, format_of, load_scale, scale_of, unpack
 
@@ -34,7 +34,7 @@ def how(
     f = format_of(format)
     if rounding not in ("nearest", "stochastic", "zero"):
         raise ValueError(f"{name}: rounding is {rounding!r}; accepted are nearest, stochastic, zero")
-    number(name, "seed", seed, "a whole number", whole=True)
+    whole_seed(name, seed)
     kind = scale_dtype or f.scale
     if kind not in SCALES:
         raise ValueError(f"{name}: scale_dtype is {scale_dtype!r}; accepted are {', '.join(SCALES)}")

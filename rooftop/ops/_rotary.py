@@ -22,7 +22,7 @@ def angles(rows: Tensor, cos: Tensor | None, sin: Tensor | None, rotary_dim: int
         powers = torch.arange(rotary_dim // 2, dtype=torch.float64, device=like.device) * (-2.0 / max(rotary_dim, 1))
         angle = rows.double()[..., None] * theta**powers
         return angle.cos().to(like.dtype)[:, :, None], angle.sin().to(like.dtype)[:, :, None]
-    batch, count = max(rows.shape[0], cos.shape[0]), cos.shape[1]
+    batch, count = cos.shape[0] if rows.shape[0] == 1 else rows.shape[0], cos.shape[1]
     rows = rows.long().expand(batch, -1)
     inside = (rows >= 0) & (rows < count)
     picked = torch.arange(batch, device=rows.device)[:, None].expand_as(rows) if cos.shape[0] > 1 else torch.zeros_like(rows)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import number, whole_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +87,7 @@ def adamw_8bit(
     if first is second or any(_same(a, b) for a, b in ((first.codes, second.codes), (first.scale, second.scale))):
         raise ValueError(f"{name}: first and second are one state; each is written into, so they must be two")
     number(name, "step", step, "a whole number from 1 on", whole=True)
-    number(name, "seed", seed, "a whole number", whole=True)
+    whole_seed(name, seed)
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise ValueError(f"{name}: betas is {betas!r}; it must be two numbers of at least 0 and below 1")
     numbers = (("lr", lr, None), ("betas[0]", betas[0], 1.0), ("betas[1]", betas[1], 1.0), ("eps", eps, None), ("weight_decay", weight_decay, None))

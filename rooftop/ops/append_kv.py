@@ -62,7 +62,7 @@ def append_kv(
 
     A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is not in the
     cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with repeated
-    entries), each element comes from one of them.
+    entries), each element comes from one of them. No gradient flows through the cache.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a gradient."""
     import torch

@@ -71,7 +71,7 @@ def _indices(wrong: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _faults(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> str | None:
-    return _ordering.length_faults("argsort", x, lengths)
+    return _ordering.length_faults(x, lengths)
 
 
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

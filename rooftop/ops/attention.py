@@ -302,6 +302,8 @@ def faults(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> str | None:
             values = bounds.tolist()
             if values != sorted(values) or values[0] < 0 or values[-1] > total:
                 return f"{name} is {values[:8]}...; it must rise from 0 or more to at most {total}"
+    if pages is not None and k.shape[1] == 0:
+        return f"k has shape {tuple(k.shape)}: pages of no token; with page_table its second extent, page_size, must be at least 1"
     if lengths is not None:
         most = k.shape[1] * (1 if pages is None else pages.shape[1])
         if bool(((lengths < 0) | (lengths > most)).any()):
@@ -311,7 +313,8 @@ def faults(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> str | None:
             for b in range(pages.shape[0]):
                 found = pages[b, : int(used[b])]
                 if bool(((found < 0) | (found >= k.shape[0])).any()):
-                    return f"page_table[{b}] is {found.tolist()[:8]}...; each must be 0 to {k.shape[0] - 1}"
+                    accepted = f"each must be 0 to {k.shape[0] - 1}" if k.shape[0] else "k has no page"
+                    return f"page_table[{b}] is {found.tolist()[:8]}...; {accepted}"
     for name, at in zip(("begin", "end"), rest[17:], strict=False):
         if at is not None and bool(((at < 0) | (at > k.shape[1])).any()):
             return f"{name} of mask is {int(at.min())} to {int(at.max())}; it must be 0 to {k.shape[1]}"

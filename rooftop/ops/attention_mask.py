@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import FLOAT32, number
 from rooftop.ops._masks import beyond, ranges, sizes, window_of
 from rooftop.ops._peers import compiled
 
@@ -68,7 +69,7 @@ def attention_mask(
     kind = out.dtype if out is not None else torch.bool if dtype is None else dtype
     if kind not in (torch.bool, torch.float32, torch.float16, torch.bfloat16) or dtype not in (None, kind):
         given = "" if out is None else f" and out is {out.dtype}"
-        raise TypeError(f"attention_mask: dtype is {dtype}{given}; accepted are torch.bool, torch.float32, torch.float16, torch.bfloat16, alike")
+        raise TypeError(f"attention_mask: dtype is {dtype!r}{given}; accepted are torch.bool, torch.float32, torch.float16, torch.bfloat16, alike")
     shape = (batch, heads, q_len * group, kv_len)
     if out is None:
         out = torch.empty(shape, dtype=kind, device=device)
@@ -76,7 +77,10 @@ def attention_mask(
         raise ValueError(f"attention_mask: out has shape {tuple(out.shape)}; it must be {shape}")
     elif any(step == 0 and n > 1 for step, n in zip(out.stride(), shape, strict=True)):
         raise ValueError(f"attention_mask: out has shape {shape} and strides {tuple(out.stride())}: it is expanded, and cannot be written into")
-    OP(out, lengths, q_lengths, left, right, group, float(fill), implementation=implementation)
+    fill = float(fill)
+    if not -FLOAT32 <= fill <= FLOAT32:  # as a float32: infinite, or NaN
+        fill *= inf
+    OP(out, lengths, q_lengths, left, right, group, fill, implementation=implementation)
     return out
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import number, whole_seed
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import EDGES, FLOATS, by_rows, sizes, validate
 
@@ -62,7 +62,7 @@ def bias_mask_scale_add(
         if t is not None and (tuple(t.shape) != shape or t.device != x.device):
             raise ValueError(f"bias_mask_scale_add: {what} has shape {tuple(t.shape)} on {t.device}; it must be {shape} on {x.device}")
     number("bias_mask_scale_add", "p", p, "0 to 1")
-    number("bias_mask_scale_add", "seed", seed, "a whole number", whole=True)
+    whole_seed("bias_mask_scale_add", seed)
     if scale is not None:
         number("bias_mask_scale_add", "scale", scale, "a number, or None")
     if not 0 <= p <= 1 or (p and mask is not None):

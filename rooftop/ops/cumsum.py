@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
+from rooftop.ops import _arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,19 +30,21 @@ def cumsum(x: Tensor, dim: int = -1, *, reverse: bool = False, implementation: s
 
     Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.
 
-    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
-    named implementation cannot take `x`."""
-    rank = _validate(x, dim)
+    Raises TypeError for anything but a floating tensor of these dtypes, a whole number and a bool; IndexError for a `dim` out of range; ValueError for no
+    dimensions or where a named implementation cannot take `x`."""
+    rank = _validate(x, dim, reverse)
     return OP(x, dim % rank, reverse, implementation=implementation)
 
 
-def _validate(x: Tensor, dim: int) -> int:
+def _validate(x: Tensor, dim: int, reverse: bool) -> int:
     import torch
 
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"cumsum: x is a {type(x).__name__}; it must be a tensor")
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise TypeError(f"cumsum: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    _arguments.number("cumsum", "dim", dim, "a whole number", whole=True)
+    _arguments.flag("cumsum", "reverse", reverse)
     rank = x.dim()
     if rank == 0:
         raise ValueError("cumsum: x has no dimensions; it must have at least one")

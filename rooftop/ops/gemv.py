@@ -7,6 +7,7 @@ Source: the level-2 BLAS (Dongarra et al. 1988)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
@@ -34,8 +35,10 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None = None) -> Tensor:
     single = _validate(a, x)
     batch = a.shape[:-2]
     rows = x.unsqueeze(-2) if single else x
-    y = OP(a.reshape(-1, *a.shape[-2:]) if len(batch) != 1 else a, rows.reshape(-1, *rows.shape[-2:]) if len(batch) != 1 else rows,
-           implementation=implementation)  # fmt: skip
+    if len(batch) != 1:
+        count = prod(batch)  # not -1, which is ambiguous where there are no elements
+        a, rows = a.reshape(count, *a.shape[-2:]), rows.reshape(count, *rows.shape[-2:])
+    y = OP(a, rows, implementation=implementation)
     return y.view(*batch, a.shape[-2]) if single else y.view(*batch, *y.shape[1:])
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Grad, Judged, Op, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
 from rooftop.ops import _linear_loss
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import flag, number, wants_gradient
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
@@ -77,12 +77,11 @@ def linear_cross_entropy(
     backward through one forward raises: the first one has scaled the gradients in place.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
-    import torch
 
     to = _validate(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)
     rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
-    on = torch.is_grad_enabled()
-    wanted = (on and x.requires_grad, on and weight.requires_grad, on and bias is not None and bias.requires_grad)
+    flag("linear_cross_entropy", "return_lse", return_lse)
+    wanted = (wants_gradient(x), wants_gradient(weight), wants_gradient(bias))
     cap = 0.0 if softcap is None else float(softcap)
     options = (int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap)
     if group is not None:
@@ -129,7 +128,8 @@ def _validate(
         if given not in accepted:
             raise ValueError(f"{name}: {what} is {given!r}; it must be {', '.join(repr(a) for a in accepted[:-1])} or {accepted[-1]!r}")
     if weight_grad_dtype not in (None, weight.dtype, torch.float32):
-        raise TypeError(f"{name}: weight_grad_dtype is {weight_grad_dtype}; accepted are None, {weight.dtype} and torch.float32")
+        dtypes = " and ".join(dict.fromkeys((str(weight.dtype), "torch.float32")))
+        raise TypeError(f"{name}: weight_grad_dtype is {weight_grad_dtype!r}; accepted are None, {dtypes}")
     if weight_grad_dtype not in (None, weight.dtype) and weight.requires_grad and not torch.compiler.is_compiling():
         taken = weight.grad_dtype if weight.is_leaf else weight.dtype
         if taken not in (None, weight_grad_dtype):

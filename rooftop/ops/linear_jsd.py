@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import number, wants_gradient
 from rooftop.ops._linear_cases import HEADS
 from rooftop.ops._peers import compiled
 
@@ -52,13 +52,11 @@ def linear_jsd(
     Returns a float32 scalar. The mean over no tokens is NaN. A second backward through one forward raises.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
-    import torch
 
     _validate(x, weight, teacher_x, teacher_weight, mask, beta, temperature, reduction)
-    on = torch.is_grad_enabled()
     rows, teacher = x.reshape(-1, x.shape[-1]), teacher_x.detach().reshape(-1, teacher_x.shape[-1])
     flat = None if mask is None else mask.reshape(-1)
-    flags = (on and x.requires_grad, on and weight.requires_grad, True)
+    flags = (wants_gradient(x), wants_gradient(weight), True)
     found = OP(rows, weight, teacher, teacher_weight.detach(), flat, float(beta), float(temperature), reduction, *flags, implementation=implementation)
     loss: Tensor = found[0]
     return loss

@@ -89,7 +89,7 @@ def _validate(
     floats = (torch.float32, torch.float16, torch.bfloat16)
     given = {"a": a, "b": b, "c": c, "bias": bias, "gate": gate, "residual": residual}
     for name, t in given.items():
-        if t is None:
+        if t is None and name not in ("a", "b"):
             continue
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"matmul: {name} is a {type(t).__name__}; it must be a tensor")

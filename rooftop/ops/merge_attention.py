@@ -21,7 +21,7 @@ def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, imple
 
     Args:
         a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is float32.
-        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part.
+        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part, whose row does not count, NaN or not.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
@@ -69,11 +69,21 @@ def reference(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tenso
     return a * of_a.transpose(1, 2)[..., None] + b * of_b.transpose(1, 2)[..., None], lse
 
 
+def _counted(x: Tensor, lse: Tensor) -> Tensor:
+    """Rows that see no key as zeros."""
+    return x.masked_fill((lse == float("-inf")).transpose(1, 2)[..., None], 0.0)
+
+
+def full(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """`reference`, in which a part that sees no key may hold NaN."""
+    return reference(_counted(a, lse_a), lse_a, _counted(b, lse_b), lse_b)
+
+
 def backward(dout: Tensor, dlse: Tensor | None, a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """With the shares w: da = w_a · dout, dlse_a = w_a · (dlse + sum_d dout · (a - out)), and the same of b."""
     _, of_a, of_b = _shares(lse_a, lse_b)
     flow = dout.to(lse_a.dtype)
-    ga, gb = ((flow * x.to(flow.dtype)).sum(-1).transpose(1, 2) for x in (a, b))
+    ga, gb = ((flow * x.to(flow.dtype)).sum(-1).transpose(1, 2) for x in (_counted(a, lse_a), _counted(b, lse_b)))
     mean = of_a * ga + of_b * gb
     if dlse is not None:
         mean = mean - dlse
@@ -137,7 +147,8 @@ def _larger(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor,
 
 
 OP = Op(
-    reference,
+    full,
+    core=reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _random
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import number, whole_seed
 from rooftop.ops._peers import compiled
 from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
 from rooftop.ops._quantized import canonical as _canonical
@@ -84,7 +84,7 @@ def quantize(
 
     f = format_of(format)
     _validate(x, f, symmetric, rounding, subtract)
-    number("quantize", "seed", seed, "a whole number", whole=True)
+    whole_seed("quantize", seed)
     kind = scale_dtype or f.scale
     if kind not in SCALES:
         raise ValueError(f"quantize: scale_dtype is {scale_dtype!r}; accepted are {', '.join(SCALES)}")

@@ -40,7 +40,7 @@ def reduce(
 
     Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a dimension out
     of range."""
-    dims = _validate(x, op, dim, correction)
+    dims = _validate(x, op, dim, correction, keepdim)
     kept = [1 if i in dims else n for i, n in enumerate(x.shape)]
     if _groups(x, dims) > 2:  # one more pass, for what alternates more often than the kernels follow
         order = [i for i in range(x.dim()) if i not in dims] + list(dims)
@@ -50,7 +50,7 @@ def reduce(
     return out.view(kept) if keepdim else out
 
 
-def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: int) -> tuple[int, ...]:
+def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: int, keepdim: bool) -> tuple[int, ...]:
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -62,15 +62,17 @@ def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: i
     if x.dtype not in accepted:
         raise TypeError(f"reduce: x is {x.dtype}; accepted for {op!r} are {', '.join(map(str, accepted))}")
     _arguments.number("reduce", "correction", correction, "a whole number", whole=True)
+    _arguments.flag("reduce", "keepdim", keepdim)
     rank = x.dim()
     given = tuple(range(rank)) if dim is None else _arguments.shape("reduce", "dim", dim)
     for d in given:
         if not -rank <= d < rank:
-            raise IndexError(f"reduce: dim is {dim}; x has {rank} dimensions, so each must be {-rank} to {rank - 1}")
+            accepted_dims = f"each must be {-rank} to {rank - 1}" if rank else "it must be None or ()"
+            raise IndexError(f"reduce: dim is {dim}; x has {rank} dimensions, so {accepted_dims}")
     dims = tuple(sorted(d % rank for d in given))
     if len(set(dims)) < len(dims):
         raise ValueError(f"reduce: dim is {dim}, which names a dimension twice")
-    if op in ("max", "argmax") and prod(x.shape[d] for d in dims) == 0 and prod(n for i, n in enumerate(x.shape) if i not in dims) > 0:
+    if op in ("max", "argmax") and any(x.shape[d] == 0 for d in dims) and all(n > 0 for i, n in enumerate(x.shape) if i not in dims):
         raise ValueError(f"reduce: x has shape {tuple(x.shape)}: there is no {op} over no elements")
     return dims
 

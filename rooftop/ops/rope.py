@@ -144,7 +144,7 @@ def faults(
 ) -> str | None:  # fmt: skip
     import torch
 
-    if cos is None or q.numel() == 0:
+    if cos is None or not any(t is not None and t.numel() for t in (q, k)):
         return None
     rows = (torch.arange(q.shape[1], device=q.device) if positions is None else positions.long()) + offset
     bad = (rows < 0) | (rows >= cos.shape[1])

@@ -30,6 +30,8 @@ def rope_(
     Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
     that has several elements at one memory address (an expanded one). `q` and `k` must not overlap."""
     given = plain.arguments("rope_", q, k, cos, sin, positions, offset, theta, layout, rotary_dim, order)
+    if k is q:
+        raise ValueError("rope_: q and k are the same tensor; they must not overlap, as each is written in place")
     for name, t in (("q", q), ("k", k)):
         if t is not None and any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
             raise ValueError(f"rope_: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written in place")

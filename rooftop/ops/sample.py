@@ -11,7 +11,6 @@ Sources: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration" (t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Judged, Op
@@ -69,7 +68,7 @@ def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: floa
         raise ValueError(f"sample: logits has shape {tuple(logits.shape)}; it must have a last dimension of 1 to 2^31 - 1, the vocabulary")
     for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
         _arguments.number("sample", name, value, "a number")
-    if not (isfinite(temperature) and 0 <= temperature < 3e38):
+    if not 0 <= temperature < 3e38:
         raise ValueError(f"sample: temperature is {temperature}; it must be a finite float32 of at least 0")
     if top_k is not None:
         _arguments.number("sample", "top_k", top_k, "a whole number of at least 1, or None", whole=True)
@@ -79,7 +78,7 @@ def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: floa
         raise ValueError(f"sample: top_p is {top_p}; it must be above 0 and at most 1")
     if not 0 <= min_p <= 1:
         raise ValueError(f"sample: min_p is {min_p}; it must be 0 to 1")
-    _arguments.number("sample", "seed", seed, "a whole number", whole=True)
+    _arguments.whole_seed("sample", seed)
 
 
 def uniform(seed: int, rows: int, device: Any) -> Tensor:

@@ -138,7 +138,7 @@ def _cases() -> list[Case]:
 
 
 def _faults(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> str | None:
-    return _ordering.length_faults("sort", x, lengths)
+    return _ordering.length_faults(x, lengths)
 
 
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _ordering
+from rooftop.ops import _arguments, _ordering
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ def topk(
     d = _ordering.tensor("topk", x, dim)
     _ordering.count("topk", k, x.shape[d], 0)
     for name, value in (("largest", largest), ("sorted", sorted)):
-        _ordering.flag("topk", name, value)
+        _arguments.flag("topk", name, value)
     if tie not in ("lowest", "any"):
         raise ValueError(f"topk: tie is {tie!r}; it is one of lowest, any")
     _ordering.row_lengths("topk", x, d, lengths)
@@ -182,7 +182,7 @@ def _cases() -> list[Case]:
 
 
 def _faults(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> str | None:
-    return _ordering.length_faults("topk", x, lengths)
+    return _ordering.length_faults(x, lengths)
 
 
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
-from rooftop.ops import _ordering
+from rooftop.ops import _arguments, _ordering
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ def topk_mask(
     a `dim` out of range."""
     d = _ordering.tensor("topk_mask", x, dim)
     _ordering.count("topk_mask", k, x.shape[d], 0)
-    _ordering.flag("topk_mask", "largest", largest)
+    _arguments.flag("topk_mask", "largest", largest)
     _ordering.row_lengths("topk_mask", x, d, lengths)
     nan = _ordering.nan_order("topk_mask", x, nan)
     out: Tensor = OP(x.movedim(d, -1), lengths, k, largest, nan, implementation=implementation)
@@ -132,7 +132,7 @@ def _cases() -> list[Case]:
 
 
 def _faults(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> str | None:
-    return _ordering.length_faults("topk_mask", x, lengths)
+    return _ordering.length_faults(x, lengths)
 
 
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

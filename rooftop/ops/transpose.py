@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta, Problem, Work, case
+from rooftop.ops._arguments import number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +28,8 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None = N
 
     Returns a contiguous tensor with the dtype and device of `x`. It never shares memory with `x`.
 
-    Raises TypeError for anything but a tensor, for elements of another size, or if `x` requires a gradient and is complex; IndexError for a
-    dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
+    Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is complex; IndexError
+    for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
     first, second = _validate(x, dim0, dim1)
     if str(x.dtype).removeprefix("torch.") in OF_TORCH:
         return OP(x, first, second, implementation=implementation)
@@ -51,6 +52,7 @@ def _validate(x: Tensor, dim0: int, dim1: int) -> tuple[int, int]:
     if rank == 0:
         raise ValueError("transpose: x has no dimensions; it must have at least one")
     for name, dim in (("dim0", dim0), ("dim1", dim1)):
+        number("transpose", name, dim, "a whole number", whole=True)
         if not -rank <= dim < rank:
             raise IndexError(f"transpose: {name} is {dim}; x has {rank} dimensions, so it must be {-rank} to {rank - 1}")
     return dim0 % rank, dim1 % rank

@@ -11,7 +11,10 @@ import torch
 import torch.autograd.forward_ad as forward
 
 import rooftop
+from rooftop.core.implementation import UnsupportedError
+from rooftop.core.names import RegistryError
 
+Q = torch.zeros(1, 2, 1, 8)
 X, TARGET = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3])
 
 
@@ -33,6 +36,40 @@ X, TARGET = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch
         (lambda: rooftop.bias_mask_scale_add(X, p="a"), TypeError, "p is 'a'"),
         (lambda: rooftop.bias_mask_scale_add(X, p=0.5, seed=1.5), TypeError, "seed is 1.5"),
         (lambda: rooftop.bias_mask_scale_add(X, scale="a"), TypeError, "scale is 'a'"),
+        (lambda: rooftop.matmul(None, X), TypeError, "a is a NoneType; it must be a tensor"),
+        (lambda: rooftop.matmul(X, None), TypeError, "b is a NoneType; it must be a tensor"),
+        (lambda: rooftop.matmul(X, X.t(), alpha=10**400), ValueError, "alpha is a whole number of 1329 bits, beyond float64; it must be a number"),
+        (lambda: rooftop.matmul(X, X.t(), beta=-(10**5000)), ValueError, "beta is a whole number of 16610 bits, beyond float64"),
+        (lambda: rooftop.attention(Q, Q, Q, scale=10**400), ValueError, "scale is a whole number of 1329 bits, .* above 0, or None"),
+        (lambda: rooftop.attention(Q, Q, Q, softcap=10**400), ValueError, "softcap is a whole number of 1329 bits"),
+        (lambda: rooftop.rms_norm(X, 8, eps=10**400), ValueError, "eps is a whole number of 1329 bits"),
+        (lambda: rooftop.matmul(X, X.t(), implementation="zzz"), RegistryError, "no implementation of matmul 'zzz'; there are .*matmul__triton"),
+        (lambda: rooftop.gelu(X, implementation="tritn"), RegistryError, "no implementation of gelu 'tritn'; there are gelu__"),
+        (lambda: rooftop.matmul(X, X.t(), implementation="triton"), UnsupportedError, "implementation='triton' runs on CUDA tensors"),
+        (lambda: rooftop.transpose(X, "0", 1), TypeError, "dim0 is '0', a str; it must be a whole number"),
+        (lambda: rooftop.transpose(X, 0, 1.0), TypeError, "dim1 is 1.0, a float"),
+        (lambda: rooftop.transpose(X, 0, None), TypeError, "dim1 is None"),
+        (lambda: rooftop.cumsum(X, None), TypeError, "cumsum: dim is None"),
+        (lambda: rooftop.cumsum(X, torch.tensor(1)), TypeError, r"cumsum: dim is tensor\(1\), a Tensor"),
+        (lambda: rooftop.cumsum(X, reverse="no"), TypeError, "reverse is 'no', a str; it must be True or False"),
+        (lambda: rooftop.reduce(X, "sum", keepdim="no"), TypeError, "keepdim is 'no'"),
+        (lambda: rooftop.linear_cross_entropy(X, X, TARGET, return_lse="no"), TypeError, "return_lse is 'no'"),
+        (lambda: rooftop.reduce(torch.tensor(1.0), "sum", 0), IndexError, r"dim is 0; x has 0 dimensions, so it must be None or \(\)"),
+        (lambda: rooftop.attention_mask(2, 2, dtype="float32"), TypeError, "dtype is 'float32'; accepted"),
+        (lambda: rooftop.linear_cross_entropy(X, X, TARGET, weight_grad_dtype="float32"), TypeError, "is 'float32'; accepted are None, torch.float32$"),
+        (lambda: rooftop.linear_cross_entropy(X, X, TARGET, softcap=10**400), ValueError, "softcap is a whole number of 1329 bits"),
+        (lambda: rooftop.linear_jsd(X, X, X, X, temperature=-(10**400)), ValueError, "temperature is a whole number of 1329 bits"),
+        (lambda: rooftop.linear_cross_entropy(X, X, TARGET, softcap=1e39), ValueError, r"softcap is 1e\+39; .* that a float32 holds"),
+        (lambda: rooftop.cross_entropy(X, TARGET, softcap=1e300), ValueError, r"softcap is 1e\+300; .* that a float32 holds"),
+        (lambda: rooftop.sample(X, 10**400), ValueError, "temperature is a whole number of 1329 bits"),
+        (lambda: rooftop.sample(X, float("nan")), ValueError, "temperature is nan"),
+        (lambda: rooftop.sample(X, seed=1.5), TypeError, "seed is 1.5, a float; it must be a whole number"),
+        (lambda: rooftop.attention_mask(2, 2, fill=10**400), ValueError, "fill is a whole number of 1329 bits"),
+        (lambda: rooftop.attention_mask(2, 2, device=[1]), TypeError, r"device is \[1\], a list"),
+        (lambda: rooftop.topk(X, 2**70), ValueError, "of at most 64 bits"),
+        (lambda: rooftop.gelu(X, implementation=7), TypeError, "implementation is 7, a int; it must be the name of a kernel, or None"),
+        (lambda: rooftop.gelu(X, implementation=X), TypeError, "gelu: implementation is tensor"),
+        (lambda: rooftop.gelu(X, implementation=[]), TypeError, r"implementation is \[\], a list"),
     ],
 )
 def test_an_error_says_what_was_given_and_what_is_accepted(call: Callable[[], object], error: type[Exception], says: str) -> None:
@@ -96,3 +133,100 @@ def test_forward_mode_is_refused() -> None:
 
 def test_vmap_goes_through_the_registered_op() -> None:
     torch.testing.assert_close(torch.func.vmap(rooftop.square)(X), X * X)
+
+
+def test_a_loss_under_vmap_has_its_gradient() -> None:
+    weight, xs = X[:3].clone().requires_grad_(), torch.stack((X, X.flip(0))).requires_grad_()
+
+    def cross_entropy(x: torch.Tensor) -> torch.Tensor:
+        return rooftop.linear_cross_entropy(x, weight, TARGET % 3)
+
+    def divergence(x: torch.Tensor) -> torch.Tensor:
+        return rooftop.linear_jsd(x, weight, X, X[:3])
+
+    for loss in (cross_entropy, divergence):
+        got = torch.autograd.grad(torch.func.vmap(loss)(xs).sum(), (xs, weight))
+        want = torch.autograd.grad(loss(xs[0]) + loss(xs[1]), (xs, weight))
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("call", "values"),
+    [
+        (lambda x, v: rooftop.sample(x, v, top_k=3), (0.5, 0.7, 1.5)),
+        (lambda x, v: rooftop.rope(x.view(1, 1, 4, 8), theta=v), (1e4, 5e4, 3.0)),
+        (lambda x, v: rooftop.linear_cross_entropy(x, x, TARGET, softcap=v), (1.0, 5.0, 7.0)),
+        (lambda x, v: rooftop.linear_jsd(x, x, x * 2, x, temperature=v), (1.0, 2.0, 3.0)),
+        (lambda x, v: rooftop.cross_entropy(x, TARGET, softcap=v), (1.0, 2.0, 3.0)),
+    ],
+    ids=["sample", "rope", "linear_cross_entropy", "linear_jsd", "cross_entropy"],
+)
+def test_a_number_that_changes_between_calls_compiles(call: Callable[[torch.Tensor, float], torch.Tensor], values: tuple[float, ...]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for value in values:
+        torch.testing.assert_close(compiled(X, value), call(X, value))
+
+
+def test_a_seed_may_be_any_integer() -> None:
+    for seed in (2**64 - 1, -(2**63) - 5, 10**5000):
+        assert torch.equal(rooftop.sample(X, seed=seed), rooftop.sample(X, seed=seed & 0xFFFFFFFF))
+        assert torch.equal(rooftop.bias_mask_scale_add(X, p=0.5, seed=seed), rooftop.bias_mask_scale_add(X, p=0.5, seed=seed & 0xFFFFFFFF))
+
+
+@pytest.mark.parametrize("lead", [(), (2, 3), (0, 2)])
+@pytest.mark.parametrize(("m", "k"), [(5, 0), (0, 7), (0, 0)])
+def test_gemv_of_no_elements(lead: tuple[int, ...], m: int, k: int) -> None:
+    a = torch.randn(*lead, m, k, requires_grad=True)
+    for x in (torch.randn(*lead, k), torch.randn(*lead, 3, k), torch.randn(*lead, 0, k)):
+        y = rooftop.gemv(a, x)
+        assert y.shape == (*x.shape[:-1], m) and not y.any()
+        y.sum().backward()
+
+
+def test_an_empty_batch_is_rotated_by_its_positions() -> None:
+    q, cos, sin = torch.randn(0, 2, 3, 8), torch.randn(9, 4), torch.randn(9, 4)
+    for tables in ((cos, sin), (cos[None], sin[None]), (cos[None][:0], sin[None][:0])):
+        for positions in (None, torch.zeros(0, 3, dtype=torch.int64), torch.arange(3)):
+            assert rooftop.rope(q, None, *tables, positions=positions).shape == q.shape
+            assert rooftop.rope_(q, None, *tables, positions=positions) is q
+
+
+def test_rope_in_place_refuses_one_tensor_twice() -> None:
+    q = torch.randn(1, 2, 3, 8)
+    before = q.clone()
+    with pytest.raises(ValueError, match="q and k are the same tensor"):
+        rooftop.rope_(q, q)
+    assert torch.equal(q, before)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("op", ["max", "argmax"])
+def test_a_maximum_compiles(op: str, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: rooftop.reduce(x, op, 0), fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for x in (X, X[:, :0]):
+        assert torch.equal(compiled(x), rooftop.reduce(x, op, 0))
+
+
+def test_on_meta_tensors_no_element_is_looked_at() -> None:
+    assert rooftop.topk(X.to("meta"), 2, nan="error")[0].shape == (4, 2)
+
+
+@pytest.mark.parametrize("fill", [1e300, -1e39, float("inf"), float("nan")])
+def test_a_mask_of_numbers_beyond_float32_is_infinite(fill: float) -> None:
+    for dtype in (torch.float32, torch.float16):
+        got = rooftop.attention_mask(1, 2, q_lengths=torch.tensor([0]), fill=fill, dtype=dtype)
+        torch.testing.assert_close(got, torch.tensor(fill, dtype=torch.float64).to(dtype).expand(1, 1, 1, 2), equal_nan=True)
+
+
+def test_under_debug_a_fault_is_told_once_and_of_keys_alone_too() -> None:
+    with rooftop.debug():
+        with pytest.raises(IndexError, match=r"^topk: lengths go from 0 to 9; each must be 0 to the row's 8 elements"):
+            rooftop.topk(X, 2, lengths=torch.tensor([0, 1, 9, 3]))
+        k, table = torch.randn(1, 2, 3, 8), torch.randn(2, 4)
+        before = k.clone()
+        for rotate in (rooftop.rope, rooftop.rope_):
+            with pytest.raises(IndexError, match="a position is 2; the tables have 2 rows"):
+                rotate(k[:, :0], k, table, table)
+        assert torch.equal(k, before)

@@ -246,7 +246,7 @@ def test_a_grid_that_waits_for_itself_must_be_launched_so_and_fit_the_card(mine:
         ("prefetch_map(map);", "TMA runs on a GPU only"),
         ('asm volatile("cp.async.ca.shared.global [%0], [%1], 16;");', None),
         ("// wgmma.fence and CUtensorMap in words\n", None),
-        ("wait_for_before();", None),
+        ("gdc_wait();", None),
     ],
 )
 def test_where_a_kernel_runs_is_read_off_its_instructions(code: str, says: str | None) -> None:

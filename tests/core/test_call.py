@@ -483,3 +483,31 @@ def test_what_must_stay_as_it_was_is_allowed_no_error(dtype: str) -> None:
     found = checker.check_callable(op, op.cases[0], nudged, name="nudged")
     assert (found.status, found.outputs["cache"].where) == ("wrong", (8, 3))
     assert "1 elements that must stay as they were" in found.message
+
+
+# -- autocast ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["matmul", "grouped_matmul", "attention", "quantized_matmul"])
+def test_autocast_changes_no_reference_and_no_gradient(name: str) -> None:
+    generator = torch.Generator().manual_seed(8)
+    x, w = (torch.randn(32, 32, generator=generator) for _ in range(2))
+    weight = rooftop.quant.pack_weight(rooftop.quantize(w, "int8", group=32))
+    calls = {
+        "matmul": lambda t: rooftop.matmul(t, w, activation="gelu"),
+        "grouped_matmul": lambda t: rooftop.grouped_matmul(t, w[None], torch.tensor([32], dtype=torch.int32)),
+        "attention": lambda t: rooftop.attention(*(t.view(1, 4, 8, 32),) * 3),
+        "quantized_matmul": lambda t: rooftop.quantized_matmul(t, weight),
+    }
+
+    def both() -> list[torch.Tensor]:
+        t = x.clone().requires_grad_()
+        out = calls[name](t)
+        return [calls[name](x), out, *torch.autograd.grad(out.square().sum(), t)]
+
+    plain = both()
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = both()
+        assert (x @ w).dtype == torch.bfloat16  # it is on again
+    for a, b in zip(cast, plain, strict=True):
+        assert a.dtype == torch.float32 and torch.equal(a, b)

@@ -138,6 +138,45 @@ def test_merged_parts_are_the_whole() -> None:
         rooftop.merge_attention(out, norm, out, norm.mT)
 
 
+def _half_seen() -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Two parts, of which the second sees nothing for every other query, and holds NaN there."""
+    generator = torch.Generator().manual_seed(2)
+    a, b = (torch.randn(2, 6, 3, 16, generator=generator) for _ in range(2))
+    lse_a, lse_b = (torch.randn(2, 3, 6, generator=generator) for _ in range(2))
+    b[:, ::2], lse_b[..., ::2] = float("nan"), float("-inf")
+    return [a, lse_a, b, lse_b], a
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_part_that_sees_nothing_may_hold_nan(turned: bool) -> None:
+    parts, a = _half_seen()
+    parts = parts[2:] + parts[:2] if turned else parts
+    given = [t.clone().requires_grad_() for t in parts]
+    out, lse = rooftop.merge_attention(*given)
+    torch.testing.assert_close(out[:, ::2], a[:, ::2])
+    assert bool(out.isfinite().all() & lse.isfinite().all())
+    (out.square().sum() + lse.sum()).backward()
+    assert all(bool(t.grad.isfinite().all()) for t in given)
+    both = [float("nan") * a, torch.full((2, 3, 6), float("-inf"))]
+    out, lse = rooftop.merge_attention(*both, *both)
+    assert not out.any() and bool((lse == float("-inf")).all())
+
+
+def test_the_kernel_of_merging_takes_nan_of_a_part_that_sees_nothing() -> None:
+    pytest.importorskip("triton")
+    from rooftop.core.call import select
+    from rooftop.core.contract import metas_of
+    from rooftop.core.spec import TARGETS
+    from rooftop.lab.check import checker
+    from rooftop.ops.merge_attention import OP
+
+    tensors = dict(zip(OP.tensor_names, _half_seen()[0], strict=True))
+    call = select(OP, OP.problem_of(metas_of(tensors), {}, TARGETS[90]), "triton").call
+    got, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, {}, 0xFF)
+    for value, want in zip((got["out"], got["lse"]), OP.reference(*tensors.values()), strict=True):
+        torch.testing.assert_close(value, want)
+
+
 def test_a_cache_of_8_bits_is_its_values() -> None:
     q, k, v = _qkv(sq=1, dtype=torch.bfloat16)
     codes = [(x / 0.5).to(torch.float8_e4m3fn) for x in (k, v)]
@@ -174,12 +213,45 @@ def test_the_function_of_torch_hands_on_what_it_does_not_take() -> None:
     q = torch.randn(1, 2, 5, 16)
     with pytest.raises(ValueError, match="attn_mask has shape"):
         rooftop.drop_in.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(3, 5))
+    four = q.repeat(1, 2, 1, 1)
     with pytest.raises(ValueError, match="enable_gqa"):
-        rooftop.drop_in.scaled_dot_product_attention(q, q[:, :1], q[:, :1])
+        rooftop.drop_in.scaled_dot_product_attention(four, q, q)
+    with pytest.raises(ValueError, match="must divide the query's"):
+        rooftop.drop_in.scaled_dot_product_attention(four, four[:, :3], q, enable_gqa=True)
+    with pytest.raises(ValueError, match="before the heads"):
+        rooftop.drop_in.scaled_dot_product_attention(q.expand(3, 2, 5, 16), q.expand(2, 2, 5, 16), q)
+    with pytest.raises(TypeError, match="attn_mask is a list; it must be a tensor, or None"):
+        rooftop.drop_in.scaled_dot_product_attention(q, q, q, attn_mask=[[1.0]])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="scale is 'x', a str; it must be a number, or None"):
+        rooftop.drop_in.scaled_dot_product_attention(q, q, q, scale="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="scale is a whole number of 1329 bits"):
+        rooftop.drop_in.scaled_dot_product_attention(q, q, q, scale=10**400)
     torch.manual_seed(3)
     dropped = rooftop.drop_in.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
     torch.manual_seed(3)
     torch.testing.assert_close(rooftop.drop_in.scaled_dot_product_attention(q, q, q, dropout_p=0.5), dropped)
+
+
+@pytest.mark.parametrize(("query", "key", "value", "more"), [
+    ((2, 4), (1, 4), (1, 4), {}), ((1, 4), (2, 4), (2, 4), {}), ((2, 4), (2, 4), (1, 4), {}), ((2, 4), (2, 1), (2, 1), {}), ((2, 4), (2, 4), (2, 1), {}),
+    ((2, 1), (2, 4), (2, 4), {}), ((2, 1), (2, 1), (2, 4), {}), ((4,), (2, 4), (4,), {}), ((3, 2, 4), (3, 1, 4), (1, 2, 4), {"is_causal": True}),
+    ((2, 4), (2, 4), (2, 2), {"enable_gqa": True}), ((2, 4), (1, 2), (1, 2), {"enable_gqa": True}),
+    ((2, 4), (1, 1), (1, 1), {"attn_mask": torch.arange(70.0).view(2, 1, 5, 7).sin()}),
+])  # fmt: skip
+def test_the_function_of_torch_broadcasts_as_torch_does(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], more: dict[str, Any]) -> None:
+    torch.manual_seed(4)
+    given = [torch.randn(*lead, n, 16, requires_grad=True) for lead, n in ((query, 5), (key, 7), (value, 7))]
+    got, want = (f(*given, **more) for f in (rooftop.drop_in.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention))
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), given) for out in (got, want)))
+
+
+def test_the_function_of_torch_under_autocast_has_its_dtype() -> None:
+    q, k, v = (t.transpose(1, 2) for t in _qkv(hk=4))
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = (f(q, k.bfloat16(), v) for f in (rooftop.drop_in.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention))
+    assert got.dtype == want.dtype == torch.bfloat16
+    assert torch.equal(got, rooftop.drop_in.scaled_dot_product_attention(*(t.bfloat16() for t in (q, k, v))))
 
 
 def test_transformers_finds_the_function_and_its_masks(monkeypatch: pytest.MonkeyPatch) -> None:

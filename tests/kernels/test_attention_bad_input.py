@@ -36,6 +36,11 @@ def _paged(table: list[list[int]], lengths: list[int], queries: int) -> Call:
     return {**call, **pages, "causal": True, "page_table": torch.tensor(table, dtype=torch.int32), "cache_lengths": torch.tensor(lengths)}
 
 
+def _empty(pages: int, size: int, lengths: list[int], queries: int = 3) -> Call:
+    call = _paged([[0, 0], [0, 0]], lengths, queries)
+    return {**call, **{n: call[n][:pages, :size] for n in "kv"}}
+
+
 def _bias() -> Call:
     bias = torch.zeros(1, 1, 40, 40)
     bias[..., 7, :] = float("-inf")
@@ -93,6 +98,39 @@ def test_kernels_do_what_the_contract_says(name: str) -> None:
     back = _run(OP.bwd, {"dout": dout, "dlse": None, **saved}, options)["got"]
     assert not any(bool(t.isnan().any()) for t in back.values() if t is not None)
     assert not back["dq"].transpose(1, 2)[hidden].any(), "a query that sees nothing has no gradient"
+
+
+@pytest.mark.parametrize(("pages", "size"), [(0, 8), (5, 0), (0, 0)])
+def test_a_cache_of_no_token_shows_nothing(pages: int, size: int) -> None:
+    out, lse = rooftop.attention(**_empty(pages, size, [0, 0]), return_lse=True)
+    assert not out.any() and bool((lse == float("-inf")).all())
+    if pages == 0 and size:
+        call = _empty(pages, size, [0, 5])
+        call = {n: t.float().requires_grad_() if n in "qkv" else t for n, t in call.items()}
+        out = rooftop.attention(**call)
+        assert not out[0].any() and bool(out[1].isnan().all())
+        out.nansum().backward()
+        assert not call["q"].grad[0].any() and call["k"].grad.shape == call["k"].shape
+
+
+def test_pages_of_no_token_are_told_under_debug() -> None:
+    for lengths in ([0, 0], [0, 9]):
+        with rooftop.debug(), pytest.raises(IndexError, match=r"k has shape \(5, 0, 1, 16\): pages of no token"):
+            rooftop.attention(**_empty(5, 0, lengths))
+    with rooftop.debug(), pytest.raises(IndexError, match="k has no page"):
+        rooftop.attention(**_empty(0, 8, [0, 9]))
+
+
+def test_a_sink_of_minus_infinity_has_no_gradient_where_every_key_is_hidden() -> None:
+    q, k, v = (t.float().requires_grad_() for t in _call(sq=4, sk=5).values())
+    sinks = torch.tensor([float("-inf"), 0.5], requires_grad=True)
+    mask = torch.ones(2, 1, 4, 5, dtype=torch.bool)
+    mask[0, 0, 1] = False
+    out, lse = rooftop.attention(q, k, v, sinks=sinks, mask=mask, return_lse=True)
+    (out.sum() + lse.exp().sum()).backward()
+    assert sinks.grad is not None and float(sinks.grad[0]) == 0 and bool(sinks.grad[1].isfinite() & (sinks.grad[1] != 0))
+    assert all(bool(t.grad.isfinite().all()) for t in (q, k, v))
+    assert not q.grad[0, 1, 0].any()
 
 
 def test_mixed_devices_are_refused_by_name() -> None:

@@ -18,6 +18,7 @@ from rooftop.core.contract import metas_of
 from rooftop.core.spec import TARGETS, Case, Input, Meta, case
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check, run_interpreter
+from rooftop.sparse import two_four
 
 OPTIONS = {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -146,3 +147,31 @@ def test_an_infinite_operand_stands_where_the_docstring_says(precision: str) -> 
     inputs: dict[str, Any] = {"a": Input((40, 33), fill="inf"), "b": Input((33, 72)), "c": None, **OPTIONS, "precision": precision}
     result = check(subject, case("infinities", tags="edge", **inputs))
     assert result.status == "ok", result.message
+
+
+def test_offsets_out_of_range_are_clamped() -> None:
+    generator = torch.Generator().manual_seed(6)
+    a, b = torch.randn(6, 8, generator=generator), torch.randn(3, 8, 5, generator=generator)
+    offsets, clamped = torch.tensor([-2, 4, 90], dtype=torch.int32), torch.tensor([0, 4, 6], dtype=torch.int32)
+    for x, y in ((a, b), (a.t(), torch.randn(6, 5, generator=generator)), (a.expand(3, 6, 8), b)):
+        assert torch.equal(rooftop.grouped_matmul(x, y, offsets), rooftop.grouped_matmul(x, y, clamped))
+    assert torch.equal(rooftop.grouped_matmul(a, b, torch.full((3,), -1, dtype=torch.int32)), torch.zeros(6, 5))
+
+
+def test_int8_is_summed_exactly_however_deep() -> None:
+    k = 4099
+    a, b = torch.full((1, k), 127, dtype=torch.int8), torch.full((k, 1), 127, dtype=torch.int8)
+    a[0, 0] = b[0, 0] = 1
+    total, one = 127 * 127 * (k - 1) + 1, torch.ones(())
+    out = rooftop.scaled_matmul(a, b, one, one, bias=torch.tensor([-float(total // 8 * 8)]), out_dtype=torch.float32)
+    assert float(out) == total % 8 == 3
+
+
+def test_int8_of_a_sparse_matrix_is_summed_exactly_however_deep() -> None:
+    k = 16388  # 1 and 4096 products, then as many of the other sign
+    dense, b = torch.zeros(16, k, dtype=torch.int8), torch.full((k, 64), 127, dtype=torch.int8)
+    dense[:, ::2], b[k // 2 + 2 :] = 127, -127
+    dense[:, 2], b[0] = 0, 1
+    dense[:, 0] = 1
+    values, meta = two_four.compress(dense, two_four.select(dense.abs()))
+    assert bool((rooftop.scaled_spmm_24(values, meta, b, torch.ones(1), torch.ones(1)) == 1).all())

@@ -7,11 +7,14 @@ import errno
 import os
 import pwd
 import runpy
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from _support import command, flat
+from packaging.requirements import Requirement
 
 from rooftop.core import disk_cache, settings
 from rooftop.lab import scaffold
@@ -213,9 +216,26 @@ def test_a_python_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match=r"needs Python 3\.11 or later.*make run PYTHON=python3\.12"):
         monkeypatch.setattr(sys, "argv", ["environment.py", "folder"])
         runpy.run_path(str(settings.CHECKOUT / "scripts" / "environment.py"), run_name="__main__")
-    for file in (settings.PACKAGE / "__init__.py", settings.CHECKOUT / "scripts" / "environment.py"):
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or later.*python3\.12 -m pip install"):
+        runpy.run_path(str(settings.CHECKOUT / "setup.py"))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or later; this is \d"):
+        monkeypatch.setattr(sys, "argv", ["-m", "ls"])
+        exec((settings.PACKAGE / "__init__.py").read_text(encoding="utf-8"), {})  # runpy sets argv itself
+    for file in (settings.PACKAGE / "__init__.py", settings.CHECKOUT / "scripts" / "environment.py", settings.CHECKOUT / "setup.py"):
         ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 7))
         assert "from __future__" not in file.read_text(encoding="utf-8"), "Python 3.6 ends at it, and names no version"
+
+
+def test_an_older_python_meets_setup_py_before_any_requirement() -> None:
+    wanted = [Requirement(r) for r in tomllib.loads((settings.CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]]
+    for python in ("3.8", "3.10", "3.11"):
+        (one,) = [r for r in wanted if r.marker is None or r.marker.evaluate({"python_version": python})]
+        assert (not one.specifier) == (python != "3.11"), "no setuptools of today is for an older Python: pip would end before setup.py says so"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    said = subprocess.run([sys.executable, "-m", "rooftop", "--help"], capture_output=True, text=True, check=False)
+    assert said.returncode == 0 and "Usage" in said.stdout
 
 
 def test_a_full_disk_leaves_no_half_page(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

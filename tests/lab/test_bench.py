@@ -75,6 +75,25 @@ def test_a_record_names_its_duties_and_compares_within_each(tmp_path: Path) -> N
     assert record["memory"] == 64 << 20
 
 
+def test_a_peer_whose_captured_call_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = made("add", "1 Mi elements f32")
+    b.memory = {"peer:torch": 3 << 30, "peer:liger": 1 << 30}
+    measure, most = b.timer.measure, {"fit": 2}
+
+    def short_of_memory(field: Sequence[Contestant], *args: Any, **options: Any) -> Measurement:
+        if len(field) > most["fit"]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return measure(field, *args, **options)
+
+    monkeypatch.setattr(b.timer, "measure", short_of_memory)
+    found = timed(b, {"peer:torch": 3e-4, "add__triton": 1e-4, "peer:liger": 2e-4})
+    assert {name for name, m in found.items() if m} == {"add__triton", "peer:liger"}
+    assert b.summary.skipped == ["peer:torch at 1 Mi elements f32: out of device memory, captured together with the others"]
+    most["fit"] = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        timed(b, {"add__triton": 1e-4})
+
+
 def test_what_a_memory_bound_case_holds_is_of_the_usual_duty() -> None:
     b = made("add", "1 Mi elements f32")
     found = timed(b, {"add__triton": 1e-4})

@@ -131,8 +131,17 @@ def test_without_a_calibration_only_the_datasheet_has_a_roof(made: Made) -> None
     assert m.share is None
     assert m.sheet_share is not None
     text = Strict(made.build([*records, made.bench("scale__cuda", 2e-4)])[0]).text
-    assert "not calibrated" in text
+    assert "not calibrated" in text and "never measured" in text
     assert "no ceiling" in text
+    home = Strict(made.home()).text
+    assert "rooftop calibrate" in home and "Card" not in home, "no empty chart, and no list of no cards"
+
+
+def test_ceilings_of_other_calibration_kernels_are_not_called_never_measured(made: Made) -> None:
+    records = made.climb()
+    records[0]["digest"] = "of other kernels"
+    text = Strict(made.build([*records, made.bench("scale__cuda", 2e-4)])[0]).text
+    assert "were measured with other calibration kernels" in text and "never measured" not in text
 
 
 def test_an_unknown_card_has_no_roof_at_all(made: Made) -> None:

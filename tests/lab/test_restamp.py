@@ -134,10 +134,31 @@ def test_a_renamed_variable_keeps_the_records_and_another_instruction_does_not(h
     edit(house, "P::store(y + i, true,", "P::store(y + i, false,")
     done = restamp.restamp(tmp_path / "results", "HEAD", root=house)
     assert not done.restamped and done.changed == {"gelu__cuda_sm80": 2} and "machine code" in done.why["gelu__cuda_sm80"]
-    edit(house, "wait_for_before();", "no C++;")
+    edit(house, "gdc_wait();", "no C++;")
     done = restamp.restamp(tmp_path / "results", "HEAD", root=house)
     assert not done.restamped and done.unknown == {"gelu__cuda_sm80": 2} and "now: CompileError" in done.why["gelu__cuda_sm80"]
     assert {(r["case"], r["backend"]): r["digest"] for r in store.read(tmp_path / "results")} == after
+
+
+@pytest.mark.sampled("slow")
+def test_ceilings_are_kept_by_the_machine_code_of_the_kernels_that_measure_them(house: Path, tmp_path: Path) -> None:
+    old, _ = restamp.Trees(house, house).ceilings(["sm_90a"])
+    recorded = next(r for r in store.read(settings.CHECKOUT / "results" / "h200") if r["kind"] == "ceiling")
+    digests = {"memory": old["memory"]["digest"], "l2": "of another revision"}
+    rows = [{**recorded, "subject": part, "digest": digest} for part, digest in digests.items()]
+    path = tmp_path / "results" / "h100" / "1.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    ceilings = Path("kernels/_device/ceilings.cu")
+    (house / "rooftop" / ceilings).write_text((house / "rooftop" / ceilings).read_text().replace("never", "unlikely"))
+    done = restamp.restamp(tmp_path / "results", "HEAD", root=house)
+    assert done.restamped == {"memory": 1}
+    now = {r["subject"]: r["digest"] for r in store.read(tmp_path / "results")}
+    assert now["memory"] not in (old["memory"]["digest"], "of another revision") and now["l2"] == "of another revision"
+    git(house, "commit", "-qam", "another name")
+    (house / "rooftop" / ceilings).write_text((house / "rooftop" / ceilings).read_text().replace("gdc_wait();", ""))
+    done = restamp.restamp(tmp_path / "results", "HEAD", root=house)
+    assert not done.restamped and done.changed == {"memory": 1} and "machine code" in done.why["memory"]
 
 
 def test_an_unknown_revision_is_an_error(tmp_path: Path) -> None:

@@ -24,3 +24,12 @@ def test_the_numbers_of_ticks_stand_apart(low: float, high: float, wide: bool) -
 
 def test_broad_letters_take_more_room() -> None:
     assert scatter._length("cumsum") > scatter._length("linear") == 6 * scatter.LETTER
+
+
+@pytest.mark.parametrize("share", [0.97, 0.985, 1.0, 1.015])
+def test_no_label_lies_on_the_line_of_the_roof(share: float) -> None:
+    points = [scatter.Point(x, share if n else 0.2, "a", label="cross_entropy") for n, x in enumerate((1.0, 1e3, 1e6))]
+    drawn = scatter._one(points, "columns", None, 1.0, (scatter.WIDE, scatter.HEIGHT), True)
+    roof = float(re.findall(r'class="top"[^>]*y1="([\d.]+)"', drawn)[0])
+    labels = [float(y) for y in re.findall(r'class="label" x="[\d.]+" y="([\d.]+)"', drawn)]
+    assert labels and all(not y - 11 < roof < y + 3 for y in labels)

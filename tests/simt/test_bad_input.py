@@ -36,6 +36,7 @@ FIXED = FIXED[: FIXED.index("__global__")] + "__global__ void k(float* x) { x[th
         (("--shape", "N=64,Q=3,G=1,n=2"), "--shape names Q; the sizes in the head of mine.cu are G, N, n"),
         (("--shape", "N=64,N=3"), "--shape N=64,N=3: N is given twice"),
         (("--shape", "N=64x3"), "--shape N=64x3: mine.cu names no op, so N is one size, as in --shape N=64"),
+        (("--shape", "N=64,G=2"), "give its numbers too (n missing), as in --shape N=64,G=2,n=1"),
         (("--shape", "N=64", "--case", "foo"), "--case foo: mine.cu names no op and so has no cases; its sizes are given by --shape"),
         (("--shape", "N=64", "--blocks", "0"), "--blocks 0: it must be 1 or more"),
         (("--shape", "N=64", "--blocks", "-3"), "--blocks -3: it must be 1 or more"),

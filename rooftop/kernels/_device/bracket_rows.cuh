@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     const Entries<K> to{reinterpret_cast<K*>(selecting_memory), reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
     const unsigned row = blockIdx.x;
     if (threadIdx.x == 0) s.over = 0;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     const Asked<T> asked{value, index, mask, row, n, sense};
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     const Entries<K> to{reinterpret_cast<K*>(selecting_memory), reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
     const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x == 0) s.over = 0;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     if (length < k) return;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const Entries<K> to{reinterpret_cast<K*>(selecting_memory), reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
     const unsigned row = blockIdx.x;
     if (threadIdx.x == 0) s.over = 0;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     const Asked<T> asked{value, index, mask, row, n, sense};

@@ -7,7 +7,7 @@ HINT 0: ordinary loads and stores; 1: ld.global.cs / st.global.cs, evicted first
 fma: CHAINS independent chains a thread, x <- x * x + c, which is one FFMA. With c = -1.9 a chain that starts in (-1.9, 1.9)
 stays there and wanders without a pattern, so the multipliers toggle as they do on random data.
 
-All but fma begin early (docs/head.md), as the kernels do that are measured against them. */
+All but fma use programmatic dependent launch (docs/head.md), as the kernels do that are measured against them. */
 #include "chain.cuh"
 
 constexpr int FMA_UNROLL = 32;
@@ -24,7 +24,7 @@ template <int HINT> __device__ __forceinline__ void store(uint4* p, uint4 v) {
 
 template <int UNROLL, int HINT>
 __global__ void __launch_bounds__(256) copy(const uint4* x, uint4* y, long long n) {
-    wait_for_before();
+    gdc_wait();
     const long long tile = static_cast<long long>(UNROLL) * blockDim.x;
     for (long long at = blockIdx.x * tile; at < n; at += gridDim.x * tile) {
         const long long first = at + threadIdx.x;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(256) copy(const uint4* x, uint4* y, long long 
 // loads from being removed.
 template <int UNROLL, int HINT>
 __global__ void __launch_bounds__(256) read(const uint4* __restrict__ x, unsigned* sink, unsigned never, long long n) {
-    wait_for_before();
+    gdc_wait();
     const long long tile = static_cast<long long>(UNROLL) * blockDim.x;
     unsigned folded = 0;
     for (long long at = blockIdx.x * tile; at < n; at += gridDim.x * tile) {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(256) read(const uint4* __restrict__ x, unsigne
 // The words differ from each other: the index times an odd constant (Knuth's multiplicative hash).
 template <int UNROLL, int HINT>
 __global__ void __launch_bounds__(256) write(uint4* __restrict__ y, unsigned seed, long long n) {
-    wait_for_before();
+    gdc_wait();
     const long long tile = static_cast<long long>(UNROLL) * blockDim.x;
     for (long long at = blockIdx.x * tile; at < n; at += gridDim.x * tile) {
         const long long end = at + tile < n ? at + tile : n;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(256) write(uint4* __restrict__ y, unsigned see
     }
 }
 
-__global__ void empty() { wait_for_before(); }
+__global__ void empty() { gdc_wait(); }
 
 template <int CHAINS>
 __global__ void __launch_bounds__(256) fma(float* __restrict__ out, float c, int steps) {

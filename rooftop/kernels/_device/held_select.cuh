@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(HELD_THREADS, 2)
     const cg::cluster_group cluster = cg::this_cluster();
     const unsigned blocks = cluster.num_blocks(), rank = cluster.block_rank(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long row = blockIdx.x / blocks;
-    wait_for_before();
+    gdc_wait();
     const B* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), all_packs = (off + n + N - 1) / N;

@@ -6,5 +6,5 @@ from rooftop.core.spec import Device
 
 
 def chained(device: Device) -> bool:
-    """Whether launches may start before the previous one in the stream has ended (programmatic dependent launch): docs/head.md has the rules."""
+    """Whether kernels are launched by programmatic dependent launch, before the preceding kernel in the stream has completed: docs/head.md has the rules."""
     return device.arch >= 90

@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
     Row<T, VECTORS, ALIGNED> rows[ROWS];
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
     if (RESIDUAL) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     const long long number = blockIdx.x;
     Row<T, VECTORS, ALIGNED> rows[1];
     rows[0].locate(x + number * xs, C, threadIdx.x, blockDim.x);
-    wait_for_before();
+    gdc_wait();
     rows[0].load(x + number * xs);
     if (RESIDUAL) add_residual(rows[0], residual + number * rs, s + number * ss);
     const int elements = rows[0].elements_of_warp(threadIdx.x / 32);

@@ -255,8 +255,8 @@ __global__ void __launch_bounds__(512, 1)
     Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS> columns;
     const auto locate = [&](bool there) { columns.row.locate(s + walk.phase * ss, there ? C : 0, lane % LANES, LANES); };
     locate(true);
-    wait_for_before();
-    if (WEIGHT || BIAS) let_next_begin();
+    gdc_wait();
+    if (WEIGHT || BIAS) gdc_launch_dependents();
     columns.begin(walk, s, ss, dy, dys, ds, dss, weight);
     const Divisor n(C);
     T* to = dx + walk.first * dxs;
@@ -293,8 +293,8 @@ __global__ void __launch_bounds__(512, 1)
     columns.row.locate(s + walk.phase * ss, C, thread, threads);
     const Divisor n(C), of_warp(max(1, columns.row.elements_of_warp(thread / 32)));
     const float of_lane = lane % 16 < warps ? columns.row.elements_of_warp(lane % 16) : 0;
-    wait_for_before();
-    if (WEIGHT || BIAS) let_next_begin();
+    gdc_wait();
+    if (WEIGHT || BIAS) gdc_launch_dependents();
     columns.begin(walk, s, ss, dy, dys, ds, dss, weight);
     T* to = dx + walk.first * dxs;
     for (int k = 0; k <= first.count; ++k) {  // of the first team; no other team has more rows
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(32 * HEIGHT)
         return k * static_cast<long long>(pitch) + place<T, ALIGNED>(column, head);
     };
     float sum = 0;
-    wait_for_before();
+    gdc_wait();
     for (int k = threadIdx.y; k < count && column < C; k += DEEP * HEIGHT) {
         float v[DEEP];
 #pragma unroll

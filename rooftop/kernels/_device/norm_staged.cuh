@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(STAGED_THREADS, 4)
     T* const held = reinterpret_cast<T*>(stretch);
     const Divisor columns(C);
 
-    wait_for_before();
+    gdc_wait();
     for (int k = tid; k < vectors; k += STAGED_THREADS) __pipeline_memcpy_async(stretch + k, x + k * N, 16);
     __pipeline_commit();
     for (int k = vectors * N + tid; k < elements; k += STAGED_THREADS) held[k] = x[k];  // the rest of the last block, element by element

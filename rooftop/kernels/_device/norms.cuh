@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     x += row * xs, r += row * rs, y += row * ys, s += row * ss;
     const Share<T, CLUSTER> share(x, C, rank);
     const T *from = x + share.first, *also = r + share.first;
-    wait_for_before();
+    gdc_wait();
 
 #pragma unroll 8
     for (int k = tid; k < share.mine; k += THREADS) __pipeline_memcpy_async(held + k, from + k * N, 16);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (w && column(i) < C) pw[i] = EARLY >= TO_SHARED ? weights[i * THREADS] : P::load(w + column(i), true);
         if (b && column(i) < C) pb[i] = EARLY >= TO_SHARED ? biases[i * THREADS] : P::load(b + column(i), true);
     };
-    wait_for_before();
+    gdc_wait();
     if (EARLY == TO_SHARED_FIRST) copy_weights();
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) p[0][i] = column(i) < C ? P::load(x + row * xs + column(i), true) : make_uint4(0, 0, 0, 0);
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const auto has = [&](int k, int i) { return column(i) < C && (ROWS == 1 || first + k < R); };
     const Divisor columns(C);
     uint4 p[ROWS][PIECES], pr[ROWS][PIECES], pw[PIECES], pb[PIECES];
-    wait_for_before();
+    gdc_wait();
     if (first >= R) return;
     x += first * xs, y += first * ys;
     if (RESIDUAL) r += first * rs, s += first * ss;

@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         mbarrier_init(mbarrier), mbarrier_expect(mbarrier, SUMS * 16);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    wait_for_before();
-    if (WEIGHT || BIAS) let_next_begin();  // the launch that adds the partial rows
+    gdc_wait();
+    if (WEIGHT || BIAS) gdc_launch_dependents();  // the launch that adds the partial rows
     for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
     Parts parts(shared, rank);
     using OfWeight = Sums<PIECES, N, THREADS, (REGISTERS > 0), WEIGHT>;
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(ACROSS * HEIGHT)
     T* to = of_weight ? dw : db;
     const int first = blockIdx.x * WIDTH, column = first + threadIdx.x * VEC, thread = threadIdx.y * ACROSS + threadIdx.x;
     Columns sum = {};
-    wait_for_before();
+    gdc_wait();
     if (column < C) {
 #pragma unroll 1
         for (int k = threadIdx.y; k < count; k += DEEP * HEIGHT) {

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
         }
     }
-    wait_for_before();
+    gdc_wait();
     for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
     Parts parts(shared, rank);
     if (WEIGHT) slice.keep([&](int i) { return weights + i * THREADS; }, w);
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
     const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
     const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
         slice.fetch(slots(k), x + row(k) * xs - slice.shift, x, x + (R - 1) * xs + C);

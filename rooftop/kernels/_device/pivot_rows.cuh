@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     K* keys = reinterpret_cast<K*>(selecting_memory);
     unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
     const unsigned row = blockIdx.x;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n), wanted = min(k, length);
     unsigned held = EVERYTHING;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     K* keys = reinterpret_cast<K*>(selecting_memory);
     unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
     const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     const unsigned begin = min(length, split * per), end = split + 1 == splits ? length : min(length, begin + per);
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
     const unsigned row = blockIdx.x;
     __shared__ unsigned ends[LISTS];
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n), wanted = min(k, length);
     list_keys += static_cast<long long>(row) * splits * k, list_indices += static_cast<long long>(row) * splits * k, counts += row * splits;

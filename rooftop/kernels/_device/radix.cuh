@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     K* keys = reinterpret_cast<K*>(sorting_memory);
     unsigned short* at = reinterpret_cast<unsigned short*>(keys + THREADS * ITEMS);
     const long long row = blockIdx.x;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     K key[ITEMS];
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     const unsigned row = blockIdx.x / tiles, tile = blockIdx.x % tiles, from = tile * (THREADS * ITEMS);
     for (unsigned d = threadIdx.x; d < 256; d += THREADS) histogram[d] = 0;
     __syncthreads();
-    wait_for_before();
+    gdc_wait();
     const unsigned length = length_of(lengths, wide, row, n);
     key_of<T> key[ITEMS];
     tile_keys<T, FIRST, THREADS, ITEMS>(key, from, length, x + row * xs, FIRST ? nullptr : keys + static_cast<long long>(row) * n, sense);
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
 __global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts, unsigned lists, unsigned tiles, unsigned* __restrict__ totals) {
     constexpr int EACH = 8;  // loads in flight
     const unsigned list = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-    wait_for_before();
+    gdc_wait();
     if (list >= lists) return;
     unsigned* c = counts + static_cast<long long>(list) * tiles;
     unsigned before = 0;
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     K* keys = reinterpret_cast<K*>(sorting_memory);
     unsigned* at = reinterpret_cast<unsigned*>(keys + TILE);
     const unsigned row = blockIdx.x / tiles, tile = blockIdx.x % tiles, from = tile * TILE;
-    wait_for_before();
+    gdc_wait();
     const unsigned length = length_of(lengths, wide, row, n);
     const bits_of<T>* r = x + row * xs;
     const long long line = static_cast<long long>(row) * n;

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     unsigned* keys = reinterpret_cast<unsigned*>(selecting_memory);
     unsigned* at = keys + capacity;
     const long long row = blockIdx.x;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = logits + row * xs;
     const unsigned limit = top_k > 0 ? min(static_cast<unsigned>(top_k), n) : n;
     const bool greedy = temperature == 0.0f, listed = !greedy && limit <= LIST && limit < n, nucleus = !greedy && top_p < 1.0f;

@@ -357,7 +357,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
     key_of<T>* keys = reinterpret_cast<key_of<T>*>(selecting_memory);
     unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
     const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
     const unsigned begin = min(length, split * per), end = split + 1 == splits ? length : min(length, begin + per);
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
     key_of<T>* keys = reinterpret_cast<key_of<T>*>(selecting_memory);
     unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
     const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits;
-    wait_for_before();
+    gdc_wait();
     const long long lists = static_cast<long long>(row) * n;
     const unsigned begin = min(n, split * per), end = min(n, begin + per);
     FromLists<T, THREADS> from{in_keys + lists, in_indices + lists, begin, end};
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(128)
               unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks, int rest) {
     using K = key_of<T>;
     const unsigned lane = threadIdx.x % 32, row = blockIdx.x * 4 + threadIdx.x / 32;
-    wait_for_before();
+    gdc_wait();
     if (row >= rows) return;
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n);
@@ -460,7 +460,7 @@ __global__ void __launch_bounds__(128)
 
 /// The mask of the other elements, written before the selected ones: `value` up to a row's length, 0 after it.
 __global__ void __launch_bounds__(256) fill_mask(unsigned char* __restrict__ mask, long long rows, unsigned n, const void* __restrict__ lengths, int wide, int value) {
-    wait_for_before();
+    gdc_wait();
     const long long bytes = rows * n, first = blockIdx.x * 256ll + threadIdx.x, all = gridDim.x * 256ll;
     if (lengths != nullptr) {
         for (long long i = first; i < bytes; i += all) {

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     __shared__ K bar;
     const unsigned row = blockIdx.x;
     if (threadIdx.x == 0) s.kept = 0;
-    wait_for_before();
+    gdc_wait();
     const bits_of<T>* r = x + row * xs;
     const unsigned length = length_of(lengths, wide, row, n), wanted = min(k, length);
     From from{r, 0, length, sense, tie};

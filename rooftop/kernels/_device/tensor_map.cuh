@@ -8,7 +8,7 @@ struct alignas(128) CUtensorMap {
 };
 #endif
 
-/// Prefetches the map itself, 128 bytes, before the first copy that uses it. Called by one thread; may precede wait_for_before(), since no kernel writes it.
+/// Prefetches the map itself, 128 bytes, before the first copy that uses it. Called by one thread; may precede gdc_wait(), since no kernel writes it.
 __device__ inline void prefetch_map(const CUtensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<unsigned long long>(&map)) : "memory");
 }

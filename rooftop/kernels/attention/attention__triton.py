@@ -216,10 +216,10 @@ def choose(p: Problem) -> Config:
     else:
         bm, bn, warps = (128, 64, 4) if size <= 64 else (128, 32, 8) if size <= 128 else (64, 32, 8)
     bm, bn = min(bm, most), min(bn, max(16, shared.pow2(shared.room(p))))
-    stages = 3
+    stages = min(3, max(1, -(-shared.room(p) // bn)))  # no more than there are tiles of keys
     while stages > 1 and _shared(bm, bn, size, stages) + bm * bn * stages * _tiled(p) > p.device.shared_per_block:
         stages -= 1
-    return Config(bm, bn, warps if bm >= 64 else 4, stages)
+    return Config(bm, bn, warps if bm > 64 else 4, stages)  # a warpgroup multiplies 64 queries
 
 
 def _tiled(p: Problem) -> int:

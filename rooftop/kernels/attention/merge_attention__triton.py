@@ -41,6 +41,8 @@ def _merge(a, lse_a, b, lse_b, out, lse, S, H, ROWS, ab, as_, ah, bb, bs, bh, ob
     inside = there[:, None] & (d < D)[None, :]
     first = tl.load(a + (batch * ab + token * as_ + head * ah)[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
     second = tl.load(b + (batch * bb + token * bs + head * bh)[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    first = tl.where((x == float("-inf"))[:, None], 0.0, first)  # a part that sees no key may hold NaN
+    second = tl.where((y == float("-inf"))[:, None], 0.0, second)
     made = first * (of_a / total)[:, None] + second * (of_b / total)[:, None]
     tl.store(out + (batch * ob + token * os + head * oh)[:, None] + d[None, :], made.to(out.dtype.element_ty), mask=inside)
 

@@ -31,7 +31,7 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     __shared__ unsigned long long start;
     __shared__ unsigned mine_is, sum;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    wait_for_before();
+    gdc_wait();
     if (threadIdx.x == 0) mine_is = atomicAdd(ticket, 1u), sum = 0;
     __syncthreads();
     const long long chunk = mine_is;

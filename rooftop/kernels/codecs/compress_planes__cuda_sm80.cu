@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(256)
 count_symbols(const typename Element<F>::Bits* __restrict__ x, long long n, bool vectors, unsigned long long* __restrict__ counts) {
     constexpr int BYTES = Element<F>::BYTES;
     __shared__ unsigned held[COPIES * APART];
-    wait_for_before();
+    gdc_wait();
     for (int i = threadIdx.x; i < COPIES * APART; i += 256) held[i] = 0;
     __syncthreads();
     unsigned* mine = held + threadIdx.x % COPIES * APART;
@@ -38,7 +38,7 @@ count_symbols(const typename Element<F>::Bits* __restrict__ x, long long n, bool
 /// rans.py's `normalised`, by one warp: lane l has symbols 8 l to 8 l + 7.
 __global__ void __launch_bounds__(32) share_out(const unsigned long long* __restrict__ counts, unsigned short* __restrict__ frequencies) {
     const int lane = threadIdx.x;
-    wait_for_before();
+    gdc_wait();
     unsigned long long total = 0, c[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) c[j] = counts[8 * lane + j], total += c[j];
@@ -77,7 +77,7 @@ compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bo
     __shared__ __align__(16) unsigned short streams[4][STREAM];
     __shared__ uint2 entries[256];  // frequency | start << 16, floor(2^32 / frequency)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    wait_for_before();
+    gdc_wait();
     if (warp == 0) {
         unsigned f[8], sum = 0;
 #pragma unroll

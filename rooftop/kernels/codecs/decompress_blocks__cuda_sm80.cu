@@ -197,7 +197,7 @@ decompress_blocks(const unsigned* __restrict__ words, long long count, const lon
     __shared__ __align__(16) unsigned held[HELD<F>];
     __shared__ __align__(16) typename Element<F>::Code totals[8 * 32];
     __shared__ unsigned sum;
-    wait_for_before();
+    gdc_wait();
     const Place<RANK> place(blockIdx.x, Z, Y, X, nz, ny, nx);
     const Step<F> step(LOSSY ? *bound : 1.0);
     const int why = decoded<F, RANK, LOSSY>(words, count, starts, checks, step, place, y, held, totals, sum);

@@ -19,7 +19,7 @@ decompress_planes(const unsigned* __restrict__ words, long long count, const lon
     __shared__ unsigned slots[4096];  // symbol << 24 | frequency - 1 << 12 | slot - start
     __shared__ unsigned starts_of[257];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    wait_for_before();
+    gdc_wait();
     if (warp == 0) {
         unsigned f[8], sum = 0;
 #pragma unroll

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS) gelu_of(long long N, const T* __restr
     const long long first = (static_cast<long long>(blockIdx.x) * PACKS * THREADS + threadIdx.x) * P::N;
     const bool whole = aligned(x) && aligned(y);
     uint4 p[PACKS];
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const long long i = first + k * THREADS * P::N;

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(THREADS)
     swiglu_of(long long rows, long long columns, const T* __restrict__ a, const T* __restrict__ b, T* __restrict__ y, long long as, long long bs, long long ys) {
     using P = Pack<T>;
     constexpr bool FAST = sizeof(T) == 2;
-    wait_for_before();  // 64-bit divisions are calls, and no call may precede the wait
+    gdc_wait();  // 64-bit divisions are calls, and no call may precede the wait
     const long long packs = (columns + P::N - 1) / P::N, at = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     const long long row = at / packs, column = at % packs * P::N;
     if (row >= rows) return;

@@ -173,7 +173,7 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     extern __shared__ float4 memory[];
     float* const shared = reinterpret_cast<float*>(memory);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    wait_for_before();
+    gdc_wait();
 
     // Grouped order: tiles go down the rows of a group, then to its next column, so that blocks that run together share rows of a and columns of b in the L2.
     const int tiles_m = (M - 1) / BM + 1, tiles_n = (N - 1) / BN + 1;
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(256) add_parts(
     long long zg, const float* __restrict__ residual, long long ldr, long long zr) {
     constexpr int FOURS = 256 / EACH;
     __shared__ float4 sums[EACH > 1 ? 256 : 1];
-    wait_for_before();
+    gdc_wait();
     const int along = threadIdx.x % FOURS, down = threadIdx.x / FOURS;
     const long long i = (blockIdx.x * static_cast<long long>(FOURS) + along) * 4;
     float4 sum = make_float4(0, 0, 0, 0);

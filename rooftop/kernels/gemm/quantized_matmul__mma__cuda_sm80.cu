@@ -78,7 +78,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
     char* const x_ring = reinterpret_cast<char*>(shared);
     char* const ring = x_ring + STAGES * STAGE + warp * (DEEP * SLOT) + lane * 16;
     const unsigned x_at = static_cast<unsigned>(__cvta_generic_to_shared(x_ring)), ring_at = static_cast<unsigned>(__cvta_generic_to_shared(ring));
-    wait_for_before();
+    gdc_wait();
 
     int next = first + along, put = 0;  // the block of codes that is loaded next, and its slot in the ring
     const unsigned char* from[HIGH];
@@ -225,7 +225,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
             x_block = x_at + stage % STAGES * STAGE + along * (TOKENS * 256);
         }
     }
-    let_next_begin();
+    gdc_launch_dependents();
 
     float* sums = reinterpret_cast<float*>(shared);  // [ALONG - 1][DOWN][HIGH][TILES][4][32]
     constexpr int RESULTS = HIGH * TILES * 4;
@@ -270,7 +270,7 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
 /// The reduction of split-K: the sum of `split` parts, in the order of K.
 template <typename T>
 __global__ void __launch_bounds__(256) add_parts(long long count, int N, int split, const float* __restrict__ parts, const T* __restrict__ bias, T* __restrict__ out) {
-    wait_for_before();
+    gdc_wait();
     const long long i = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
     if (i >= count) return;
     float sum = parts[i];

@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     constexpr int STEP = PIECES * THREADS, N = Pack<T>::N;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
     const long long row = blockIdx.x / CLUSTER;
-    wait_for_before();
-    if (ADDED) let_next_begin();
+    gdc_wait();
+    if (ADDED) gdc_launch_dependents();
     x += row * xs;
     // Packs are counted from the last 128-byte boundary, so that a warp reads whole lines; packs `lo` to `hi` are completely inside the row.
     const int before = static_cast<int>(reinterpret_cast<unsigned long long>(x) % 128 / sizeof(T)), first = (before + N - 1) / N;
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* 
     int count = 0;
     const auto add = [&](float& sum, float v) { sum += v, count += __float_as_uint(v) != 0x80000000u; };
     if (BLOCKS > 1) cooperative_groups::this_cluster().barrier_arrive();  // after the matching wait all blocks are known to have started
-    wait_for_before();
+    gdc_wait();
 #pragma unroll 4
     for (int k = rank * threads + tid; k < whole; k += BLOCKS * threads) {
         const float4 v = reinterpret_cast<const float4*>(found)[k];

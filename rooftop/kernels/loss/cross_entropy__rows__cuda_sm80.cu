@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     Row<T, VECTORS, ALIGNED> rows[ROWS];
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);
-    wait_for_before();
-    if (ADDED) let_next_begin();
+    gdc_wait();
+    if (ADDED) gdc_launch_dependents();
     long long t[ROWS];
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
 template <bool MEAN>
 __global__ void __launch_bounds__(1024) cross_entropy_blocks(int count, const Total* __restrict__ found, float* __restrict__ loss, float* __restrict__ divisor) {
     Total total = {0, 0};
-    wait_for_before();
+    gdc_wait();
 #pragma unroll 4
     for (int k = threadIdx.x; k < count; k += blockDim.x) total.sum += found[k].sum, total.count += found[k].count;
     total = over_block(total);

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     Row<T, VECTORS, ALIGNED> rows[ROWS];
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
 #pragma unroll
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(512, 2)
     const int part = blockIdx.x % parts;
     Row<T, VECTORS, ALIGNED> row;
     row.locate(x + number * xs, C, part * blockDim.x + threadIdx.x, parts * blockDim.x);
-    wait_for_before();
+    gdc_wait();
     row.load(x + number * xs);
     write_gradient<T, CAP>(row, Slope(C, dloss, target, normaliser, divisor, gs, number, o), o, dx + number * ds);
 }

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(256, ROTATES || CACHE != SAME ? 1 : 6) append_
     const int lane = at % P::N, unit = at / P::N, head = unit % H, token = unit / H;
     const int first = P::first(lane), second = P::second(lane);
     const bool pair = P::pair(lane), turns = lane < ROT;
-    wait_for_before();
+    gdc_wait();
     if (token >= tokens) return;
 
     int sequence = token / N;

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256) attention_mask(
     const int unit = blockIdx.x * (256 / LANES) + threadIdx.x / LANES, part = unit % parts, row = unit / parts % R, head = unit / parts / R % H, b = unit / parts / R / H;
     const T yes = BOOL ? T(true) : T(0.0f), no = BOOL ? T(false) : T(fill);
     const unsigned on = repeated(yes), off = repeated(no);
-    wait_for_before();
+    gdc_wait();
     if (unit >= units) return;
     const Span span = span_of(b, row, R, K, group, left, right, lengths, q_lengths, wide);
 

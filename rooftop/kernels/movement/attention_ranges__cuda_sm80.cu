@@ -19,7 +19,7 @@ threads = 128
 __global__ void __launch_bounds__(128) attention_ranges(
     int* begin, int* end, int B, int R, int keys, int group, int left, int right, const void* lengths, const void* q_lengths, int wide) {
     const int at = blockIdx.x * 128 + threadIdx.x, b = at / R;
-    wait_for_before();
+    gdc_wait();
     if (at >= B * R) return;
     const Span span = span_of(b, at - b * R, R, keys, group, left, right, lengths, q_lengths, wide);
     begin[at] = span.begin;

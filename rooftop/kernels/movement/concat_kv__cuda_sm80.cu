@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(256) concat(
     using W = typename Raw<BYTES>::type;
     const unsigned first = blockIdx.x * (256 * REPS) + threadIdx.x;
     W w[REPS];
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int u = 0; u < REPS; ++u) {
         const unsigned at = first + u * 256;

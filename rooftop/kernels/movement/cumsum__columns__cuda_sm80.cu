@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile lies in registers, and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, the sums of the threads are scanned in shared memory, and the sums of the tiles above are read as one word per tile and column. Tiles form groups: a tile waits for the sums of its group and for one running sum, so that the order of summation is the same in each run. All threads of the block share these words out, so that groups may be long and few: each group adds the time in which a running sum passes from block to block."
 predict = { speedup = 2.2 }
-limit   = "The copy of the same bytes; columns with rows of a few bytes are read with narrow loads."
+limit   = "On an H200 0.83 of a copy at 16384x8192 bfloat16. Columns with rows of a few bytes are read with narrow loads: 0.62 at 1048576x64 float32."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { spills = 0 }
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
     __shared__ double shares[256];  // [part, column]
     __shared__ unsigned ticket;
     const int along = threadIdx.x % tx, down = threadIdx.x / tx, ty = 256 / tx, wide = tx * V;
-    wait_for_before();
+    gdc_wait();
     unsigned at = blockIdx.x;
     if (!WHOLE) {  // tiles are taken by a counter: the tiles that this one waits for have started
         if (threadIdx.x == 0) ticket = atomicAdd(reinterpret_cast<unsigned*>(words), 1u);

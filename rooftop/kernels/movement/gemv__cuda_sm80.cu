@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(256, 2)
     constexpr int CH = TOGETHER ? 16 / sizeof(T) : 4, STEP = 32 * CH * UNROLL;
     constexpr bool AHEAD = ROWS * R * CH < 192;  // whether registers hold the next step as well
     using P = Piece<T, CH, TOGETHER>;
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % 32, m0 = (blockIdx.x * 8 + threadIdx.x / 32) * ROWS;
     if (m0 >= M) return;
     const int first = blockIdx.y * per, last = min(K, first + per);
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(256, 2)
            long long xb, long long xr) {
     constexpr int DEPTH = 64, VS = (R + 1) / 2 * 2, STAGE = (128 + VS) * DEPTH, N = COPY / 4, ALONG = DEPTH / N;  // ALONG: copies a row of a tile
     extern __shared__ __align__(128) float ring[];
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % 32, kk = lane % 8, down = threadIdx.x / 32 * 16 + lane / 8 % 2 * 8, across = lane / 16 * (VS / 2);
     const int m0 = blockIdx.x * 128, first = blockIdx.y * per, last = min(K, first + per), tiles = (last - first + DEPTH - 1) / DEPTH;
     const int at = threadIdx.x % ALONG * N, row = threadIdx.x / ALONG;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(256, 2)
     constexpr int CHUNK = 4096 / R, EACH = V * sizeof(T) >= 8 ? 8 : 16;  // EACH: loads in flight
     __shared__ __align__(16) float xs[CHUNK * R];                         // [k, vector]
     __shared__ float sums[256];
-    wait_for_before();
+    gdc_wait();
     const int along = threadIdx.x % tx, down = threadIdx.x / tx, m = (blockIdx.x * tx + along) * V;
     const int first = blockIdx.y * per, last = min(K, first + per);
     const bool some = down < ty && m < M;
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(256, 2)
 template <typename T>
 __global__ void __launch_bounds__(256) add_parts(const float* __restrict__ parts, T* y, long long n, int splits) {
     __shared__ float sums[256];
-    wait_for_before();
+    gdc_wait();
     const int along = threadIdx.x % 32, down = threadIdx.x / 32;
     const long long at = blockIdx.x * 32ll + along;
     float sum = 0;

@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(256, OP == VAR || OP == ARGMAX ? 3 : 4)
     rows(const T* __restrict__ x, void* parts, long long M, long long B, long long D, long long each, long long pieces, long long per, unsigned splits,
          long long xa, long long xb, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
     const Results results{out, C, E, oa, oc, oe, count, freedom};
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % TEAM;
     const unsigned team = blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM, part = team % splits;
     const long long m = team / splits;
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(256, OP == VAR || OP == ARGMAX ? 3 : 4)
 template <typename T, int OP, int LANES>
 __global__ void __launch_bounds__(256)
     packed_rows(const T* __restrict__ x, long long M, int packs, long long xa, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
-    wait_for_before();
+    gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     constexpr int EACH = 4, TEAMS = 256 / LANES, N = 16 / sizeof(T);
     const int lane = threadIdx.x % LANES;
@@ -369,7 +369,7 @@ extern __shared__ __align__(128) uint4 held[];
 template <typename T, int OP, int LANES>
 __global__ void __launch_bounds__(256)
     spanned_rows(const T* __restrict__ x, long long M, int D, int tile, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
-    wait_for_before();
+    gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     constexpr int N = 16 / sizeof(T), EACH = 4;
     const long long first = static_cast<long long>(blockIdx.x) * tile;
@@ -472,7 +472,7 @@ template <typename T, int OP, int V, bool MIDDLE>
 __global__ void __launch_bounds__(256, 4)
     columns(const T* __restrict__ x, void* parts, long long M, unsigned D, long long R, long long per, int tx, int ty, unsigned tiles, long long xa,
             long long xb, long long xc, long long xd, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
-    wait_for_before();
+    gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     constexpr int EACH = V * sizeof(T) >= 16 ? 4 : V * sizeof(T) >= 8 ? 8 : 16 / (OP == VAR || OP == ARGMAX ? 2 : 1);
     using S = State<OP, value_of<T>>;
@@ -543,7 +543,7 @@ __global__ void __launch_bounds__(256, 4)
 template <typename T, int OP>
 __global__ void __launch_bounds__(256)
     fold_parts(const void* parts, long long M, int splits, int tx, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
-    wait_for_before();
+    gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     using S = State<OP, value_of<T>>;
     __shared__ S held_states[256];

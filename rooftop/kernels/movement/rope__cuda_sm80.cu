@@ -27,7 +27,7 @@ part   = 0
 template <bool MADE, int COUNT>
 __device__ void make_steps(double (&steps)[MADE ? COUNT : 1], double log2_theta) {
     if (!MADE) return;
-    wait_for_before();  // before the call: `rooftop inspect` cannot tell that a call accesses no memory
+    gdc_wait();  // before the call: `rooftop inspect` cannot tell that a call accesses no memory
     for (int i = threadIdx.x; i < COUNT; i += blockDim.x) steps[i] = exp2(-log2_theta * i / COUNT) / 3.14159265358979323846;
     __syncthreads();
 }
@@ -55,12 +55,12 @@ __global__ void __launch_bounds__(256) rope(
     const int chunk = heads_first ? blockIdx.x % chunks : blockIdx.x / groups, group = heads_first ? blockIdx.x / chunks : blockIdx.x % groups;
     const int token = group * rows + unit / HEADS, head = chunk * HEADS * REPS + unit % HEADS;
     if (token >= tokens || unit / HEADS >= rows) {
-        wait_for_before();
+        gdc_wait();
         return;
     }
     const int b = token / S, at = token % S, first = P::first(lane), second = P::second(lane);
     const bool pair = P::pair(lane), turns = lane < ROT;
-    wait_for_before();
+    gdc_wait();
 
     Row<T, V> x[REPS], y[REPS];
 #pragma unroll
@@ -124,12 +124,12 @@ __global__ void __launch_bounds__(256) rope_part(
     const int chunk = heads_first ? blockIdx.x % chunks : blockIdx.x / groups, group = heads_first ? blockIdx.x / chunks : blockIdx.x % groups;
     const int token = group * rows + unit / HEADS, head = chunk * HEADS * REPS + unit % HEADS;
     if (token >= tokens || unit / HEADS >= rows) {
-        wait_for_before();
+        gdc_wait();
         return;
     }
     const int b = token / S, at = token % S;
     const bool turns = lane == 0;
-    wait_for_before();
+    gdc_wait();
 
     const auto place = [&](int i) { return (turns ? i : P + lane - 1 + i * SIDE) * V; };
     const auto there = [&](int i) { return turns || lane - 1 + i * SIDE < COPY; };

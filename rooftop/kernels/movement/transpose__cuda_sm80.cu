@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
     const char* begin = static_cast<const char*>(x);
     const char* end = begin + span * SIZE;
 
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int q = 0; q < (BLOCKS + THREADS - 1) / THREADS; ++q) {
         const int block = tid + q * THREADS, k = block % VC, i = block / VC % VR, b = block / (VC * VR);
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(256, 4)
     };
     const auto inside = [&](const char* p) { return p - beyond(p, V) >= begin && p - beyond(p, V) + 2 * V <= end; };
     const auto amid_at = [&](const char* p) { return amid(Vec<V>::load(p - beyond(p, V)), Vec<V>::load(p - beyond(p, V) + V), beyond(p, V)); };
-    wait_for_before();
+    gdc_wait();
     Vec<V> v[EACH];
 #pragma unroll
     for (int u = 0; u < EACH; ++u) {

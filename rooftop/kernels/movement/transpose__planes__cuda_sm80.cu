@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "Two to eight long rows (planes of an image) and their interleaved form (its pixels). Each thread loads a pack of 16 bytes of each plane, interleaves them in registers, and the warp exchanges the packs through shared memory, so that loads and stores are coalesced and 16 bytes wide. Pixels to planes: the same the other way round."
 predict = { speedup = 2.1 }
-limit   = "the copy of the same bytes"
+limit   = "The copy of the same bytes; 0.95 of it on an H200 at 3x33554432 bytes."
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDG.128", "STG.128"], spills = 0 }
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(256)
     const long long warp = (static_cast<long long>(blockIdx.x % tiles) * 256 + threadIdx.x / 32 * 32) * N, column = warp + lane * N;
     const char* from = static_cast<const char*>(x) + (b1 * x1 + b2 * x2 + b3 * x3) * SIZE;
     char* to = static_cast<char*>(out) + (b1 * o1 + b2 * o2 + b3 * o3) * SIZE;
-    wait_for_before();
+    gdc_wait();
     Pack v[F], u[F];
 #pragma unroll
     for (int k = 0; k < F; ++k) {

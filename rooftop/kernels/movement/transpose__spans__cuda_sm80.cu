@@ -45,7 +45,7 @@ template <int SIZE>
 __global__ void __launch_bounds__(256) spans(long long n, unsigned R, unsigned C, unsigned tile, const void* __restrict__ x, void* __restrict__ out) {
     using E = typename Raw<SIZE>::type;
     constexpr unsigned N = 16 / SIZE, EACH = 4;
-    wait_for_before();
+    gdc_wait();
     const unsigned matrix = R * C, whole = tile * matrix;
     const long long first = static_cast<long long>(blockIdx.x) * whole;
     const unsigned mine = static_cast<unsigned>(min(static_cast<long long>(whole), n - first)), packs = mine / N, tail = mine % N;

@@ -27,7 +27,7 @@ stages  = 3
 // kernels/_device/norm_sm90.py chooses one for a call; its docstring has worked examples for rows of 8192 columns of float32 and of bfloat16. For float16 and
 // bfloat16 tensors of 64 MiB and more without a residual layer_norm__cuda_sm80.cu is faster and is chosen first: its smaller blocks keep 80 KiB in flight instead
 // of 48, and weight and bias stay in L1, because the rows are loaded evict-first (its example: kernels/_device/row_configs.py).
-// No kernel here calls let_next_begin(): all blocks load until the end, and an early launch would take their registers and bandwidth. So programmatic
+// No kernel here calls gdc_launch_dependents(): all blocks load until the end, and an early launch would take their registers and bandwidth. So programmatic
 // dependent launch hides the launch latency of the next kernel, but not its first loads.
 #include "norms.cuh"
 #include "norms_slices.cuh"

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
     Row<T, VECTORS, ALIGNED> rows[ROWS];
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].locate(x + number(k) * xs, number(k) < R ? C : 0, lane % LANES, LANES);
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
 #pragma unroll
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     const long long number = blockIdx.x;
     Row<T, VECTORS, ALIGNED> row;
     row.locate(x + number * xs, C, threadIdx.x, blockDim.x);
-    wait_for_before();
+    gdc_wait();
     row.load(x + number * xs);
     const Pair of_warp = pair_of_lanes<T, 32>(row);
     if (lane == 0) pairs[warp] = of_warp;

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "Short rows that lie one after another are one stretch of memory: a block brings some 32 KiB of it to shared memory in vectors of 16 bytes, whatever the length of a row, and teams of few lanes take rows to their registers from there, in vectors too, with the neighbouring rows' elements masked. The results overwrite the elements and leave in vectors. So odd rows cost nearly what even ones do, and few lanes are idle because a row has no power of two of vectors."
-limit   = "predicted: some 18 instructions an element of 16 bits, of the 28 that a copy leaves time for"
+limit   = "0.93 to 0.96 of a copy on an H200 at 231 to 340 columns: some 18 instructions an element of 16 bits, of the 28 that a copy leaves time for."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS, 3) softmax_staged(int R, int C, int r
     x += first * C, y += first * C;
     T* const held = reinterpret_cast<T*>(stretch);
 
-    wait_for_before();
+    gdc_wait();
     fetch_vectors<THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(stretch + tid)), reinterpret_cast<const char*>(x) + tid * 16, (vectors - tid) * 16);
     __pipeline_commit();
     if (tid < elements % N) held[vectors * N + tid] = x[vectors * N + tid];  // the rest of the last block, element by element

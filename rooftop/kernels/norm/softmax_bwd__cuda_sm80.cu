@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
     Rows<T, VECTORS, ALIGNED> rows[ROWS];
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].y.locate(y + number(k) * ys, number(k) < R ? C : 0, lane % LANES, LANES);
-    wait_for_before();
+    gdc_wait();
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) rows[k].load(y + number(k) * ys, dy + number(k) * gs);
 #pragma unroll
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     const long long number = blockIdx.x;
     Rows<T, VECTORS, ALIGNED> row;
     row.y.locate(y + number * ys, C, threadIdx.x, blockDim.x);
-    wait_for_before();
+    gdc_wait();
     row.load(y + number * ys, dy + number * gs);
     const float of_warp = lanes_sum<32>(row.products());
     if (lane == 0) sums[warp] = of_warp;

@@ -4,6 +4,7 @@ limit   = "As fast as a copy of the same bytes."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
+python  = ["choose"]
 prefer  = "C * bytes(y) > 32768 or C * bytes(y) > 6144 and not (C % 16 == 0 and stride(y, 0) % 16 == 0 and aligned(y, 16))"
 
 [requires]
@@ -11,41 +12,9 @@ prefer  = "C * bytes(y) > 32768 or C * bytes(y) > 6144 and not (C % 16 == 0 and 
 "C * bytes(y) <= 900000" = "a row of dy and of y must fit the shared memory of sixteen blocks, two on a multiprocessor"
 
 [config]
-threads = 256
-cluster = 16
+threads = 512
+cluster = 1
 blocks  = 3
-
-[[choice]]
-when    = "C * bytes(y) <= 4096"
-threads = 128
-cluster = 1
-blocks  = 16
-
-[[choice]]
-when    = "C * bytes(y) <= 8192"
-threads = 256
-cluster = 1
-blocks  = 8
-
-[[choice]]
-when    = "C * bytes(y) <= 32768"
-threads = 1024
-cluster = 1
-blocks  = 2
-
-[[choice]]
-when    = "C * bytes(y) <= 65536"
-threads = 1024
-cluster = 1
-blocks  = 1
-
-[[choice]]
-when    = "C * bytes(y) <= 131072"
-cluster = 4
-
-[[choice]]
-when    = "C * bytes(y) <= 262144"
-cluster = 8
 
 [[launch]]
 kernel  = "softmax_bwd<{T}, {threads}, {cluster}, {blocks}>"
@@ -53,13 +22,13 @@ grid    = ["R * cluster"]
 block   = ["threads"]
 chained = true
 cluster = ["cluster"]
-shared  = "32 * ceil(C * bytes(y) / (16 * cluster))"
+shared  = "256 * ceil(C * bytes(y) / (128 * cluster))"
 */
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
 #include "chain.cuh"
-#include "words.cuh"
+#include "line_share.cuh"
 
 namespace cg = cooperative_groups;
 
@@ -78,11 +47,11 @@ softmax_bwd(int C, const T* __restrict__ dy, long long gs, const T* __restrict__
     dy += row * gs;
     y += row * ys;
     dx += row * xs;
-    const Share<T, CLUSTER> share(y, C, rank);
+    const LineShare<T, CLUSTER> share(y, C, rank);
     uint4 *held_y = held, *held_dy = held + share.mine;
 
     const T *from_y = y + share.first, *from_dy = dy + share.first;
-    wait_for_before();
+    gdc_wait();
     if (aligned(from_dy)) {
 #pragma unroll 4
         for (int k = tid; k < share.mine; k += THREADS) {

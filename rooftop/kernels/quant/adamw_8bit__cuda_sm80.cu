@@ -59,7 +59,7 @@ adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsig
            float* __restrict__ r_scale, float size, float root, float keep, float beta1, float beta2, float eps, int seed) {
     constexpr bool WHOLE = ALIGNED;
     constexpr int WORDS = Held<T, 8>::WORDS, PER = Word<T>::N;
-    wait_for_before();
+    gdc_wait();
     const long long at = (static_cast<long long>(blockIdx.x) * 256 + threadIdx.x) * 8, block = at / 256;
     const int left = static_cast<int>(N - at < 8 ? (N > at ? N - at : 0) : 8);
     const bool together = WHOLE && left == 8;

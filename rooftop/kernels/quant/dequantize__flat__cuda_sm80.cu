@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(256)
 dequantize_flat(long long N, int L, const unsigned char* __restrict__ codes, const typename ScaleType<S>::Stored* __restrict__ scale,
                 const unsigned char* __restrict__ zero, const float* __restrict__ over, T* __restrict__ x, int seed) {
     constexpr int V = Pack<T>::N, SPAN = 256 * PIECES * V;
-    wait_for_before();
+    gdc_wait();
     const long long total = N * L, base = static_cast<long long>(blockIdx.x) * SPAN;
     const long long first_row = total < 1ll << 32 ? static_cast<unsigned>(base) / static_cast<unsigned>(L) : base / L;
     const unsigned into = static_cast<unsigned>(base - first_row * L);  // index of the block's first element in its row

@@ -31,7 +31,7 @@ dequantize_segments(long long N, int L, int chunks, const unsigned char* __restr
     const long long first = static_cast<long long>(block) * (PER_BLOCK * UNITS) + threadIdx.x / LANES;
     const long long row_bytes = (static_cast<long long>(L) * X::BITS + 7) / 8;
 
-    wait_for_before();
+    gdc_wait();
     unsigned in[UNITS][PIECES][WORDS];
     float s[UNITS];
     int offset[UNITS];

@@ -26,7 +26,7 @@ dequantize_tiles(int R, int C, int rows, int columns, int down, int across, int 
     constexpr int BYTES = V * X::BITS / 8, WORDS = (V * X::BITS + 31) / 32, M = NARROW ? V : 1;
     const int tile = blockIdx.x % tiles, r0 = blockIdx.x / tiles * TALL, last = min(R, r0 + TALL);
     const int c = (tile * THREADS + threadIdx.x) * V;
-    wait_for_before();
+    gdc_wait();
     if (c >= C) return;
     const long long shared = static_cast<long long>(blockIdx.y) * down * across, row_bytes = (static_cast<long long>(C) * X::BITS + 7) / 8;
     const long long above = static_cast<long long>(blockIdx.y) * R;

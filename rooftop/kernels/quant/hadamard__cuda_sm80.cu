@@ -28,7 +28,7 @@ chained = true
 template <typename T, int SIZE, int PIECES>
 __global__ void __launch_bounds__(256) hadamard(long long total, long long wide, const T* __restrict__ x, long long xs, T* __restrict__ y) {
     constexpr int WORDS = Held<T, 8>::WORDS, N = Word<T>::N;
-    wait_for_before();
+    gdc_wait();
     Held<float, 8> held[PIECES];
     const long long first = static_cast<long long>(blockIdx.x) * (256 * PIECES) + threadIdx.x;
 #pragma unroll

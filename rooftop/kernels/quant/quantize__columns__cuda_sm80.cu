@@ -38,7 +38,7 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
 #if __CUDA_ARCH__ >= 900
     if (CLUSTER > 1) cooperative_groups::this_cluster().barrier_arrive();
 #endif
-    wait_for_before();
+    gdc_wait();
     strip.ask(x + blockIdx.y * xa + r0 * xs + c, xs, count);
     strip.arrived();
 

@@ -21,7 +21,7 @@ quantize_flat(long long N, int L, const T* __restrict__ x, const float* __restri
     constexpr int V = 16 / sizeof(T), WORDS = 4, PER = Word<T>::N;
     __shared__ unsigned shared[32];
     const long long row = blockIdx.x, first = row * L, end = first + L, total = N * L, base = first - first % V;
-    wait_for_before();
+    gdc_wait();
     Held<T, V> held[PIECES];
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {

@@ -73,7 +73,7 @@ quantize_groups(long long packs, const T* __restrict__ x, const float* __restric
     const int lane = threadIdx.x % 32;
     const long long base = (static_cast<long long>(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32) * (32 * U);
     const int left = static_cast<int>(packs - base < 32 * U ? packs - base : 32 * U);  // of the warp's packs
-    wait_for_before();
+    gdc_wait();
     if (left == 32 * U) {
         Held<T, V> held[U];
 #pragma unroll

@@ -33,7 +33,7 @@ quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ 
     __shared__ float2 of_columns[V][PACKS];
     __shared__ float lifts[V][PACKS];
     __shared__ int offsets[SYMMETRIC ? 1 : V][PACKS];
-    wait_for_before();
+    gdc_wait();
     if (threadIdx.x == 0) mine = atomicAdd(ticket, 1u);
     __syncthreads();
     const unsigned at = mine, head = static_cast<unsigned>(lag) * items, both = 2u * static_cast<unsigned>(panels - lag) * items;

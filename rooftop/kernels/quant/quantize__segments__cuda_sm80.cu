@@ -33,7 +33,7 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
     const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * (PER_BLOCK * UNITS) + threadIdx.x / LANES;
     const long long row_bytes = (static_cast<long long>(L) * X::BITS + 7) / 8;
 
-    wait_for_before();
+    gdc_wait();
     Held<T, V> held[UNITS][PIECES];
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {

@@ -37,7 +37,7 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
 #if __CUDA_ARCH__ >= 900
     if (CLUSTER > 1) cooperative_groups::this_cluster().barrier_arrive();
 #endif
-    wait_for_before();
+    gdc_wait();
     x += blockIdx.y * xa + c;
     Held<T, V> held[STEPS];
 #pragma unroll

@@ -27,7 +27,7 @@ quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__
                  unsigned* __restrict__ lowest, unsigned* __restrict__ unclean) {
     const int tile = blockIdx.x % tiles, r0 = blockIdx.x / tiles * TALL;
     const int c = (tile * THREADS + threadIdx.x) * V;
-    wait_for_before();
+    gdc_wait();
     x += blockIdx.y * xa;
     largest += static_cast<long long>(blockIdx.y) * down * across;
     if (!SYMMETRIC) lowest += static_cast<long long>(blockIdx.y) * down * across;
@@ -106,7 +106,7 @@ quantize_encode(int R, int C, long long xa, long long xs, const T* __restrict__ 
     const int block = gridDim.x - 1 - blockIdx.x, a = gridDim.y - 1 - blockIdx.y;
     const int tile = block % tiles, r0 = block / tiles * TALL;
     const int c = (tile * THREADS + threadIdx.x) * V;
-    wait_for_before();
+    gdc_wait();
     if (c >= C) return;
     const bool dirty = *unclean != 0;
     x += a * xa;

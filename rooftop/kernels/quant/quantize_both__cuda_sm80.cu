@@ -40,7 +40,7 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
     __shared__ unsigned maxima[TILE / SUB][WIDE];  // of words of columns
     unsigned char* const line = tile_memory + TILE * PITCH;  // codes of the transpose, LINE bytes a column
     const int c0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE;
-    wait_for_before();
+    gdc_wait();
 #pragma unroll 4
     for (int t = threadIdx.x; t < TILE * ABREAST; t += THREADS) {
         const int row = t / ABREAST, pack = t % ABREAST;

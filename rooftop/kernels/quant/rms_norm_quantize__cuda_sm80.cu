@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(THREADS, RESIDUAL && GROUP && BEFORE_90 ? 1 : 
 rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const W* __restrict__ weight, float eps, T* __restrict__ s, const float* __restrict__ over,
                   unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[96];
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % LANES;
     const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
     const bool there = row < N;

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
 swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs, const float* __restrict__ over,
                 unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[32];
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % LANES;
     const long long row = static_cast<long long>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
     const bool there = row < N;

@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     const cg::cluster_group cluster = cg::this_cluster();
     const unsigned rank = blockIdx.x % CLUSTER, lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.x / CLUSTER;
     if (threadIdx.x == 0) s.listed = 0, s.candidate_count = 0, s.at = NOBODY;
-    wait_for_before();
+    gdc_wait();
     const bool all_of_row = top_k <= 0 || static_cast<unsigned>(top_k) >= n;
     if (apart != 0 && (temperature == 0.0f || (all_of_row ? apart & 2 && !(top_p < 1.0f) : apart & 1 && top_k <= draws::LIST))) return;  // drawn by sample_rows
     const bits_of<T>* r = logits + row * xs;

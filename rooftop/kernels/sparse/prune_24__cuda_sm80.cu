@@ -204,7 +204,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
                                  (bits >> first & 1 ? 0xffffu : 0u) | (bits >> second & 1 ? 0xffff0000u : 0u));
         places[bits] = 1u << at / 4 | 16u << at % 4 | 256u << at;
     }
-    wait_for_before();
+    gdc_wait();
     __syncthreads();
     const int m0 = blockIdx.y * SIDE, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
     const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };

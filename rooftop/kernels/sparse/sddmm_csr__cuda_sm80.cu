@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(256, 3)
 sampled(int M, int N, int K, int nnz, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs, const int* __restrict__ columns,
         const int* __restrict__ offsets, float alpha, T* __restrict__ out) {
     constexpr int GROUPS = 32 / LANES, AT_ONCE = LANES < 4 ? LANES : 4;
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % 32, begin = (blockIdx.x * 8 + threadIdx.x / 32) * 32, mine = begin + lane;
     if (begin >= nnz) return;
     int row = row_of(offsets, M, begin), high = row_of(offsets, M, min(begin + 31, nnz - 1)) + 1, column = 0;

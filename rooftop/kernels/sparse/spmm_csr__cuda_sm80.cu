@@ -80,7 +80,7 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
            const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, S* __restrict__ parts,
            int* __restrict__ rows) {
     constexpr int TILE = LANES * W * PIECES;
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % 32, column = blockIdx.y * TILE + lane % LANES * W, left = N - column;
     S sum[PIECES][W] = {};
     if (blockIdx.x < cut) {
@@ -141,7 +141,7 @@ join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets,
           const S* __restrict__ parts, const int* __restrict__ rows) {
     __shared__ int found[32][2];
     __shared__ double sums[8][32];
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * 32;
     if (threadIdx.x < 64) found[threadIdx.x / 2][threadIdx.x % 2] = first + static_cast<int>(threadIdx.x) / 2 < pieces ? rows[first * 2 + threadIdx.x] : -1;
     __syncthreads();

@@ -38,7 +38,7 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
     __shared__ unsigned begins[STEP / 32];  // bit i: a row starts with element i
     __shared__ double of_warp[8], running;  // running: of the row that continues from the step before
     __shared__ int begun[8], found[2], ended;
-    wait_for_before();
+    gdc_wait();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.y;
     const long long from = static_cast<long long>(blockIdx.x) * each;
     const int first = static_cast<int>(from), last = static_cast<int>(min(from + each, static_cast<long long>(M) + nnz));
@@ -170,7 +170,7 @@ template <typename T, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
 join_blocks(int N, int nnz, int each, int blocks, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
             const double* __restrict__ carry, const double* __restrict__ head, const int* __restrict__ rows) {
-    wait_for_before();
+    gdc_wait();
     const int block = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, n = blockIdx.y;
     if (block >= blocks) return;
     const int row = rows[block];

@@ -287,7 +287,7 @@ def _without_op(
     """A file whose head names no op: its tensors are random, their sizes those of `--shape`."""
     from rooftop.core import head_text
     from rooftop.core.expressions import names
-    from rooftop.core.head import TensorArg
+    from rooftop.core.head import NumberArg, TensorArg
     from rooftop.core.spec import TARGETS
     from rooftop.lab import simt as simulator
     from rooftop.lab.counters.jobs import Job, dimensions
@@ -305,6 +305,10 @@ def _without_op(
     for name, size in sizes.items():
         if len(size) != 1:
             raise ValueError(f"--shape {name}={'x'.join(map(str, size))}: {path} names no op, so {name} is one size, as in --shape {name}={size[0]}")
+    numbers = {name for a in head.args if isinstance(a, NumberArg) for name in names(a.expression)} & free - known
+    if missing := sorted(numbers - set(sizes)):
+        whole = ",".join([*(f"{n}={v[0]}" for n, v in sizes.items()), *(f"{n}=1" for n in missing)])
+        raise ValueError(f"{path} names no op: give its numbers too ({', '.join(missing)} missing), as in --shape {whole}")
     device = TARGETS[90]
     job = Job(str(path.resolve()), "lines", 0, tuple((n, v[0]) for n, v in sizes.items()))
 

@@ -1,4 +1,5 @@
-"""Whether a kernel may be launched before the launch before it has ended (`Launch.chained`): what its machine code does before it waits."""
+"""Programmatic dependent launch (`Launch.chained`): whether a kernel may start before the preceding one has completed; what its machine code does before it
+waits."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ _AWAY = frozenset({"CALL", "RET", "EXIT", "KILL"})
 
 
 def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets: Mapping[int, Sequence[str]]) -> tuple[str, ...] | None:
-    """What must not stand before a kernel's wait for the launches before it, and does, on any way through the code; None where it never waits. The
+    """What must not stand before a kernel's wait for the preceding kernels, and does, on any way through the code; None where it never waits. The
     arguments are those that `rooftop.lab.inspect.sass.parse` gives.
 
-    Every thread must wait, and before it does anything that the kernel before may do too: no access of global memory, no word that the next launch may
-    begin, no end and no call before the wait, whichever way a branch goes."""
+    Every thread must wait, and before it does anything that the preceding kernel may do too: no access of global memory, no release of
+    the dependent kernel, no end and no call before the wait, whichever way a branch goes."""
     if not any(i.opcode.partition(".")[0] == WAIT for i in code):
         return None
     found: dict[str, None] = {}
@@ -48,10 +49,10 @@ def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets:
 
 
 def faults(kernel: str, before: Sequence[str] | None, chained: bool) -> list[str]:
-    """Why a kernel does not fit a launch that is `chained`, or is not, as sentences; none where it does. `before`: what `before_wait` found in it.
-    Without a wait, or before it, a chained launch races with the one before it, and nothing would tell."""
+    """Why a kernel does not fit programmatic dependent launch (`chained`), or an ordinary one, as sentences; none where it does. `before`: what `before_wait`
+    found in it. Without a wait, or before it, it races with the preceding kernel, and nothing would tell."""
     if not chained:
-        return [] if before is None else [f"{kernel} waits for the launch before it and is not chained: nothing is won by the wait"]
+        return [] if before is None else [f"{kernel} waits for the preceding kernel and is not chained (programmatic dependent launch): the wait is useless"]
     if before is None:
-        return [f"{kernel} is chained and never waits for the launch before it (griddepcontrol.wait)"]
-    return [f"{kernel} is chained and waits for the launch before it only after {', '.join(before)}"] if before else []
+        return [f"{kernel} is chained and never waits for the preceding kernel (griddepcontrol.wait)"]
+    return [f"{kernel} is chained and waits for the preceding kernel only after {', '.join(before)}"] if before else []

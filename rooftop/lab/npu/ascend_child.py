@@ -2,8 +2,8 @@
 
     python -m rooftop.lab.npu.ascend_child IMPLEMENTATION CASE TARGET FOLDER
 
-Prints one line of JSON: for each launch the kernel and what came of it. `triton.language.extra.cuda`, which kernels import for launches that begin early, is
-answered by a stand-in: no Ascend has such launches, and kernels ask a constexpr before they use it; functions of libdevice are Ascend's of that name."""
+Prints one line of JSON: for each launch the kernel and what came of it. `triton.language.extra.cuda`, which kernels import for programmatic dependent
+launch, is answered by a stand-in: no Ascend has it, and kernels ask a constexpr before they use it; functions of libdevice are Ascend's of that name."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Gatherer(Joined):
         for r in records:
             name = str(r["device"]["name"])
             fresh[name] = fresh.get(name, 0) + (self.stale(r) is None)
-            views[name] = DeviceView(name, device_of(r), self.ceilings(name)[0] is not None, self.ceilings(name)[1] is not None)
+            views[name] = DeviceView(name, device_of(r), self.ceilings(name)[0] is not None, self.outdated(name), self.ceilings(name)[1] is not None)
         return tuple(views[name] for name in sorted(views, key=lambda n: (-fresh[n], n)))
 
     def card(self, view: DeviceView) -> Card:

@@ -36,6 +36,7 @@ class Joined:
     _why: dict[Any, tuple[str | None, str]] = field(default_factory=dict)  # of `digests`, what was asked of this one
     _cases: dict[str, Mapping[str, Case]] = field(default_factory=dict)  # op -> its cases by id
     _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
+    _outdated: set[str] = field(default_factory=set)
 
     def _once(self, key: tuple[Any, ...], work: Callable[[], str | None]) -> str | None:
         """What was worked out before of the tree, or is now."""
@@ -182,8 +183,15 @@ class Joined:
         if device not in self._ceilings:
             sheet = lookup(device)
             found = Ceilings.from_records(self.records, device, sheet)
+            if found.stale:
+                self._outdated.add(device)
             self._ceilings[device] = (found if found.curves else None, Ceilings(device, datasheet=sheet) if sheet else None)
         return self._ceilings[device]
+
+    def outdated(self, device: str) -> bool:
+        """Whether the ceilings were measured only with other calibration kernels than the tree's."""
+        self.ceilings(device)
+        return device in self._outdated
 
     def roofs(self, device: str, work: Work) -> Roofs:
         """The roofs of a work on a card. What bounds it says in which unit its throughput is given."""

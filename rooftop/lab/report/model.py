@@ -87,11 +87,13 @@ class CaseView:
 
 @dataclass(frozen=True)
 class DeviceView:
-    """A card that records speak of. `calibrated`: its ceilings were measured. `known`: it has a datasheet here."""
+    """A card that records speak of. `calibrated`: its ceilings were measured. `outdated`: they were, with other calibration kernels. `known`: it has a
+    datasheet here."""
 
     name: str
     device: Device
     calibrated: bool
+    outdated: bool
     known: bool
 
     @property

@@ -4,7 +4,8 @@ A digest covers the text of kernel and helpers without comments and docstrings. 
 GPU runs the same code. `restamp` takes the records that belong to the tree at a git revision, computes in that tree and in the present one what each recorded
 case launches, and rewrites the digest where both are identical: the contract's part of the digest, problem, config, the heuristic's choice, scratch memory,
 every launch (kernel, arguments, grid, block, cluster, shared memory, options) and the machine code for the record's card. Whatever is not proven identical
-stays stale. Entries of tuned tables are treated in the same manner. Checks that ran without a GPU are left alone: they can be repeated anywhere."""
+stays stale. Entries of tuned tables are treated in the same manner, and so are ceilings of memory and L2, by the kernels that measure them. Checks that ran
+without a GPU are left alone: they can be repeated anywhere."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def restamp(
 ) -> Restamped:  # fmt: skip
     """Rewrite the digests of the records below `folder` that were those of the tree at git revision `since` and run the same machine code in `root`.
 
-    names  subjects, as records call them; none: every one whose text has changed
+    names  subjects, as records call them (of ceilings: memory, l2); none: every one whose text has changed
     tuned  the folder of tuned tables; None: that of `root`
     Raises RecordError where git does not know the revision, a process of a tree fails, or a run is writing one of the files."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -87,6 +88,11 @@ class Trees:
         old, new = (self.ask(root, {"what": "digests", "subjects": list(subjects)}) for root in self.roots)
         return [n for n in subjects if old[n] != new[n]]
 
+    def ceilings(self, targets: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What either tree says of the kernels that measure ceilings."""
+        old, new = (self.ask(root, {"what": "ceilings", "targets": list(targets)}) for root in self.roots)
+        return old, new
+
     def facts(self, rows: Sequence[Row]) -> dict[Row, tuple[dict[str, Any], dict[str, Any]]]:
         """What the old tree says of each row, and what the new one says with the old one's config."""
         listed = [[name, case, list(device), json.loads(config) if config else None] for name, case, device, config in rows]
@@ -116,6 +122,7 @@ def verdict(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, str]:
 
 def _restamp(folder: Path, names: set[str], trees: Trees, dry: bool, tuned: Path, say: Callable[[str], None]) -> Restamped:
     from rooftop.lab.check.proofs import device_of
+    from rooftop.lab.timing.roofline import part_of
 
     result = Restamped()
     paths = sorted({path.resolve() for path in folder.rglob("*.jsonl")})
@@ -144,6 +151,8 @@ def _restamp(folder: Path, names: set[str], trees: Trees, dry: bool, tuned: Path
         for record in sweeps:
             for name in sorted({n for r, n, _ in points if r is record}):
                 _stamp_sweep(record, name, [row for r, n, row in points if r is record and n == name], said, kept, result)
+        measured = [r for _, _, sections in files for _, records in sections for r in records if r["kind"] == "ceiling"]
+        _stamp_ceilings([r for r in measured if not names or part_of(r) in names], trees, result)
         if not dry:
             for path, before, sections in files:
                 if _mine(sections, set(result.restamped)) and (after := store.text(sections)) != before:
@@ -156,7 +165,7 @@ def _fields(device: Any) -> tuple[Any, ...]:
 
 
 def _mine(sections: Iterable[tuple[Record, Sequence[Record]]], names: set[str]) -> bool:
-    return any(r.get("subject") in names or names & set(r.get("digests", ())) for _, records in sections for r in records)
+    return any(r.get("subject", "memory") in names or names & set(r.get("digests", ())) for _, records in sections for r in records)
 
 
 def _stampable(r: Record, names: set[str]) -> bool:
@@ -199,6 +208,24 @@ def _stamp_sweep(r: Record, name: str, rows: Sequence[Row], said: dict[Row, Any]
     if _same(name, rows, pairs, kept, result):
         r["digests"][name] = pairs[0][1]["kernel"]
         result.restamped[name] = result.restamped.get(name, 0) + 1
+
+
+def _stamp_ceilings(found: Sequence[Record], trees: Trees, result: Restamped) -> None:
+    """Give ceilings the digest of the kernels as they are, if they had that of the old tree and the machine code for their card is identical."""
+    from rooftop.lab.check.proofs import device_of
+    from rooftop.lab.timing.roofline import part_of
+
+    old, new = trees.ceilings(sorted({device_of(r).target for r in found})) if found else ({}, {})
+    for r in found:
+        part, target = part_of(r), device_of(r).target
+        if part not in old or part not in new or r["digest"] != old[part]["digest"] or old[part]["digest"] == new[part]["digest"]:
+            continue
+        if old[part][target] == new[part][target]:
+            r["digest"] = new[part]["digest"]
+            result.restamped[part] = result.restamped.get(part, 0) + 1
+        else:
+            result.changed[part] = result.changed.get(part, 0) + 1
+            result.why.setdefault(part, "machine code of the kernels that measure it")
 
 
 def _same(name: str, rows: Sequence[Row], pairs: Sequence[Any], kept: set[str], result: Restamped) -> bool:

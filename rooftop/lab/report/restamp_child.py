@@ -4,7 +4,8 @@ tree launch, as text that can be compared. Uses only what both trees have; what 
     python -P restamp_child.py JOB ANSWER
 
 JOB, ANSWER: files of JSON. A job: {"what": "digests", "subjects": [name]} -> {name: digest or {"why"}}, or
-{"what": "facts", "rows": [[name, case, device, config or null]]} -> [facts or {"why"}]."""
+{"what": "facts", "rows": [[name, case, device, config or null]]} -> [facts or {"why"}], or
+{"what": "ceilings", "targets": [target]} -> {part: {"digest", target: machine code}}, of the parts that are measured by kernels of one file."""
 
 from __future__ import annotations
 
@@ -147,6 +148,16 @@ def _jobs(row: list[Any]) -> list[Any]:
         return []  # `facts` says why
 
 
+def ceilings(targets: list[str]) -> dict[str, Any]:
+    """The kernels that measure a card's memory and L2."""
+    from rooftop.core.compile import compile_cuda
+    from rooftop.lab.timing import roofline, streams
+
+    source = roofline.MEMORY.read_text(encoding="utf-8")
+    code = {t: code_of(compile_cuda(source, name=str(roofline.MEMORY), kernels=streams.kernels(), target=t).cubin) for t in targets}
+    return {part: {"digest": roofline.digest(part), **code} for part, file in roofline.PARTS.items() if file == roofline.MEMORY}
+
+
 def answer(job: dict[str, Any]) -> Any:
     def tried(make: Any, one: Any) -> Any:
         try:
@@ -156,6 +167,8 @@ def answer(job: dict[str, Any]) -> Any:
 
     if job["what"] == "digests":
         return {name: tried(lambda n: _subject(n).implementation.digest, name) for name in job["subjects"]}
+    if job["what"] == "ceilings":
+        return tried(ceilings, job["targets"])
     from rooftop.core.compile import compile_many
 
     compile_many(list(dict.fromkeys(j for row in job["rows"] for j in _jobs(row))))

@@ -101,6 +101,7 @@ def _one(
         path = " ".join(f"{x(at):.1f},{y(share):.1f}" for at, share in line.points)
         body.append(f'<polyline class="peer{n % 3}" points="{path}"><title>{escape(line.name)}</title></polyline>')
     taken: list[Box] = [(x(p.x) - 5, y(p.share) - 5, x(p.x) + 5, y(p.share) + 5) for p in points]
+    taken.append((LEFT, y(1) - 2, width - RIGHT, y(1) + 2))
     if mark:
         at, length = x(mark[0]), _length(mark[1])
         bottoms = [floor - 7 - 14 * n for n in range((floor - TOP) // 14)]

@@ -5,6 +5,7 @@ the next takes up where it stopped."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -404,15 +405,23 @@ class Bench:
             contestants = [c for c in contestants if c.name.startswith("peer:")] + self._eager()
         if not contestants:
             return
+        import torch
+
         samples = (11, 401) if keep is None else (6, 12)
-        try:
-            m = self.timer.measure(
-                contestants, clock, bytes_per_call=size, floor_seconds=self.floor(clock), budget_s=budget_s, samples=samples,  # type: ignore[arg-type]
-                duty=duty,  # type: ignore[arg-type]
-            )  # fmt: skip
-        except ImpossibleTime as error:
-            self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
-            return
+        m: Measurement | None = None
+        while m is None:
+            try:
+                m = self.timer.measure(
+                    contestants, clock, bytes_per_call=size, floor_seconds=self.floor(clock), budget_s=budget_s, samples=samples,  # type: ignore[arg-type]
+                    duty=duty,  # type: ignore[arg-type]
+                )  # fmt: skip
+            except ImpossibleTime as error:
+                self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
+                return
+            except torch.OutOfMemoryError:  # a captured call holds its memory until the field ends
+                if not any(c.name.startswith(("peer:", PART)) for c in contestants):
+                    raise
+                contestants = self._lighter(contestants)
         for name in m.timings:
             if name in found and (keep is None or name in keep):
                 found[name]["sustained" if duty == "sustained" else clock] = m
@@ -420,6 +429,16 @@ class Bench:
             self._copy = m
         if clock == "kernel" and keep is None:
             self._parts = {**self._parts, "sustained" if duty == "sustained" else clock: m}
+
+    def _lighter(self, contestants: Sequence[Contestant]) -> list[Contestant]:
+        """Without the peer, or else the part, that takes the most memory."""
+        import torch
+
+        heaviest = max((c for c in contestants if c.name.startswith(("peer:", PART))), key=lambda c: self.memory.get(c.name, 0))
+        self.summary.skipped.append(f"{heaviest.name} at {self.f.case.id}: out of device memory, captured together with the others")
+        gc.collect()
+        torch.cuda.empty_cache()
+        return [c for c in contestants if c is not heaviest]
 
     def _eager(self) -> list[Contestant]:
         """The op as a user calls it, for the host clock: one contestant an implementation."""

@@ -55,7 +55,7 @@ mmt(int M, int N, int K, const __grid_constant__ CUtensorMap a_map, const __grid
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    wait_for_before();
+    gdc_wait();
     float sum[32] = {};
     for (int k = 0, phase = 0; k < K; k += TILE, phase ^= 1) {
         if (threadIdx.x == 0) {
