@@ -18,6 +18,7 @@ from rooftop.core.spec import Launch, Meta, Number, Problem, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
+RANKINGS = 2048  # kinds of problem of which an op remembers what runs
 Allocate = Callable[[str, Meta], "Tensor"]  # memory for an output or for scratch, by its name
 
 
@@ -193,9 +194,38 @@ class Choice:
 
 
 def ranked(found: Iterable[Implementation], problem: Problem) -> Iterator[tuple[Implementation, str | None]]:
-    """In the order in which they are asked, each with None or the reason why it cannot take the problem. The first without a reason runs."""
-    for candidate in sorted(found, key=lambda f: preference(f, problem)):
+    """In the order in which they are asked, each with None or the reason why it cannot take the problem. The first without a reason runs. The order is
+    that of `problem.near`."""
+    for candidate in sorted(found, key=lambda f: preference(f, problem.near)):
         yield candidate, candidate.supports(problem)
+
+
+Ranking = tuple[Implementation | None, tuple[tuple[str, str], ...]]  # the first that runs, and what was asked before it with the reasons why not
+
+
+def _first(found: Iterable[Implementation], problem: Problem, by_name: bool) -> Ranking:
+    rejected: list[tuple[str, str]] = []
+    for candidate, reason in ranked(found, problem):
+        if reason is None and not by_name and not candidate.automatic:
+            reason = f"taken by its name alone: what compiles {candidate.backend} is an extra"
+        if reason is None:
+            return candidate, tuple(rejected)
+        rejected.append((candidate.name, reason))
+    return None, tuple(rejected)
+
+
+def _first_of(op: Contract, seen: Problem) -> Ranking:
+    """As `_first` of all implementations of an op, remembered for the problems that are rounded to the same one."""
+    near = seen.near
+    known: Ranking | None = op.rankings.get(near)
+    if known is None:
+        known = _first(registry.implementations(op.name), near, False)
+        if len(op.rankings) >= RANKINGS:
+            op.rankings.clear()
+        op.rankings[near] = known
+    if near is seen or (known[0] is not None and known[0].supports(seen) is None):
+        return known
+    return _first(registry.implementations(op.name), seen, False)
 
 
 def named(op: Contract, implementation: str) -> list[Implementation]:
@@ -212,17 +242,14 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
     """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
 
     Raises UnsupportedError where a *named* implementation cannot take it, RegistryError where there is none of that name."""
-    found = registry.implementations((op.twin_of or op).name) if implementation is None else named(op, implementation)
+    found = [] if implementation is None else named(op, implementation)
     if implementation is None and op.idle(problem):
-        return Choice(None, tuple((f.name, "there is nothing to write: nothing is launched") for f in found))
+        every = registry.implementations((op.twin_of or op).name)
+        return Choice(None, tuple((f.name, "there is nothing to write: nothing is launched") for f in every))
     seen, copies = problem_for_kernels(op, problem)
-    rejected: list[tuple[str, str]] = []
-    for candidate, reason in ranked(found, seen):
-        if reason is None and implementation is None and not candidate.automatic:
-            reason = f"taken by its name alone: what compiles {candidate.backend} is an extra"
-        if reason is None:
-            return Choice(Call.made(op, candidate, problem, seen, copies, config), tuple(rejected))
-        rejected.append((candidate.name, reason))
+    candidate, rejected = _first_of(op.twin_of or op, seen) if implementation is None else _first(found, seen, True)
+    if candidate is not None:
+        return Choice(Call.made(op, candidate, problem, seen, copies, config), rejected)
     if implementation is not None:
         raise UnsupportedError(f"{rejected[0][0]} cannot take this input: {rejected[0][1]}")
-    return Choice(None, tuple(rejected))
+    return Choice(None, rejected)

@@ -120,6 +120,7 @@ class Contract:
     measured_work  (problem, tensors) -> Work where the work depends on values
     faults      (the reference's parameters) -> None or what is wrong: what only the device can see, asked under `rooftop.debug()`
     bucket      (problem) -> the problem that stands for its like in the tables of tuned configs
+    rounded     (problem as kernels see it) -> the problem for which kernel and config are chosen in its place (rooftop.core.rounding)
     public      (tensors, options) -> (args, kwargs) of the public function, where that takes other parameters than the reference; None where no call of
                 it makes such a case
     objects     the public function takes or returns an object in place of tensors: tests of its own call it, not the generic ones nor the fuzzer
@@ -163,6 +164,7 @@ class Contract:
         measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None,
         faults: Callable[..., str | None] | None = None,
         bucket: Callable[[Problem], Problem] | None = None,
+        rounded: Callable[[Problem], Problem] | None = None,
         public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]] | None] | None = None,
         core: Callable[..., Any] | None = None,
         objects: bool = False,
@@ -179,6 +181,7 @@ class Contract:
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
         self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
+        self.rounded = rounded
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.runtime_options = tuple(runtime_options)
         self.objects = objects
@@ -195,6 +198,7 @@ class Contract:
             seen.add(case.id)
         self.bwd: Contract | None = self._backward_op() if grad and grad.outputs else None
         self._plans: dict[Any, Any] = {}  # dispatch's, by the kind of input
+        self.rankings: dict[Problem, Any] = {}  # of `rooftop.core.call.select`: what runs, by the rounded problem
         self._library: Any = None  # what torch.library has registered it as
 
     # -- names and kinds, read off the reference's signature ------------------------------------------------------
@@ -307,9 +311,10 @@ class Contract:
             flat += [(f"{name}{i}", m) for i, m in enumerate(grouped[name])] if name in self.list_names else [(name, grouped[name])]
         problem = Problem(
             self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.runtime_options),
-            runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket, extra=self._extra(metas, options),
+            runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket, rounded=self.rounded,
+            extra=self._extra(metas, options), **({} if device is None else {"device": device}),
         )  # fmt: skip
-        return problem if device is None else problem.on(device)
+        return problem
 
     @cached_property
     def _added(self) -> tuple[str, ...]:
@@ -379,7 +384,7 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, swept=self.swept,
+            into=grad.into, same=grad.narrow, swept=self.swept, rounded=self.rounded,
             runtime_options=tuple(n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 

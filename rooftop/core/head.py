@@ -24,6 +24,7 @@ class _Settled:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.bound: dict[str, Any] | None = None  # the values of names, those of a config apart
         self.scopes: dict[str, Scope] = {}
         self.chosen: Mapping[str, Any] | None = None
         self.asked = False
@@ -77,18 +78,34 @@ class Head:
 
     def scope(self, problem: Problem, config: Mapping[str, Any]) -> Scope:
         """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
-        scopes, key = self._settled(problem).scopes, repr(config)
-        if key not in scopes:
-            given = {"sms": problem.device.sms, "card": problem.device, "arch": problem.device.arch, **dict(problem.options), **config}
-            scope, known = Scope(given, self._lets), dict(problem.tensors)
-            for arg in (*self.args, *self.tensors):
-                if isinstance(arg, TensorArg) and arg.name not in self.scratch:
-                    self._bind(arg, problem, known, scope)
-            scope.update({name: TensorFacts(meta) for name, meta in known.items()})
-            scopes[key] = scope
-        return scopes[key]
+        settled, key = self._settled(problem), repr(config)
+        if key not in settled.scopes:
+            if self._letters.isdisjoint(config) and not any(name in config for name, _ in problem.tensors):
+                if settled.bound is None:
+                    settled.bound = self._bound(problem, {})
+                settled.scopes[key] = Scope({**settled.bound, **config}, self._lets)
+            else:  # a constant of a shape's name: the shapes must agree with it
+                settled.scopes[key] = Scope(self._bound(problem, config), self._lets)
+        return settled.scopes[key]
 
-    def _bind(self, arg: TensorArg, problem: Problem, known: Mapping[str, Meta | None], scope: Scope) -> None:
+    @cached_property
+    def _letters(self) -> frozenset[str]:
+        """The names that tensors bind: of their shapes, their type, and their own."""
+        listed = [arg for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg)]
+        return frozenset({"T", *(d for arg in listed for d in arg.dims), *(arg.name for arg in listed)})
+
+    def _bound(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of the names that the card, the options, `config` and the tensors give."""
+        device = problem.device
+        values = {"sms": device.sms, "card": device, "arch": device.arch, **dict(problem.options), **config}
+        known = dict(problem.tensors)
+        for arg in (*self.args, *self.tensors):
+            if isinstance(arg, TensorArg) and arg.name not in self.scratch:
+                self._bind(arg, problem, known, values)
+        values.update((name, TensorFacts(meta)) for name, meta in known.items())
+        return values
+
+    def _bind(self, arg: TensorArg, problem: Problem, known: Mapping[str, Meta | None], scope: dict[str, Any]) -> None:
         if arg.name not in known:
             raise HeadError(f"{self.path}: args name a tensor {arg.name!r}; {problem.op} has {', '.join(known)}")
         meta = known[arg.name]

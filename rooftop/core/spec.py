@@ -202,6 +202,17 @@ class Problem:
     runtime_floats: tuple[str, ...] = ()  # those of them that are float32; the others are 32-bit integers
     extra: tuple[str, ...] = ()  # parameters that were added to the op later and are not at their defaults (`Contract.core`)
     bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
+    rounded: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `near`
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:  # one problem is looked up several times
+            found = hash((self.op, self.tensors, self.options, self.device, self.runtime_options, self.runtime_floats, self.extra))
+            object.__setattr__(self, "_hash", found)
+        return int(found)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "near")}  # a hash of texts holds in one process alone
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
@@ -222,10 +233,19 @@ class Problem:
         raise KeyError(f"{self.op} has no option {name!r}")
 
     def replace(self, **tensors: Meta | None) -> Problem:
-        return replace(self, tensors=tuple((k, tensors.get(k, m)) for k, m in self.tensors))
+        changed = tuple([(k, tensors.get(k, m)) for k, m in self.tensors])
+        return Problem(
+            self.op, changed, self.options, self.device, self.runtime_options, self.runtime_floats, self.extra, self.bucket, self.rounded
+        )  # fmt: skip
 
     def on(self, device: Device) -> Problem:
         return replace(self, device=device)
+
+    @cached_property
+    def near(self) -> Problem:
+        """The problem for which kernel and config are chosen, so that a row count that was never seen costs no choice: this one with its row count
+        rounded where the contract says so; else, and where it is rounded already, this very object."""
+        return self if self.rounded is None else self.rounded(self)
 
     @property
     def tune_key(self) -> str:

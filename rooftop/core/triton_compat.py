@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from rooftop.core import disk_cache, tensor_maps
@@ -157,6 +158,22 @@ def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, option
     scratch = int(getattr(about, "global_scratch_size", 0) or 0)
     # num_warps as compiled: warp specialisation adds to those that were asked for
     return Compiled(about.name, arch, code["ptx"], code["cubin"], about.shared, about.num_warps, about.num_ctas, scratch)
+
+
+@cache
+def constants_of(kernel: Any) -> frozenset[str]:
+    """The parameters that are compiled in."""
+    return frozenset(p.name for p in kernel.params if p.is_constexpr)
+
+
+def seen_as(kernel: Any, name: str, value: Any) -> Any:
+    """Equal for arguments, tensors apart, that Triton compiles alike: constants whole; of a whole number whether it is 1, a multiple of 16, and of how many
+    bits; of a float that it is one."""
+    if name in constants_of(kernel):
+        return "constant", value
+    if type(value) is int:
+        return value == 1, value % ALIGN == 0, -(2**31) <= value < 2**31, value < 2**63
+    return "float" if isinstance(value, float) else value
 
 
 class Pointer:

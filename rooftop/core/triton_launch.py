@@ -9,7 +9,7 @@ from typing import Any
 
 from rooftop.core import tensor_maps
 from rooftop.core.spec import Descriptor, Launch, Meta
-from rooftop.core.triton_compat import ALIGN, descriptor, options_of, values_of, version
+from rooftop.core.triton_compat import ALIGN, descriptor, options_of, seen_as, values_of, version
 
 _KEPT = 256  # descriptors by address, of one argument of one launch
 
@@ -60,7 +60,7 @@ class PreparedTriton:
     current device being the one the launch was prepared for. Raises ValueError where an address that the kernel was compiled to take as a
     multiple of 16 is not one."""
 
-    __slots__ = ("_call", "_fixed", "_maps", "_rest", "_slots", "compiled")
+    __slots__ = ("_call", "_fixed", "_maps", "_numbers", "_rest", "_slots", "compiled")
 
     def __init__(
         self, compiled: Any, grid: tuple[int, ...], values: Mapping[str, Any], places: Mapping[str, int],
@@ -97,6 +97,20 @@ class PreparedTriton:
         self._maps = tuple(maps)
         for one in maps:
             one.place += first
+        self._numbers = tuple((first + order[n], n) for n, value in values.items() if isinstance(value, (int, float)) and n not in places)
+
+    def again(self, grid: tuple[int, ...], args: Mapping[str, Any]) -> PreparedTriton:
+        """The same binary with another grid and other numbers. Not of a launch with descriptors."""
+        made = object.__new__(PreparedTriton)
+        made.compiled, made._call, made._slots, made._maps, made._numbers = self.compiled, self._call, self._slots, self._maps, self._numbers
+        made._fixed = self._fixed.copy()
+        made._fixed[:3] = (*grid, 1, 1)[:3]
+        made._rest = None if self._rest is None else self._rest.copy()
+        target = made._fixed if made._rest is None else made._rest
+        for place, name in self._numbers:
+            if name in args:
+                target[place] = args[name]
+        return made
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:
         fixed = self._fixed.copy()
@@ -192,6 +206,44 @@ def prepare(
 
     ``tensors``: the facts of the tensors that the launch names; the addresses of later calls must be of tensors like these. ``names`` gives
     the order of those addresses. Raises TypeError where arguments do not fit the kernel's parameters."""
+    key = _same_binary(launch, tensors, names, device, runtime_floats)
+    known = None if key is None else _PREPARED.get(key)
+    if known is not None:
+        return known.again(launch.grid, launch.args)
+    made = _prepare(launch, tensors, names, device, runtime_floats)
+    if key is not None:
+        if len(_PREPARED) >= PREPARED:
+            _PREPARED.clear()
+        _PREPARED[key] = made
+    return made
+
+
+PREPARED = 2048  # launches that are remembered, to be prepared again with other numbers
+_PREPARED: dict[Any, PreparedTriton] = {}
+
+
+def _same_binary(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]) -> Any:
+    """Equal for launches that run one binary and take the same addresses; None for one with descriptors, whose shapes and strides belong to them."""
+    facts: list[Any] = []
+    for name, value in launch.args.items():
+        if isinstance(value, Descriptor):
+            return None
+        if isinstance(value, str) and (meta := tensors.get(value)) is not None:
+            facts.append((name, value, meta.dtype, meta.align % ALIGN == 0))
+        else:
+            facts.append((name, seen_as(launch.kernel, name, value), value in runtime_floats if isinstance(value, str) else value is None))
+    stated = (launch.warps, launch.stages, launch.chained, launch.cooperative, *sorted(launch.options.items()))
+    key = (launch.kernel, device, stated, tuple(names), tuple(facts))
+    try:
+        hash(key)
+    except TypeError:  # a constant that is a list, say
+        return None
+    return key
+
+
+def _prepare(
+    launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]
+) -> PreparedTriton:
     version()
     from triton.runtime import driver
 

@@ -43,6 +43,12 @@ CHOSEN = 512  # configs that a kernel remembers
 GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
 
 
+def _keep(found: dict[Problem, Any], problem: Problem, what: Any) -> None:
+    if len(found) >= CHOSEN:
+        found.clear()
+    found[problem] = what
+
+
 class CudaImplementation(Implementation):
     """A `.cu` file. Where its head's `python` lists names, a module of the same stem beside it defines them, each taking the head last:
 
@@ -65,6 +71,9 @@ class CudaImplementation(Implementation):
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
         self._said: tuple[Problem, str | None] | None = None  # what `supports` said last
         self._chosen: dict[Problem, dict[str, Any]] = {}  # what the module's `choose` said: some weigh a hundred configs
+        self._rounded: dict[Problem, dict[str, Any] | None] = {}  # the same of rounded problems; None: the kernel does not take it
+        self._settled_choice: tuple[Problem, dict[str, Any]] | None = None  # of the last problem
+        self._made: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the launches that the module made last
 
     @property
     def head(self) -> heads.Head:
@@ -112,7 +121,13 @@ class CudaImplementation(Implementation):
             asked = self._said_by_python("supports")
             if asked is not None and (reason := asked(problem, self._head)):
                 return str(reason)
-            config = self.choose(problem)
+            return self._unfit(problem, self.choose(problem))
+        except (Unfit, ExpressionError) as error:
+            return str(error)
+
+    def _unfit(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
+        """None, or why a problem whose tensors are taken cannot run with these constants."""
+        try:
             if reason := self._head.breaks(problem, config):
                 return reason
             self.launches(problem, config)
@@ -151,29 +166,49 @@ class CudaImplementation(Implementation):
         return self._head.is_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
 
     def choose(self, problem: Problem) -> dict[str, Any]:
+        """The constants that the head or the module chooses: those for `problem.near`, if the problem can run with them."""
         asked = self._said_by_python("choose")
         if asked is None:
             return dict(self._head.choose(problem))
+        last = self._settled_choice
+        if last is None or last[0] is not problem:
+            config = self._chosen_near(problem.near, asked) if problem.near is not problem else None
+            if config is None or self._unfit(problem, config) is not None:
+                config = self._chosen_for(problem, asked)
+            last = self._settled_choice = (problem, config)
+        return dict(last[1])
+
+    def _chosen_for(self, problem: Problem, asked: Callable[..., Any]) -> dict[str, Any]:
         found = self._chosen.get(problem)
         if found is None:
-            if len(self._chosen) >= CHOSEN:
-                self._chosen.clear()
-            found = self._chosen[problem] = {**self._head.config, **asked(problem, self._head)}
-        return dict(found)
+            found = {**self._head.config, **asked(problem, self._head)}
+            _keep(self._chosen, problem, found)
+        return found
+
+    def _chosen_near(self, near: Problem, asked: Callable[..., Any]) -> dict[str, Any] | None:
+        found = self._rounded.get(near)
+        if found is None and near not in self._rounded:
+            found = None if self.supports(near) is not None else self._chosen_for(near, asked)
+            _keep(self._rounded, near, found)
+        return found
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         asked = self._said_by_python("launches")
         if asked is None:
             return self._head.launches_for(problem, config)
-        tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
-        return [self._settled(launch, tensors) for launch in asked(problem, config, self._head)]
+        made = self._made
+        if made is None or made[0] is not problem or made[1] != config:
+            tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
+            found = [self._settled(launch, tensors) for launch in asked(problem, config, self._head)]
+            made = self._made = (problem, dict(config), found)
+        return list(made[2])
 
     def _settled(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
         """A launch that Python made, its tensor maps with all that the driver asks for. Raises Unfit for a grid that no GPU takes."""
         for extent, most in zip(launch.grid, GRID, strict=False):
             if not 1 <= extent <= most:
                 raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
-        args = dict(launch.args)
+        args: dict[str, Any] = {}
         for name, value in launch.args.items():
             if isinstance(value, TensorMap):
                 meta = tensors.get(value.tensor)
@@ -182,7 +217,7 @@ class CudaImplementation(Implementation):
                 if reason := tensor_maps.refused(value, meta):
                     raise Unfit(f"{self._head.path}: {name}: {reason}")
                 args[name] = tensor_maps.settled(value, meta)
-        return dataclasses.replace(launch, args=args)
+        return dataclasses.replace(launch, args={**launch.args, **args}) if args else launch
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
         asked = self._said_by_python("scratch")

@@ -74,17 +74,11 @@ class TritonImplementation(ModuleImplementation):
 
 
 def _kind(launch: Launch) -> Any:
-    """Equal for launches that Triton compiles alike: whole numbers count as it takes them (1, a multiple of 16, of 32 or 64 bits), constants whole."""
-    constants = {p.name for p in launch.kernel.params if p.is_constexpr}
+    """Equal for launches that Triton compiles alike."""
+    from rooftop.core.triton_compat import seen_as
 
-    def fact(name: str, value: Any) -> Any:
-        if isinstance(value, float) and name not in constants:
-            return "float"
-        if type(value) is int and name not in constants:
-            return value == 1, value % 16 == 0, -(2**31) <= value < 2**31
-        return value
-
-    return launch.kernel, launch.warps, launch.stages, launch.chained, tuple((k, fact(k, v)) for k, v in launch.args.items())
+    facts = tuple((name, seen_as(launch.kernel, name, value)) for name, value in launch.args.items())
+    return launch.kernel, launch.warps, launch.stages, launch.chained, facts
 
 
 class GluonImplementation(TritonImplementation):

@@ -18,7 +18,8 @@ sm_80 kernels (norm_bwd_configs.py) are preferred for most aligned rows of up to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -227,6 +228,14 @@ def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
     return least * rows / clusters / (rows / clusters * round_ + partial)
 
 
+@lru_cache(maxsize=64)
+def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
+    """Of rows of which `count` is 0: what fits does not depend on it."""
+    joint = r.centre and r.slices.itemsize == 2
+    found = [_complete(r, share(*c, joint=joint)) for c in product((1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4), (3, 4))]
+    return tuple(c for c in found if runs(r, c) and _unspilled(r, c))
+
+
 def _fastest(r: Rows) -> dict[str, Any] | None:
     """The config with the least estimate, for rows of more than 4 KiB, of which each cluster has several; None where the table decides. The ring is best as
     full as shared memory allows: the sums of a row over warps and blocks take as long for a short slice as for a long one."""
@@ -236,12 +245,9 @@ def _fastest(r: Rows) -> dict[str, Any] | None:
     table = _of_table(r)
     if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):  # blocks hide each other's sums: 0.88 to 0.99
         return None
-    joint = r.centre and r.slices.itemsize == 2
-    found = [_complete(r, share(*c, joint=joint)) for c in product((1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4), (3, 4))]
-    enough = [c for c in found if runs(r, c) and _unspilled(r, c)]
-    waited = [c for c in enough if rows >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
+    waited = [c for c in _candidates(replace(r, count=0)) if rows >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
     timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
-    best = waited[min(timed)[-1]] if timed else None
+    best = dict(waited[min(timed)[-1]]) if timed else None
     return best if best and GAIN * _share(r, best, rows) > _share(r, table, rows) else None
 
 

@@ -49,7 +49,8 @@ shared memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -229,6 +230,13 @@ def _in_the_ring(r: Rows, c: Mapping[str, Any]) -> float:
     return (max(memory, own) + OVERLAP * min(memory, own)) / least
 
 
+@lru_cache(maxsize=64)
+def _rings(r: Rows) -> tuple[dict[str, Any], ...]:
+    """The rings that fit if there are rows enough."""
+    found = [_complete(r, persistent(*c)) for c in product((1, 2, 4, 8, 16), (2, 4, 8), (1, 2, 3, 4), (3, 4))]
+    return tuple(c for c in found if runs(r, c))
+
+
 def _ring(r: Rows) -> dict[str, Any] | None:
     """The persistent clusters with the least time a row, for rows longer than a block's registers; None where other kernels are better.
 
@@ -238,10 +246,10 @@ def _ring(r: Rows) -> dict[str, Any] | None:
     longest = 64 * KIB if r.slices.aligned else 32 * KIB if r.centre else 48 * KIB
     if not r.alike or r.residual or r.bytes <= longest:
         return None
-    found = [_complete(r, persistent(*c)) for c in product((1, 2, 4, 8, 16), (2, 4, 8), (1, 2, 3, 4), (3, 4))]
-    fitting = [c for c in found if runs(r, c) and r.count >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
+    rings = ((c, r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))) for c in _rings(replace(r, count=1 << 30)))
+    fitting = [c for c, clusters in rings if r.count >= ROUNDS * clusters]
     timed = [(round(_in_the_ring(r, c), 2), c["cluster"], c["pieces"], c["blocks"], c["stages"], i) for i, c in enumerate(fitting)]
-    return fitting[min(timed)[-1]] if timed and min(timed)[0] <= SLOWEST[r.centre] else None
+    return dict(fitting[min(timed)[-1]]) if timed and min(timed)[0] <= SLOWEST[r.centre] else None
 
 
 def through_a_ring(p: Problem, centre: bool) -> bool:

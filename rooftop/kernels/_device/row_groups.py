@@ -10,8 +10,9 @@ its ring from when it is asked for until the row is finished, `lag` rows after t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -75,7 +76,10 @@ def groups(r: LongRows, blocks: int) -> int:
     return min(fit // r.period, -(-r.count // r.period)) * r.period
 
 
-def _candidates(r: LongRows) -> Iterator[dict[str, int]]:
+@lru_cache(maxsize=64)
+def _candidates(r: LongRows) -> tuple[dict[str, int], ...]:
+    """Of rows of which `count` is 0: the ring does not depend on it."""
+    found = []
     for blocks in range(1, min(GROUP_MOST, r.sms // r.period) + 1):
         slice_ = -(-r.vectors // blocks)
         vectors = -(-slice_ // THREADS)
@@ -84,8 +88,9 @@ def _candidates(r: LongRows) -> Iterator[dict[str, int]]:
         threads = max(64, 32 * -(-max(r.words * blocks, -(-slice_ // vectors)) // 32))
         for stages in range(8, 2, -1):
             if threads <= THREADS and ring(r, threads, vectors, stages) + STATIC <= r.shared:
-                yield {"blocks": blocks, "threads": threads, "vectors": vectors, "stages": stages, "lag": 2 if stages > 4 else 1}
+                found.append({"blocks": blocks, "threads": threads, "vectors": vectors, "stages": stages, "lag": 2 if stages > 4 else 1})
                 break
+    return tuple(found)
 
 
 def _cost(r: LongRows, c: Mapping[str, int]) -> int:
@@ -95,7 +100,8 @@ def _cost(r: LongRows, c: Mapping[str, int]) -> int:
 
 def choose(r: LongRows) -> dict[str, int] | None:
     """The config, or None if a row is too long for all blocks together."""
-    return min(_candidates(r), key=lambda c: _cost(r, c), default=None)
+    best = min(_candidates(replace(r, count=0)), key=lambda c: _cost(r, c), default=None)
+    return None if best is None else dict(best)
 
 
 def share(r: LongRows) -> float:
@@ -106,7 +112,7 @@ def share(r: LongRows) -> float:
 
 def configs(r: LongRows) -> list[dict[str, int]]:
     """The configs for tuning: the cheapest ten, and fewer stages."""
-    found = sorted(_candidates(r), key=lambda c: _cost(r, c))[:10]
+    found = [dict(c) for c in sorted(_candidates(replace(r, count=0)), key=lambda c: _cost(r, c))[:10]]
     return found + [{**c, "stages": 4, "lag": 1} for c in found if c["stages"] > 4]
 
 
