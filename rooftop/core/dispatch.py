@@ -1,7 +1,7 @@
 """From a call to the launches: which implementation, which config, prepared once for each kind of input and then only launched.
 
-Eager calls without gradients go straight to the prepared launches; everything else (autograd, torch.compile, functional transforms,
-tensor subclasses) goes through the op registered with `torch.library`."""
+Eager calls on plain tensors go straight to the prepared launches, recorded for autograd where a gradient is asked for. torch.compile, functional
+transforms, dispatch modes and tensor subclasses go through the op registered with `torch.library`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, library, registry
+from rooftop.core import debugging, gradients, library, registry
 from rooftop.core.backends.table import preference
 from rooftop.core.call import Call, Choice, ranked, select
 from rooftop.core.contract import Contract, metas_of
@@ -224,6 +224,22 @@ def caller(op: Contract) -> Callable[..., Any]:
     transform = torch._C._functorch.peek_interpreter_stack
     current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
     lists = bool(op.list_names)
+    recording = None if op.grad is None or op.mutates or lists else gradients.recorded(op, lambda *args, implementation: unrecorded(args, implementation))
+
+    def unrecorded(args: Sequence[Any], implementation: str | None) -> Any:
+        on_gpu = any(args[i] is not None and args[i].is_cuda for i in tensor_positions)
+        return call(*args, implementation=implementation) if on_gpu else library.on_cpu(op, args, implementation)
+
+    def elsewhere(args: Sequence[Any], implementation: str | None, grad: bool) -> Any:
+        """A call with a gradient, or not on tensors of a GPU."""
+        given = [args[i] for i in tensor_positions if args[i] is not None]
+        if all(type(t) in plain and (t.is_cuda or t.is_cpu) for t in given):
+            if grad and any(t.requires_grad for t in given):
+                if recording is not None:
+                    return recording(implementation, args)
+            elif not op.mutates and all(t.is_cpu for t in given):
+                return library.on_cpu(op, args, implementation)
+        return registered(*args, implementation or "")
 
     def call(*args: Any, implementation: str | None = None) -> Any:
         if implementation is not None and not isinstance(implementation, str):
@@ -253,7 +269,7 @@ def caller(op: Contract) -> Callable[..., Any]:
                 key.append(None)
                 continue
             if type(t) not in plain or (grad and t.requires_grad) or not t.is_cuda:
-                return registered(*args, implementation or "")
+                return elsewhere(args, implementation, grad)
             if first is None:
                 first = t
             key += (t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr() & 15)

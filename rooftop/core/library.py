@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rooftop.core import debugging
 from rooftop.core.contract import KINDS, Contract, metas_of
+from rooftop.core.gradients import Gradients, autocast_off, once
 from rooftop.core.layouts import widen
 
 NAMESPACE = "rooftop"
@@ -52,15 +51,7 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
 
     def cpu(*args: Any) -> Any:
         *given, implementation = args
-        if implementation:
-            from rooftop.core.call import named
-            from rooftop.core.implementation import UnsupportedError
-
-            named(op, implementation)  # a name that is none is told as such
-            raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
-        if debugging.on:
-            debugging.check(op, given)
-        return _present(fallback(op, given), op.flattened(given)[0].values())
+        return _present(on_cpu(op, given, implementation), op.flattened(given)[0].values())
 
     def fake(*args: Any) -> Any:
         *given, _ = args
@@ -78,24 +69,28 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
         setup, backward = _autograd(op)
         torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
     elif op.forward is not None and not op.mutates:
-        torch.library.register_autograd(qualified, _once(op.forward.name), lib=_LIBRARY)
+        torch.library.register_autograd(qualified, once(op.forward.name), lib=_LIBRARY)
     return getattr(getattr(torch.ops, NAMESPACE), op.name).default
 
 
-def _once(name: str) -> Callable[..., Any]:
-    """The derivative of a derivative: an error, where none would be a gradient of zeros."""
+def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> Any:
+    """A call on tensors of the CPU: None for an output that is absent. Raises UnsupportedError for a named kernel."""
+    if implementation:
+        from rooftop.core.call import named
+        from rooftop.core.implementation import UnsupportedError
 
-    def refuse(ctx: Any, *gradients: Any) -> Any:
-        raise NotImplementedError(f"{name} can be differentiated once; a derivative of its derivative was asked for (create_graph=True)")
-
-    return refuse
+        named(op, implementation)  # a name that is none is told as such
+        raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
+    if debugging.on:
+        debugging.check(op, given)
+    return fallback(op, given)
 
 
 def fallback(op: Contract, given: Sequence[Any]) -> Any:
     """The reference, computed in float32 where the inputs have 16 bits and rounded once, in the layouts that the shape function states."""
     tensors, options = op.flattened(given)
     wide = {n: widen(t) for n, t in tensors.items()}
-    with _autocast_off(tensors.values()):
+    with autocast_off(tensors.values()):
         result = op.reference(*op.arguments(wide, options))
     for name in op.mutates:
         if (t := tensors[name]) is not None and wide[name] is not t:
@@ -105,15 +100,6 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
     results = result if isinstance(result, tuple) else (result,)
     shaped = tuple(None if m is None else _as(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
     return shaped if len(shaped) > 1 else shaped[0]
-
-
-def _autocast_off(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
-    """What the contract says to be computed in float32 autocast would compute in fewer bits."""
-    import torch
-
-    device = next(t for t in tensors if t is not None).device.type
-    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
 def _present(results: Any, tensors: Iterable[Any]) -> Any:
@@ -152,41 +138,13 @@ def _as(result: Any, meta: Any) -> Any:
 
 
 def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
-    import torch
-
-    grad = op.grad
-    assert grad is not None
-    names = tuple(op.kinds)
-
-    hidden = set(grad.non_differentiable) & set(grad.saves)  # gradients that the forward made: how they depend on the inputs is not recorded
-    takes_none = [p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values()]
+    gradients, count = Gradients(op), len(op.kinds)
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        outputs = (output,) if len(op.output_names) == 1 else output
-        tensors, options = op.flattened(inputs[: len(names)])
-        values = {**tensors, **options}
-        present = _fake_metas(op, list(inputs[: len(names)]))
-        values.update({n: o for n, o, m in zip(op.output_names, outputs, present, strict=True) if m is not None})
-        ctx.save_for_backward(*grad.saved(values))
-        ctx.options = tuple(values[n] for n in op.option_names)
-        facts = zip(op.output_names, outputs, present, strict=True)
-        ctx.facts = [None if m is None or n in grad.non_differentiable else (o.shape, o.dtype, o.device) for n, o, m in facts]
-        ctx.mark_non_differentiable(*(o for o, kept in zip(outputs, ctx.facts, strict=True) if kept is None))
-        ctx.set_materialize_grads(False)
+        args, outputs = inputs[:count], (output,) if len(op.output_names) == 1 else output
+        gradients.save(ctx, args, outputs, [m is not None for m in _fake_metas(op, args)])
 
     def backward(ctx: Any, *d_outputs: Any) -> Any:
-        if hidden and torch.is_grad_enabled():  # as under create_graph=True
-            _once(op.name)(ctx)
-        function = op.bwd if op.bwd is not None else grad.backward
-        through = [(d, f) for n, d, f in zip(op.output_names, d_outputs, ctx.facts, strict=True) if n not in grad.non_differentiable]
-        d_given = [
-            torch.zeros(f[0], dtype=f[1], device=f[2]) if d is None and f is not None and not may else None if f is None else d
-            for (d, f), may in zip(through, takes_none, strict=False)
-        ]
-        saved = ctx.saved_tensors
-        with _autocast_off((*d_given, *saved)):
-            gradients = grad.spread(function(*d_given, *saved, *ctx.options))
-        gradients.update({n: d_outputs[op.output_names.index(out)] for n, out in grad.same.items()})
-        return (*(gradients.get(n) if needed else None for n, needed in zip(names, ctx.needs_input_grad, strict=False)), None)
+        return (*gradients.of(ctx, d_outputs, ctx.needs_input_grad[:count]), None)
 
     return setup, backward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from rooftop.core import tensor_maps
 from rooftop.core.spec import Descriptor, Launch, Meta
@@ -20,12 +20,17 @@ class DescriptorSlot:
     Triton 3.6 hands its C function a tensor map and then each size and stride (on targets without TMA an address in its place, and all of them
     twice); making the map asks the driver, so what was made is kept by address. Other versions get the descriptor and do that themselves."""
 
-    __slots__ = ("_given", "_kept", "_make", "_meta", "index", "place", "size")
+    __slots__ = ("_given", "_kept", "_make", "_meta", "index", "name", "place", "size")
 
-    def __init__(self, given: Descriptor, meta: Meta, index: int, place: int, size: int, make: Callable[[Any], list[Any]]) -> None:
-        self._given, self._meta, self._make = given, meta, make
+    def __init__(self, name: str, given: Descriptor, meta: Meta, index: int, place: int, size: int, make: Callable[[Any], list[Any]]) -> None:
+        """`name`: the parameter's."""
+        self.name, self._given, self._meta, self._make = name, given, meta, make
         self.index, self.place, self.size = index, place, size
         self._kept: dict[int, list[Any]] = {}
+
+    def of(self, given: Descriptor, meta: Meta) -> DescriptorSlot:
+        """The same place for a tensor of another shape."""
+        return DescriptorSlot(self.name, given, meta, self.index, self.place, self.size, self._make)
 
     def arguments(self, address: int) -> list[Any]:
         found = self._kept.get(address)
@@ -99,10 +104,11 @@ class PreparedTriton:
             one.place += first
         self._numbers = tuple((first + order[n], n) for n, value in values.items() if isinstance(value, (int, float)) and n not in places)
 
-    def again(self, grid: tuple[int, ...], args: Mapping[str, Any]) -> PreparedTriton:
-        """The same binary with another grid and other numbers. Not of a launch with descriptors."""
+    def again(self, grid: tuple[int, ...], args: Mapping[str, Any], tensors: Mapping[str, Meta | None]) -> PreparedTriton:
+        """The same binary with another grid, other numbers, and descriptors of tensors of other shapes."""
         made = object.__new__(PreparedTriton)
-        made.compiled, made._call, made._slots, made._maps, made._numbers = self.compiled, self._call, self._slots, self._maps, self._numbers
+        made.compiled, made._call, made._slots, made._numbers = self.compiled, self._call, self._slots, self._numbers
+        made._maps = tuple([one.of(args[one.name], cast(Meta, tensors[args[one.name].tensor])) for one in self._maps])
         made._fixed = self._fixed.copy()
         made._fixed[:3] = (*grid, 1, 1)[:3]
         made._rest = None if self._rest is None else self._rest.copy()
@@ -161,7 +167,7 @@ def _arguments(
                 fact = {**fact, "elem_type": tensor_maps.TYPES[asked.dtype]}
             rank = len(asked.shape or meta.shape)
             size, make = (2 + 4 * rank if fact is None else 1 + 2 * rank), partial(_made, inner, fact)
-        maps.append(DescriptorSlot(asked, meta, places[name], order[name], size, make))
+        maps.append(DescriptorSlot(name, asked, meta, places[name], order[name], size, make))
         given += [None] * size
     return given, order, maps
 
@@ -209,7 +215,7 @@ def prepare(
     key = _same_binary(launch, tensors, names, device, runtime_floats)
     known = None if key is None else _PREPARED.get(key)
     if known is not None:
-        return known.again(launch.grid, launch.args)
+        return known.again(launch.grid, launch.args, tensors)
     made = _prepare(launch, tensors, names, device, runtime_floats)
     if key is not None:
         if len(_PREPARED) >= PREPARED:
@@ -223,12 +229,14 @@ _PREPARED: dict[Any, PreparedTriton] = {}
 
 
 def _same_binary(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]) -> Any:
-    """Equal for launches that run one binary and take the same addresses; None for one with descriptors, whose shapes and strides belong to them."""
+    """Equal for launches that run one binary and take the same addresses; None where that cannot be told."""
     facts: list[Any] = []
     for name, value in launch.args.items():
         if isinstance(value, Descriptor):
-            return None
-        if isinstance(value, str) and (meta := tensors.get(value)) is not None:
+            meta = tensors.get(value.tensor)
+            rank = None if meta is None else (meta.dtype, len(value.shape or meta.shape))
+            facts.append((name, value.tensor, value.block, value.layout, value.padding, value.dtype, rank))
+        elif isinstance(value, str) and (meta := tensors.get(value)) is not None:
             facts.append((name, value, meta.dtype, meta.align % ALIGN == 0))
         else:
             facts.append((name, seen_as(launch.kernel, name, value), value in runtime_floats if isinstance(value, str) else value is None))
@@ -242,7 +250,7 @@ def _same_binary(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequ
 
 
 def _prepare(
-    launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]
+    launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str] = ()
 ) -> PreparedTriton:
     version()
     from triton.runtime import driver

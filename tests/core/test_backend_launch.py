@@ -281,6 +281,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
         pytest.skip("the launcher that is stood in for is Triton 3.6's")
     fake = Recorded(monkeypatch)
     monkeypatch.setattr(driver, "_active", fake)
+    monkeypatch.setattr(triton_launch, "_PREPARED", {})
     jits = [kernel(name).module._mmt for name in ("host__triton_sm90", "device__triton_sm90", "gluon_sm90")]  # type: ignore[attr-defined]
     for jit in jits:
         jit.device_caches.clear()
@@ -327,6 +328,25 @@ def test_a_prepared_launch_passes_descriptors_as_triton_does_and_makes_each_once
     assert {("map", 16384), ("map", 4096)} <= set(recorded.calls[2][13:]) and recorded.calls[2][3] == 78
     with pytest.raises(ValueError, match="a lies at 0x1008, which is not a multiple of 16"):
         run(78, (4104, 16384, 12288))
+
+
+@pytest.mark.parametrize("name", ["host__triton_sm90", "gluon_sm90"])
+def test_a_launch_of_other_shapes_is_prepared_from_the_first(recorded: Recorded, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The same binary; the descriptors are those of the new shapes."""
+    found, p = kernel(name), problem()
+    config, names = found.choose(p), ("a", "b", "c")
+    taller = p.replace(a=Meta((1024, 256), "bf16"), c=Meta((1024, 192), "bf16"))
+    (first,), (second,) = found.launches(p, config), found.launches(taller, config)
+    asked: list[Launch] = []
+    anew = triton_launch._prepare
+    monkeypatch.setattr(triton_launch, "_prepare", lambda launch, *rest: asked.append(launch) or anew(launch, *rest))  # type: ignore[func-returns-value]
+    for launch, of in ((first, p), (second, taller)):
+        (run,) = found.prepare(of, [launch], names, 0, {})
+        run(77, (4096, 8192, 12288))
+    assert asked == [first]
+    made, called = list(recorded.made), list(recorded.calls)
+    anew(second, dict(taller.tensors), names, 0)(77, (4096, 8192, 12288))
+    assert recorded.made[len(made) :] == made[3:] != made[:3] and [plain(v) for v in recorded.calls[-1]] == [plain(v) for v in called[1]]
 
 
 def test_a_tensor_that_tma_does_not_copy_is_refused_by_name() -> None:

@@ -175,6 +175,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordedDriver]:
     fake = RecordedDriver(monkeypatch)
     scale.device_caches.clear()
     monkeypatch.setattr(driver, "_active", fake)
+    monkeypatch.setattr(triton_launch, "_PREPARED", {})
     yield fake
     for caches in scale.device_caches.values():
         for made in caches[0].values():
@@ -216,6 +217,30 @@ def test_prepared_launch_passes_what_triton_passes(recorded: RecordedDriver) -> 
     assert len({made.hash for made in scale.device_caches[0][0].values()}) == 1  # the two are one compiled kernel
     prepared(78, (160, 320, 0, 644))
     assert {78, 160, 320, 644} <= numbers(recorded.calls[2]) and not {77, 8192, 12292} & numbers(recorded.calls[2])
+
+
+def test_a_launch_with_other_numbers_is_prepared_from_the_first(recorded: RecordedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("out", "a", "none", "b")
+    asked: list[Launch] = []
+    anew = triton_launch._prepare
+    monkeypatch.setattr(triton_launch, "_prepare", lambda launch, *rest: asked.append(launch) or anew(launch, *rest))  # type: ignore[func-returns-value]
+    first = triton_launch.prepare(launching(), TENSORS, names, 0)
+    like = [launching(n=8192), launching(n=16, factor=0.25)]
+    unlike = [launching(n=4095), launching(stride=2), launching(BLOCK=512), launching(bias="none"), launching(n=2**31), launching(bias="a")]
+    for launch in (*like, *unlike):
+        triton_launch.prepare(launch, TENSORS, names, 0)(77, (4096, 8192, 0, 12288))
+    assert asked == [launching(), *unlike]
+    triton_launch.prepare(like[0], {**TENSORS, "a": TENSORS["b"]}, names, 0)
+    triton_launch.prepare(like[0], TENSORS, names, 1)
+    triton_launch.prepare(like[0], TENSORS, names[::-1], 0)
+    assert len(asked) == 4 + len(unlike), "another alignment, another GPU, another order of addresses"
+    known = list(recorded.calls)
+    recorded.calls.clear()
+    for launch in like:
+        anew(launch, TENSORS, names, 0)(77, (4096, 8192, 0, 12288))
+    assert [plain(call) for call in known[: len(like)]] == [plain(call) for call in recorded.calls]
+    first(77, (4096, 8192, 0, 12288))
+    assert 4096 in numbers(recorded.calls[-1]) and recorded.calls[-1][0] == 4, "the first launch is what it was"
 
 
 def test_prepared_launch_refuses_a_lower_alignment(recorded: RecordedDriver) -> None:

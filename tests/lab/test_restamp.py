@@ -116,6 +116,37 @@ def edit(house: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
+def sweep() -> dict[str, object]:
+    """Of six points of two kernels, the second of which was named too."""
+    return {
+        "dtypes": ["f32"], "dtype": [0] * 6, "sizes": {"columns": [8, 16, 24, 32, 40, 48]}, "us": [1.0, 2.0, None, 4.0, 5.0, 6.0], "by": [0, 0, 0, 0, 0, 1],
+        "implementations": ["one", "two"], "named": ["two"], "peers": {"two": [1.5] * 6}, "digests": {"one": "old", "two": "old"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "us", "named", "digest"),
+    [
+        ("one", [], [1.0, 2.0, None, 4.0, 5.0, 6.0], [1.5] * 6, "new"),
+        ("one", [1], [1.0, 2.0, None, 4.0, 5.0, 6.0], [1.5] * 6, "old"),
+        ("two", [5], [1.0, 2.0, None, 4.0, 5.0, None], [1.5] * 5 + [None], "new"),
+        ("two", [3, 4], [1.0, 2.0, None, 4.0, 5.0, 6.0], [1.5] * 6, "old"),
+    ],
+)
+def test_a_sweep_loses_the_few_points_at_which_a_kernel_runs_otherwise(
+    name: str, changed: list[int], us: list[float | None], named: list[float | None], digest: str
+) -> None:
+    r, result = sweep(), restamp.Restamped()
+    listed = restamp._points(r, name, ("card",))
+    assert list(listed) == ([0, 1, 3, 4] if name == "one" else [0, 1, 2, 3, 4, 5])
+    facts = {row: (said(kernel="old"), said(kernel="new", **({"heuristic": {"threads": 64}} if i in changed else {}))) for i, row in listed.items()}
+    restamp._stamp_sweep(r, name, listed, facts, set(), result)
+    assert (r["us"], r["peers"]["two"], r["digests"][name]) == (us, named, digest)  # type: ignore[index]
+    assert result.restamped == ({name: 1} if digest == "new" else {}) and result.changed == ({name: len(changed)} if changed else {})
+    restamp._stamp_sweep(r, name, listed, facts, set(), result)
+    assert len(result.restamped) == (digest == "new"), "what is of another revision, or of this one, stays"
+
+
 @pytest.mark.sampled("slow")
 def test_a_renamed_variable_keeps_the_records_and_another_instruction_does_not(house: Path, tmp_path: Path) -> None:
     path = records_of(house, tmp_path / "results", ("odd f32", "odd bf16"))

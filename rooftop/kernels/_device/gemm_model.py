@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 SHARED = 227 * 1024
 BARRIERS = 1024  # bytes of shared memory for mbarriers, alignment and warp specialisation
@@ -189,18 +190,26 @@ def group_of(config: Config, sms: int) -> int:
     return max(1, round(side / config.BM))
 
 
+@lru_cache(maxsize=256)
+def _tiles(shapes: tuple[tuple[int, int, int, int], ...], swap: bool, itemsize: int, out_bytes: int, vectors: int, sms: int) -> tuple[Config, ...]:
+    """The valid tiles of these shapes, each with as many stages as fit."""
+    found = []
+    for bm, bn, bk, groups in shapes:
+        base = Config(bm, bn, bk * 2 // itemsize, groups, SWAP=swap)
+        base = replace(base, GROUP=group_of(base, sms))
+        config = deepest(base, itemsize, out_bytes, vectors)
+        if valid(config, itemsize, out_bytes, vectors):
+            found.append(config)
+    return tuple(found)
+
+
 def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
     """All reasonable configs, in no order."""
     few = -(-facts.m // 128) * -(-facts.n // 128) * facts.batch < facts.sms
     for swap in (False, True) if swaps else (False,):
         columns = facts.m if swap else facts.n
         shapes = dict.fromkeys((*(NARROW if columns <= 64 else NARROW[:4] if few and not swap else ()), *(() if swap else WIDE)))
-        for bm, bn, bk, groups in shapes:
-            base = Config(bm, bn, bk * 2 // facts.itemsize, groups, SWAP=swap)
-            base = replace(base, GROUP=group_of(base, facts.sms))
-            config = deepest(base, facts.itemsize, facts.out_bytes, facts.vectors)
-            if not valid(config, facts.itemsize, facts.out_bytes, facts.vectors):
-                continue
+        for config in _tiles(tuple(shapes), swap, facts.itemsize, facts.out_bytes, facts.vectors, facts.sms):
             yield config
             p = plan(config, facts.m, facts.n, facts.k, facts.batch, facts.sms)
             rest = p.whole % facts.sms

@@ -77,6 +77,8 @@ def _copying(p: Problem) -> float:
 def prefers(p: Problem) -> int:
     """Preferred if the copies and the product are predicted to be faster than threads that load 2 bytes at a time, or little slower: the latency of those
     loads is hard to predict."""
+    if not _copied(p):
+        return -2
     threads = matmul__triton.seconds(p, matmul__triton.choose(p))
     return 1 if _copying(p) + _product(p).seconds(choose(p)) < 1.3 * threads else -2
 

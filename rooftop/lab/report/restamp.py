@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,9 @@ class Trees:
         return dict(zip(rows, zip(old, new, strict=True), strict=True))
 
 
+MOST_LOST = 0.2  # of the points of a sweep at which a kernel was timed
+
+
 def verdict(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, str]:
     """("same" or "changed" or "unknown", why) of what two trees say of one row."""
     for which, said in (("before", old), ("now", new)):
@@ -141,16 +144,16 @@ def _restamp(folder: Path, names: set[str], trees: Trees, dry: bool, tuned: Path
         changed = set(trees.changed(subjects))
         found = [r for r in found if r["subject"] in changed]
         tables = [entry for entry in tables if entry[1] in changed]
-        points = [(r, n, row) for r in sweeps for n in sorted(changed & set(r["digests"])) for row in _points(r, n, _fields(device_of(r)))]
-        rows = sorted({row for r in found for row in _rows(r, _fields(device_of(r)))} | {row for *_, row in tables + points}, key=str)
+        points = {(i, n): _points(r, n, _fields(device_of(r))) for i, r in enumerate(sweeps) for n in sorted(changed & set(r["digests"]))}
+        rows = sorted({row for r in found for row in _rows(r, _fields(device_of(r)))} | {row for *_, row in tables}
+                      | {row for listed in points.values() for row in listed.values()}, key=str)  # fmt: skip
         say(f"{len(changed)} of {len(subjects)} kernels have another text; {len(rows)} cases to compare")
         said = trees.facts(rows) if rows else {}
         kept = _tuned(tables, said, result, dry)
         for record in found:
             _stamp(record, _rows(record, _fields(device_of(record))), said, kept, result)
-        for record in sweeps:
-            for name in sorted({n for r, n, _ in points if r is record}):
-                _stamp_sweep(record, name, [row for r, n, row in points if r is record and n == name], said, kept, result)
+        for (i, name), listed in points.items():
+            _stamp_sweep(sweeps[i], name, listed, said, kept, result)
         measured = [r for _, _, sections in files for _, records in sections for r in records if r["kind"] == "ceiling"]
         _stamp_ceilings([r for r in measured if not names or part_of(r) in names], trees, result)
         if not dry:
@@ -192,22 +195,30 @@ def _stamp(r: Record, rows: Sequence[Row], said: dict[Row, Any], kept: set[str],
     result.restamped[name] = result.restamped.get(name, 0) + 1
 
 
-def _points(r: Record, name: str, device: tuple[Any, ...]) -> list[Row]:
-    """The points of a sweep that an implementation was timed at."""
+def _points(r: Record, name: str, device: tuple[Any, ...]) -> dict[int, Row]:
+    """The points of a sweep that an implementation was timed at, by their numbers."""
     mine = r["implementations"].index(name) if name in r["implementations"] else -1
-    at = range(len(r["by"])) if name in r["named"] else [i for i, by in enumerate(r["by"]) if by == mine]
-    cases = ([r["dtypes"][r["dtype"][i]], {size: values[i] for size, values in r["sizes"].items()}] for i in at)
-    return [(name, "sweep " + json.dumps(case), device, "") for case in cases]
+    at = range(len(r["by"])) if name in r["named"] else [i for i, by in enumerate(r["by"]) if by == mine and r["us"][i] is not None]
+    cases = {i: [r["dtypes"][r["dtype"][i]], {size: values[i] for size, values in r["sizes"].items()}] for i in at}
+    return {i: (name, "sweep " + json.dumps(case), device, "") for i, case in cases.items()}
 
 
-def _stamp_sweep(r: Record, name: str, rows: Sequence[Row], said: dict[Row, Any], kept: set[str], result: Restamped) -> None:
-    """Give a sweep the digest of a kernel as it is, if it had that of the old tree and runs the same at all of its points."""
-    pairs = [said[row] for row in rows]
-    if any(old.get("kernel") not in (None, r["digests"][name]) or new.get("kernel") == r["digests"][name] for old, new in pairs):
+def _stamp_sweep(r: Record, name: str, listed: Mapping[int, Row], said: dict[Row, Any], kept: set[str], result: Restamped) -> None:
+    """Give a sweep the digest of a kernel as it is, if it had that of the old tree. The points at which the kernel runs otherwise now lose their times, if
+    they are few; if they are many, the sweep stays as it is."""
+    pairs = {i: said[row] for i, row in listed.items()}
+    if not pairs or any(old.get("kernel") not in (None, r["digests"][name]) or new.get("kernel") == r["digests"][name] for old, new in pairs.values()):
         return
-    if _same(name, rows, pairs, kept, result):
-        r["digests"][name] = pairs[0][1]["kernel"]
-        result.restamped[name] = result.restamped.get(name, 0) + 1
+    lost = [i for i, row in listed.items() if not _same(name, [row], [pairs[i]], kept, result)]
+    if len(lost) > MOST_LOST * len(listed):
+        return
+    for i in lost:
+        if r["implementations"][r["by"][i]] == name:
+            r["us"][i] = None
+        if name in r["named"]:
+            r["peers"][name][i] = None
+    r["digests"][name] = next(new["kernel"] for i, (_, new) in pairs.items() if i not in lost)
+    result.restamped[name] = result.restamped.get(name, 0) + 1
 
 
 def _stamp_ceilings(found: Sequence[Record], trees: Trees, result: Restamped) -> None:

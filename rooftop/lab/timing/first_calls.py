@@ -8,16 +8,21 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from statistics import median
 from typing import Any
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.core.contract import Contract
-from rooftop.core.digests import digest
+from rooftop.core.digests import digest, strip
 from rooftop.core.spec import Case
 from rooftop.lab.inputs import make
 from rooftop.lab.timing import warm
 
+HOST = (  # of rooftop/core: what a first call runs on the host, the compilers apart
+    "backends/cuda", "backends/triton", "call", "contract", "dispatch", "expressions", "head", "implementation", "launch", "library", "rounding", "spec",
+    "triton_compat", "triton_launch",
+)  # fmt: skip
 ROWS, COLUMNS, KNOWN = 200, 30, 4096
 SLOW = 0.010  # seconds: a call above it has compiled something
 MOST = 16384  # rows
@@ -63,9 +68,15 @@ def records(measured: Sequence[Mapping[str, Any]], device: Mapping[str, Any], se
 
 
 def digest_of(op: Contract) -> str:
-    """Hash of all kernels that a call of the op may run, and its backward."""
+    """Hash of all kernels that a call of the op may run, and its backward, and of the code between a call and its launches."""
     names = [op.name, *([op.bwd.name] if op.bwd is not None else [])]
-    return digest(*(f"{i.name} {i.digest}" for n in names for i in registry.implementations(n)))
+    return digest(_host(), *(f"{i.name} {i.digest}" for n in names for i in registry.implementations(n)))
+
+
+@cache
+def _host() -> str:
+    core = settings.PACKAGE / "core"
+    return digest(*(strip((core / f"{name}.py").read_text(encoding="utf-8"), "python") for name in HOST))
 
 
 def current(record: Mapping[str, Any]) -> bool:

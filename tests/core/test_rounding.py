@@ -1,0 +1,115 @@
+"""Kernel and config are chosen for rounded row counts: a new row count costs its launches, and the choice fits it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from rooftop.core import registry, rounding
+from rooftop.core.call import Call, select
+from rooftop.core.contract import Contract
+from rooftop.core.spec import TARGETS, Meta, Problem
+from rooftop.lab.timing import warm
+
+OPS = [o for n in registry.op_names() for o in (registry.op(n), registry.op(n).bwd) if o is not None and o.rounded is not None]
+MOST = 900  # Python function calls from the facts of a call with a new row count to its launches; some were 13,000
+
+
+def problem(*tensors: Meta | None) -> Problem:
+    return Problem("op", tuple((f"t{i}", m) for i, m in enumerate(tensors)), rounded=rounding.rows)
+
+
+def sized(op: Contract, rows: int, columns: int, card: str = "h200", dtype: str = "bf16") -> Problem:
+    """The problem of an op's first case of rows and columns, or of its backward."""
+    case = warm.kinds(op.forward or op, dtype)[0]
+    was = warm.rows_and_columns(case)
+    assert was is not None
+    return op.problem(warm.resized(case, {was[0]: rows, was[1]: columns}), TARGETS[card])
+
+
+def test_five_bits_of_the_rows_count() -> None:
+    p = problem(Meta((4001, 640), "bf16", (1000, 1), 2), None, Meta((640,), "f32"), Meta((4001,), "i64", (3,)), Meta((4001, 640), "bf16"))
+    shapes = [None if m is None else (m.shape, m.strides, m.align) for _, m in p.near.tensors]
+    assert shapes == [((3968, 640), (1000, 1), 2), None, ((640,), (1,), 16), ((3968,), (3,), 16), ((3968, 640), (640, 1), 16)]
+    assert p.near.near is p.near and p.near is p.near
+    kept = [n for n in range(1, 70) if (q := problem(Meta((n, 640), "f32"))).near is q]
+    assert kept == [*range(1, 33), *range(34, 65, 2), 68]
+
+
+def test_rows_that_cannot_be_told_from_columns_are_kept() -> None:
+    p = problem(Meta((641, 641), "bf16"), Meta((641,), "bf16"))
+    assert p.near is p and problem(Meta((), "bf16")).near.tensors and Problem("op", (("x", Meta((641, 8), "f32")),)).near.rounded is None
+
+
+def test_there_are_ops_that_round() -> None:
+    assert {"rms_norm", "rms_norm_bwd", "layer_norm_bwd", "softmax", "cross_entropy"} <= {o.name for o in OPS}
+
+
+@pytest.mark.parametrize("card", ["h200", "a800", "rtx4090"])
+@pytest.mark.parametrize("op", OPS, ids=lambda o: o.name)
+def test_what_is_chosen_for_a_rounded_row_count_runs_with_the_true_one(op: Contract, card: str) -> None:
+    chance = random.Random(f"{op.name} {card}")
+    fewer = 0
+    for _ in range(25):
+        p = sized(op, chance.randrange(1, 1 << chance.randrange(1, 18)), chance.choice((chance.randrange(2, 20000), 64 * chance.randrange(1, 600))), card)
+        call = select(op, p).call
+        if call is None:
+            continue
+        assert call.implementation.supports(call.problem) is None
+        assert dict(call.problem.tensors) == dict(op.kernel_problem(p).tensors), "the kernel sees the true number"  # type: ignore[union-attr]
+        assert call.launches
+        near = select(op, call.problem.near).call
+        if near is not None and near.implementation is call.implementation and call.problem.near is not call.problem:
+            fewer += near.config == call.config
+    assert fewer >= 8, "the rounded problem's config is taken"
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda o: o.name)
+def test_a_new_row_count_asks_no_kernel_whether_it_is_to_be_preferred(op: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = select(op, sized(op, 4097, 4096)).call
+    assert first is not None
+    asked: list[str] = []
+    for kind in {type(f) for f in registry.implementations(op.name)}:
+        monkeypatch.setattr(kind, "prefers", lambda self, problem: asked.append(self.name) or 0)
+    second = select(op, sized(op, 4099, 4096)).call
+    assert second is not None and second.implementation is first.implementation and second.config == first.config
+    assert asked == []
+    select(op, sized(op, 4353, 4096))
+    assert asked, "that is another rounded number: they are asked"
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda o: o.name)
+def test_a_new_row_count_costs_little(op: Contract) -> None:
+    """Counted in function calls, which are the same on every machine."""
+    select(op, sized(op, 8209, 4096))
+    p = sized(op, 8211, 4096)
+    count = 0
+
+    def counted(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(counted)
+    try:
+        call = select(op, p).call
+        assert call is not None
+        found = call.launches
+    finally:
+        sys.setprofile(None)
+    assert found and count <= MOST, count
+
+
+def test_a_rounded_problem_that_a_kernel_does_not_take_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, f = registry.op("rms_norm"), registry.implementation("rms_norm__cuda_sm90")
+    p = op.kernel_problem(sized(op, 5003, 8192))
+    assert p is not None and p.near is not p
+    exact = dict(f.choose(p))
+    said = f.supports
+    monkeypatch.setattr(f, "_rounded", {})
+    monkeypatch.setattr(f, "_settled_choice", None)
+    monkeypatch.setattr(f, "supports", lambda q: "too few rows" if q == p.near else said(q))
+    assert dict(f.choose(p)) == exact and f._rounded == {p.near: None}  # type: ignore[attr-defined]
+    assert Call.of(op, f, sized(op, 5003, 8192)).config == exact
