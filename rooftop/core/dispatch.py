@@ -224,7 +224,8 @@ def caller(op: Contract) -> Callable[..., Any]:
     transform = torch._C._functorch.peek_interpreter_stack
     current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
     lists = bool(op.list_names)
-    recording = None if op.grad is None or op.mutates or lists else gradients.recorded(op, lambda *args, implementation: unrecorded(args, implementation))
+    plainly = op.grad is not None and not (op.mutates or op.into or lists)
+    recording = gradients.recorded(op, lambda *args, implementation: unrecorded(args, implementation)) if plainly else None
 
     def unrecorded(args: Sequence[Any], implementation: str | None) -> Any:
         on_gpu = any(args[i] is not None and args[i].is_cuda for i in tensor_positions)

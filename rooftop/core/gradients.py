@@ -77,11 +77,10 @@ class Gradients:
 def recorded(op: Contract, run: Callable[..., Any]) -> Callable[..., Any]:
     """A function (implementation, arguments) that calls `run(*arguments, implementation=...)` and records the call for autograd.
 
-    `run` returns None for an output that is absent."""
+    `run` returns None for an output that is absent, and no alias of an input."""
     import torch
 
     gradients = Gradients(op)
-    inplace = tuple(op.kinds).index("inplace") if op.into else None
 
     def forward(ctx: Any, implementation: str | None, *args: Any) -> Any:
         made = run(*args, implementation=implementation)
@@ -95,8 +94,6 @@ def recorded(op: Contract, run: Callable[..., Any]) -> Callable[..., Any]:
     function = type(op.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
 
     def call(implementation: str | None, args: Sequence[Any]) -> Any:
-        if inplace is not None:
-            args = [*args[:inplace], False, *args[inplace + 1 :]]  # a result that autograd knows is no alias of an input
         return function.apply(implementation, *args)  # type: ignore[attr-defined]
 
     return call

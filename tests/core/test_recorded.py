@@ -106,7 +106,7 @@ def test_threads_record_at_once() -> None:
 
 def test_absent_results_and_unused_ones() -> None:
     x, w = inputs()
-    y, s = rooftop.rms_norm(x, 33, w, residual=x.detach())
+    _, s = rooftop.rms_norm(x, 33, w, residual=x.detach())
     (2 * s).sum().backward()  # y is not used
     torch.testing.assert_close(x.grad, torch.full_like(x, 2.0))
     assert w.grad is None or not w.grad.any()
@@ -125,16 +125,16 @@ def test_with_torch_compile_the_registered_op_is_in_the_graph() -> None:
 
 
 def test_the_function_takes_what_a_run_gives() -> None:
-    """A GPU's launches are recorded the same way: `run` may be any callable. A result in an input's memory is not asked for."""
+    """A GPU's launches are recorded the same way: `run` may be any callable."""
     op = registry.op("cross_entropy")
     ran: list[Any] = []
 
     def run(*args: Any, implementation: str | None) -> Any:
-        ran.append((implementation, args[-1]))
+        ran.append(implementation)
         return library.fallback(op, args)
 
     x, target = torch.randn(4, 9, requires_grad=True), torch.tensor([0, 8, 3, 1])
-    loss, *_ = gradients.recorded(op, run)("some", (x, target, -100, "sum", 0.0, 0.0, 0.0, True))
+    loss, *_ = gradients.recorded(op, run)("some", (x, target, -100, "sum", 0.0, 0.0, 0.0, False))
     loss.backward()
-    assert tuple(op.kinds)[-1] == "inplace" and ran == [("some", False)]
+    assert ran == ["some"]
     torch.testing.assert_close(x.grad, torch.autograd.grad(torch.nn.functional.cross_entropy(x, target, reduction="sum"), x)[0])
