@@ -225,10 +225,27 @@ def caller(op: Contract) -> Callable[..., Any]:
     current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
     lists = bool(op.list_names)
 
+    def dispatched(args: Sequence[Any], implementation: str | None) -> Any:
+        """Through torch's dispatcher. Memory with the other sign than what is read from it (the imaginary part of a conjugate) is written out before."""
+        given = list(args)
+        for i in tensor_positions:
+            if args[i] is not None and args[i].is_neg():
+                given[i] = args[i].resolve_neg()
+        found = registered(*given, implementation or "")
+        for i in mutated_positions:
+            if given[i] is not args[i]:
+                args[i].copy_(given[i])
+        return found
+
     def call(*args: Any, implementation: str | None = None) -> Any:
         if implementation is not None and not isinstance(implementation, str):
             given = f"{implementation!r}, a {type(implementation).__name__}"
             raise TypeError(f"{op.name}: implementation is {given}; it must be the name of a kernel, or None")
+        grad = is_grad_enabled()
+        if grad:  # in a trace as well, which would take such a write for the identity
+            for i in mutated_positions:
+                if args[i] is not None and args[i].requires_grad:
+                    raise RuntimeError(f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()")
         if is_compiling():
             return registered(*args, implementation or "")
         top = transform()
@@ -240,11 +257,6 @@ def caller(op: Contract) -> Callable[..., Any]:
             return registered(*args, implementation or "")
         if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
-        grad = is_grad_enabled()
-        if grad:
-            for i in mutated_positions:
-                if args[i] is not None and args[i].requires_grad:
-                    raise RuntimeError(f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()")
         key: list[Any] = [implementation]
         first = None
         for i in tensor_positions:
@@ -252,8 +264,8 @@ def caller(op: Contract) -> Callable[..., Any]:
             if t is None:
                 key.append(None)
                 continue
-            if type(t) not in plain or (grad and t.requires_grad) or not t.is_cuda:
-                return registered(*args, implementation or "")
+            if type(t) not in plain or (grad and t.requires_grad) or not t.is_cuda or t.is_neg():
+                return dispatched(args, implementation)
             if first is None:
                 first = t
             key += (t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr() & 15)
