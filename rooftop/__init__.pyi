@@ -752,7 +752,7 @@ def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
-        temperature: at least 0, below 3e38. 0, or what is 0 as a float32, is greedy: the largest logit, among equal ones the lowest index.
+        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38 counts as 5e-38.
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.

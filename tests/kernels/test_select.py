@@ -13,6 +13,7 @@ import torch
 
 import rooftop
 from rooftop.core import registry
+from rooftop.core.public_arguments import arguments_of
 from rooftop.core.spec import DTYPES, TARGETS, Meta
 from rooftop.kernels._device import held_selecting, pivoting, selecting, sorting
 
@@ -85,10 +86,10 @@ def test_a_nan_beyond_a_rows_length_is_no_error() -> None:
             call(torch.tensor([2, 1]))
 
 
-@pytest.mark.parametrize("temperature", [0, 1e-320, 2.0**-150])
-def test_a_temperature_that_is_zero_as_a_float32_is_greedy(temperature: float) -> None:
-    assert not rooftop.sample(torch.ones(64, 4), temperature).any()
-    assert rooftop.sample(torch.ones(64, 4), 2.0**-149).unique().tolist() == [0, 1, 2, 3]
+def test_a_temperature_that_kernels_cannot_divide_by_counts_as_the_least() -> None:
+    for temperature, passed in ((1e-320, 5e-38), (1e-45, 5e-38), (4e-38, 5e-38), (6e-38, 6e-38), (0, 0.0)):
+        assert arguments_of(registry.op("sample"), rooftop.sample, torch.ones(2, 4), temperature)[1] == passed
+    assert rooftop.sample(torch.ones(64, 4), 1e-320).unique().tolist() == [0, 1, 2, 3]
 
 
 X = torch.randn(3, 8)
