@@ -225,18 +225,6 @@ def caller(op: Contract) -> Callable[..., Any]:
     current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
     lists = bool(op.list_names)
 
-    def dispatched(args: Sequence[Any], implementation: str | None) -> Any:
-        """Through torch's dispatcher. Memory with the other sign than what is read from it (the imaginary part of a conjugate) is written out before."""
-        given = list(args)
-        for i in tensor_positions:
-            if args[i] is not None and args[i].is_neg():
-                given[i] = args[i].resolve_neg()
-        found = registered(*given, implementation or "")
-        for i in mutated_positions:
-            if given[i] is not args[i]:
-                args[i].copy_(given[i])
-        return found
-
     def call(*args: Any, implementation: str | None = None) -> Any:
         if implementation is not None and not isinstance(implementation, str):
             given = f"{implementation!r}, a {type(implementation).__name__}"
@@ -265,7 +253,15 @@ def caller(op: Contract) -> Callable[..., Any]:
                 key.append(None)
                 continue
             if type(t) not in plain or (grad and t.requires_grad) or not t.is_cuda or t.is_neg():
-                return dispatched(args, implementation)
+                passed = list(args)
+                for j in tensor_positions:  # what is read with another sign than memory has (the imaginary part of a conjugate) is written out before
+                    if args[j] is not None and args[j].is_neg():
+                        passed[j] = args[j].resolve_neg()
+                found = registered(*passed, implementation or "")
+                for j in mutated_positions:
+                    if passed[j] is not args[j]:
+                        args[j].copy_(passed[j])
+                return found
             if first is None:
                 first = t
             key += (t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr() & 15)

@@ -68,10 +68,10 @@ def apart(op: str, first: str, a: Any, second: str, b: Any) -> None:
     import torch
 
     same = a is b
-    if not same and not torch.compiler.is_compiling() and a.numel() and b.numel():
+    if not same and type(a) is torch.Tensor is type(b) and not torch.compiler.is_compiling() and a.numel() and b.numel():  # a fake one has no address
         try:
             same = a.data_ptr() == b.data_ptr() != 0
-        except RuntimeError:  # neither a fake tensor nor one under a transform has an address
+        except RuntimeError:  # nor has one under a transform
             same = False
     if same:
         raise ValueError(f"{op}: {first} and {second} are the same tensor, or begin at the same address; they must not overlap, as each is written into")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rooftop
 from rooftop.core import registry
@@ -367,6 +369,8 @@ def test_what_lies_side_by_side_is_written_into() -> None:
     rooftop.rope_(q[:, :, 0], q[:, :, 1], order="bshd")
     assert torch.equal(q[:, :, 0], want[0]) and torch.equal(q[:, :, 1], want[1])
     assert rooftop.append_kv(*(t.to("meta") for t in (OWN, OWN, NEW, NEW, LAST))) is None
+    with FakeTensorMode() as mode, warnings.catch_warnings(action="error"):
+        assert rooftop.append_kv(*(mode.from_tensor(t) for t in (OWN, CACHE, NEW, NEW, LAST))) is None
 
 
 def test_a_write_that_would_lose_a_gradient_is_refused_when_compiled_too() -> None:
@@ -378,6 +382,7 @@ def test_a_write_that_would_lose_a_gradient_is_refused_when_compiled_too() -> No
         torch._dynamo.reset()
         with pytest.raises(RuntimeError, match="rope_ writes into a tensor that requires a gradient"):
             call(x)
+    torch._dynamo.reset()
     with torch.no_grad():
         assert torch.equal(torch.compile(rotated, backend="aot_eager", fullgraph=True)(x), rooftop.rope(x))
 
