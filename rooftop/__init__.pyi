@@ -101,7 +101,7 @@ def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
 
     A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is not in the
     cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with repeated
-    entries), each element comes from one of them. No gradient flows through the cache.
+    entries), each element comes from one of them. `k_cache`, `v_cache`, `k` and `v` must not overlap. No gradient flows through the cache.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a gradient."""
 
@@ -113,7 +113,8 @@ def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor |
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+            for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0, one above the
@@ -176,7 +177,7 @@ def attention_mask(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_le
         batch: number of sequences if no lengths are given; None: 1.
         dtype: torch.bool (None), or torch.float32, float16 or bfloat16 for a mask that is added to the scores.
         fill: the value that an additive mask has where a query does not attend. A row that attends to nothing has only this value.
-        out: written into and returned, of that shape, any strides and one of these dtypes; it determines dtype and device.
+        out: written into and returned, of that shape, one of these dtypes and any strides that let no elements overlap; it determines dtype and device.
         device: of a new mask. None: the device of the lengths, else torch's default.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
@@ -186,8 +187,8 @@ def attention_ranges(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_
     """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none if they are equal.
 
     They hold the same information as `rooftop.attention_mask` with the same arguments, in 8 bytes a row instead of kv_len elements for each head. Pass the
-    pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape, which are written into and returned; None: new ones. Lengths below 0 or
-    above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
+    pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into and returned; None: new ones.
+    Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
 
 def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int=0, implementation: str | None=None) -> Tensor:
     """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even NaN.
@@ -725,8 +726,8 @@ def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor 
             are read in place.
         k: as `q`, with any number of heads, or None.
         cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
-            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same accuracy at
-            all positions.
+            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same accuracy
+            at all positions up to about 10^9.
         positions: int32 or int64, [S], [1, S] or [B, S]: the row of the tables, or the position, of each token. None: 0 to S - 1.
         offset: added to the positions. It is an argument of the call: replays of a captured CUDA graph use the same one.
         theta: the base of the frequencies; used if there are no tables.
@@ -744,14 +745,14 @@ def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor
     """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor written.
 
     Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
-    that has several elements at one memory address (an expanded one). `q` and `k` must not overlap."""
+    that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not overlap."""
 
 def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int=0, *, implementation: str | None=None) -> Tensor:
     """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw the same indices; another seed gives a new draw.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
-        temperature: finite, at least 0. 0 is greedy: the largest logit, among equal ones the lowest index.
+        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38 counts as 5e-38.
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
@@ -897,7 +898,8 @@ def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | No
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+            for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
@@ -1019,7 +1021,8 @@ def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, 
         sorted: False allows any order of the k. The present kernels sort them anyway.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part. None: all.
         tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the lowest.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+            for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
@@ -1040,7 +1043,8 @@ def topk_mask(x: Tensor, k: int, dim: int=-1, largest: bool=True, *, lengths: Te
         dim: the dimension along which rows lie; negative values count from the last.
         largest: if True, the largest are marked, else the smallest.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+            for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as 0, one above

@@ -232,7 +232,19 @@ def caller(op: Contract) -> Callable[..., Any]:
         return call(*args, implementation=implementation) if on_gpu else library.on_cpu(op, args, implementation)
 
     def elsewhere(args: Sequence[Any], implementation: str | None, grad: bool) -> Any:
-        """A call with a gradient, or not on tensors of a GPU."""
+        """A call with a gradient, or not on plain tensors of a GPU. What is read with another sign than memory has (the imaginary part of a conjugate) is
+        written out before."""
+        passed = list(args)
+        for i in tensor_positions:
+            if args[i] is not None and args[i].is_neg():
+                passed[i] = args[i].resolve_neg()
+        found = positive(passed, implementation, grad)
+        for i in mutated_positions:
+            if passed[i] is not args[i]:
+                args[i].copy_(passed[i])
+        return found
+
+    def positive(args: Sequence[Any], implementation: str | None, grad: bool) -> Any:
         given = [args[i] for i in tensor_positions if args[i] is not None]
         if all(type(t) in plain and (t.is_cuda or t.is_cpu) for t in given):
             if grad and any(t.requires_grad for t in given):
@@ -246,6 +258,11 @@ def caller(op: Contract) -> Callable[..., Any]:
         if implementation is not None and not isinstance(implementation, str):
             given = f"{implementation!r}, a {type(implementation).__name__}"
             raise TypeError(f"{op.name}: implementation is {given}; it must be the name of a kernel, or None")
+        grad = is_grad_enabled()
+        if grad:  # in a trace as well, which would take such a write for the identity
+            for i in mutated_positions:
+                if args[i] is not None and args[i].requires_grad:
+                    raise RuntimeError(f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()")
         if is_compiling():
             return registered(*args, implementation or "")
         top = transform()
@@ -257,11 +274,6 @@ def caller(op: Contract) -> Callable[..., Any]:
             return registered(*args, implementation or "")
         if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
-        grad = is_grad_enabled()
-        if grad:
-            for i in mutated_positions:
-                if args[i] is not None and args[i].requires_grad:
-                    raise RuntimeError(f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()")
         key: list[Any] = [implementation]
         first = None
         for i in tensor_positions:
@@ -269,7 +281,7 @@ def caller(op: Contract) -> Callable[..., Any]:
             if t is None:
                 key.append(None)
                 continue
-            if type(t) not in plain or (grad and t.requires_grad) or not t.is_cuda:
+            if type(t) not in plain or (grad and t.requires_grad) or not t.is_cuda or t.is_neg():
                 return elsewhere(args, implementation, grad)
             if first is None:
                 first = t

@@ -46,6 +46,37 @@ def flag(op: str, name: str, value: Any) -> None:
         raise TypeError(f"{op}: {name} is {value!r}, a {type(value).__name__}; it must be True or False")
 
 
+def written(op: str, name: str, t: Any) -> None:
+    """Raises ValueError where several elements of `t`, which is written into, have one memory address."""
+    import torch
+
+    if any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
+        raise ValueError(f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written into")
+    if torch.compiler.is_compiling() or t.is_contiguous():  # a trace does not order strides that it takes as dynamic
+        return
+    reach = 0  # from the first to the last element of the dimensions so far
+    for step, n in sorted((step, n) for step, n in zip(t.stride(), t.shape, strict=True) if n > 1):
+        if step <= reach:
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: its elements overlap, and it cannot be written into"
+            )
+        reach += (n - 1) * step
+
+
+def apart(op: str, first: str, a: Any, second: str, b: Any) -> None:
+    """Raises ValueError where `a` and `b`, which are both written into, are one tensor or begin at one memory address."""
+    import torch
+
+    same = a is b
+    if not same and type(a) is torch.Tensor is type(b) and not torch.compiler.is_compiling() and a.numel() and b.numel():  # a fake one has no address
+        try:
+            same = a.data_ptr() == b.data_ptr() != 0
+        except RuntimeError:  # nor has one under a transform
+            same = False
+    if same:
+        raise ValueError(f"{op}: {first} and {second} are the same tensor, or begin at the same address; they must not overlap, as each is written into")
+
+
 def wants_gradient(t: Any) -> bool:
     """Whether a gradient of the tensor `t`, or None, may be asked for. Under torch.func.vmap a tensor does not say: then it may."""
     import torch

@@ -44,6 +44,9 @@ def window_of(op: str, causal: bool, window: Any) -> tuple[int, int]:
     if not isinstance(window, (tuple, list)) or len(window) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in window):
         raise TypeError(f"{op}: window is {window!r}; it must be a pair of whole numbers (left, right), or None")
     left, right = window
+    for n in (left, right):
+        if n < UNBOUNDED:
+            number(op, "window", n, "a pair of whole numbers of at least 0, or -1 for no bound", whole=True)  # one too long to be shown
     if left < UNBOUNDED or right < UNBOUNDED:
         raise ValueError(f"{op}: window is {tuple(window)}; left and right must be at least 0, or -1 for no bound")
     left, right = min(left, FAR), min(right, FAR)

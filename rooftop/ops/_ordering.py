@@ -90,17 +90,27 @@ def count(op: str, k: int, n: int, least: int) -> None:
         raise ValueError(f"{op}: k is {k}; it must be {least} to the row's {n} elements")
 
 
-def nan_order(op: str, x: Tensor, nan: str) -> str:
-    """What a kernel is told of NaN. `error` looks for one, which waits for the device."""
+def nan_order(op: str, x: Tensor, nan: str, dim: int = -1, lengths: Tensor | None = None) -> str:
+    """What a kernel is told of NaN. `error` looks for one among the elements that take part, which waits for the device."""
     if not isinstance(nan, str) or nan not in NAN:
         raise ValueError(f"{op}: nan is {nan!r}; it is one of {', '.join(NAN)}")
     if not x.is_floating_point():
         return "largest"
     if nan == "error":
-        if not x.is_meta and bool(x.isnan().any()):
+        if not x.is_meta and bool(_takes_part(x.isnan(), dim, lengths).any()):
             raise ValueError(f"{op}: x has a NaN, which nan='error' refuses; 'largest' and 'smallest' order it")
         return "largest"
     return nan
+
+
+def _takes_part(found: Tensor, dim: int, lengths: Tensor | None) -> Tensor:
+    """`found`, False beyond the rows' lengths."""
+    import torch
+
+    if lengths is None:
+        return found
+    n = found.shape[dim]
+    return found.movedim(dim, -1) & (torch.arange(n, device=found.device) < clamped(lengths, n).unsqueeze(-1))
 
 
 def row_lengths(op: str, x: Tensor, dim: int, lengths: Tensor | None) -> None:
@@ -124,7 +134,7 @@ def sorting(op: str, x: Tensor, dim: int, descending: bool, lengths: Tensor | No
     d = tensor(op, x, dim)
     _arguments.flag(op, "descending", descending)
     row_lengths(op, x, d, lengths)
-    return d, nan_order(op, x, nan)
+    return d, nan_order(op, x, nan, d, lengths)
 
 
 def length_faults(x: Tensor, lengths: Tensor | None) -> str | None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rooftop.ops._arguments import number
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -56,8 +58,9 @@ def rotary_size(op: str, rotary_dim: int | None, columns: int, layout: str) -> i
         raise ValueError(f"{op}: layout is {layout!r}; it must be one of {', '.join(map(repr, LAYOUTS))}")
     if rotary_dim is None:
         rotary_dim = columns
-    if isinstance(rotary_dim, bool) or not isinstance(rotary_dim, int):
-        raise TypeError(f"{op}: rotary_dim is {rotary_dim!r}, a {type(rotary_dim).__name__}; it must be a whole number")
+    if isinstance(rotary_dim, bool):
+        raise TypeError(f"{op}: rotary_dim is {rotary_dim!r}, a bool; it must be a whole number")
+    number(op, "rotary_dim", rotary_dim, "a whole number", whole=True)
     if not 0 <= rotary_dim <= columns or rotary_dim % 2:
         raise ValueError(f"{op}: rotary_dim is {rotary_dim}; it must be even and 0 to {columns}, the size of a head")
     return rotary_dim

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.ops._arguments import apart, written
 from rooftop.ops._kv_peers import flashinfer_append, index_put
 from rooftop.ops._peers import compiled
 from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables
@@ -62,7 +63,7 @@ def append_kv(
 
     A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is not in the
     cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with repeated
-    entries), each element comes from one of them. No gradient flows through the cache.
+    entries), each element comes from one of them. `k_cache`, `v_cache`, `k` and `v` must not overlap. No gradient flows through the cache.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a gradient."""
     import torch
@@ -81,8 +82,7 @@ def append_kv(
             raise TypeError(f"{op}: {name} is {t.dtype}; accepted are {k.dtype}, {', '.join(LIMITS)}, alike for k_cache ({k_cache.dtype}) and v_cache")
         if t.dim() != 4 or t.shape != k_cache.shape:
             raise ValueError(f"{op}: k_cache has shape {tuple(k_cache.shape)} and {name} {tuple(t.shape)}; both must be the same, of 4 dimensions")
-        if any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
-            raise ValueError(f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written into")
+        written(op, name, t)
     rank = 4 if cu_seqlens is None else 3
     if k.dim() != rank or v.shape != k.shape or k.shape[-2:] != k_cache.shape[2:]:
         raise ValueError(
@@ -122,6 +122,7 @@ def append_kv(
                 f"{op}: {name} has shape {tuple(t.shape)} on {t.device}; it must be (1,) or ({k.shape[-2]},) on {k.device}, "
                 f"with a cache of 8 bits, not {k_cache.dtype}"
             )
+    apart(op, "k_cache", k_cache, "v_cache", v_cache)
     if rank == 3:
         k, v = k.unsqueeze(0), v.unsqueeze(0)
     OP(
@@ -271,7 +272,7 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
             found[name] = scale.abs() * 0.02 + 0.003
     if tensors["new_lengths"] is None and cu_wide(tensors):  # decode of a long cache: anywhere in it
         room = cache.shape[1] if table is None else cache.shape[1] * table.shape[1]
-        found["lengths"] = torch.randint(0, room - k.shape[1] + 1, lengths.shape, generator=generator, device=k.device).to(lengths.dtype)
+        found["lengths"] = torch.randint(0, max(room - k.shape[1] + 1, 1), lengths.shape, generator=generator, device=k.device).to(lengths.dtype)
     return found
 
 

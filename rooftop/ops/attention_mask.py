@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import FLOAT32, number
+from rooftop.ops._arguments import FLOAT32, number, written
 from rooftop.ops._masks import beyond, ranges, sizes, window_of
 from rooftop.ops._peers import compiled
 
@@ -51,7 +51,7 @@ def attention_mask(
         batch: number of sequences if no lengths are given; None: 1.
         dtype: torch.bool (None), or torch.float32, float16 or bfloat16 for a mask that is added to the scores.
         fill: the value that an additive mask has where a query does not attend. A row that attends to nothing has only this value.
-        out: written into and returned, of that shape, any strides and one of these dtypes; it determines dtype and device.
+        out: written into and returned, of that shape, one of these dtypes and any strides that let no elements overlap; it determines dtype and device.
         device: of a new mask. None: the device of the lengths, else torch's default.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
@@ -75,8 +75,8 @@ def attention_mask(
         out = torch.empty(shape, dtype=kind, device=device)
     elif tuple(out.shape) != shape:
         raise ValueError(f"attention_mask: out has shape {tuple(out.shape)}; it must be {shape}")
-    elif any(step == 0 and n > 1 for step, n in zip(out.stride(), shape, strict=True)):
-        raise ValueError(f"attention_mask: out has shape {shape} and strides {tuple(out.stride())}: it is expanded, and cannot be written into")
+    else:
+        written("attention_mask", "out", out)
     fill = float(fill)
     if not -FLOAT32 <= fill <= FLOAT32:  # as a float32: infinite, or NaN
         fill *= inf

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _masks
+from rooftop.ops._arguments import apart, written
 from rooftop.ops._masks import beyond, sizes, window_of
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def attention_ranges(
     """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none if they are equal.
 
     They hold the same information as `rooftop.attention_mask` with the same arguments, in 8 bytes a row instead of kv_len elements for each head. Pass the
-    pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape, which are written into and returned; None: new ones. Lengths below 0 or
-    above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
+    pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into and returned; None: new ones.
+    Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
     left, right = window_of("attention_ranges", causal, window)
     import torch
 
@@ -46,10 +47,12 @@ def attention_ranges(
     for t in (begin, end):
         if t.dtype != torch.int32:
             raise TypeError(f"attention_ranges: out is {t.dtype}; it must be torch.int32")
-        if tuple(t.shape) != shape or t.device != device or any(step == 0 and n > 1 for step, n in zip(t.stride(), shape, strict=True)):
-            raise ValueError(
-                f"attention_ranges: out has shape {tuple(t.shape)} and strides {tuple(t.stride())} on {t.device}; it must be {shape} on {device}, not expanded"
-            )
+        if tuple(t.shape) != shape or t.device != device:
+            raise ValueError(f"attention_ranges: out has shape {tuple(t.shape)} on {t.device}; it must be {shape} on {device}")
+        if out is not None:
+            written("attention_ranges", "out", t)
+    if out is not None:
+        apart("attention_ranges", "out[0]", begin, "out[1]", end)
     OP(begin, end, lengths, q_lengths, kv_len, left, right, group, implementation=implementation)
     return begin, end
 

@@ -66,6 +66,7 @@ def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: i
     rank = x.dim()
     given = tuple(range(rank)) if dim is None else _arguments.shape("reduce", "dim", dim)
     for d in given:
+        _arguments.number("reduce", "dim", d, "a dimension of x", whole=True)
         if not -rank <= d < rank:
             accepted_dims = f"each must be {-rank} to {rank - 1}" if rank else "it must be None or ()"
             raise IndexError(f"reduce: dim is {dim}; x has {rank} dimensions, so {accepted_dims}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import in_place
 from rooftop.ops import rope as plain
+from rooftop.ops._arguments import apart, written
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,13 +29,13 @@ def rope_(
     """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor written.
 
     Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
-    that has several elements at one memory address (an expanded one). `q` and `k` must not overlap."""
+    that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not overlap."""
     given = plain.arguments("rope_", q, k, cos, sin, positions, offset, theta, layout, rotary_dim, order)
-    if k is q:
-        raise ValueError("rope_: q and k are the same tensor; they must not overlap, as each is written in place")
     for name, t in (("q", q), ("k", k)):
-        if t is not None and any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
-            raise ValueError(f"rope_: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written in place")
+        if t is not None:
+            written("rope_", name, t)
+    if k is not None:
+        apart("rope_", "q", q, "k", k)
     OP(*given, implementation=implementation)
     return q if k is None else (q, k)
 

@@ -21,6 +21,7 @@ from rooftop.ops import _arguments, _ordering, _random
 if TYPE_CHECKING:
     from torch import Tensor
 
+LEAST = 5e-38  # of a temperature above 0: kernels multiply by log2(e) / temperature, in float32
 UNIT = 2**32  # multiples of a weight's unit in 1
 
 
@@ -38,7 +39,7 @@ def sample(
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
-        temperature: finite, at least 0. 0 is greedy: the largest logit, among equal ones the lowest index.
+        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38 counts as 5e-38.
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
@@ -51,6 +52,8 @@ def sample(
     Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without dimensions or an empty
     vocabulary, or where a named implementation cannot take `logits`."""
     _validate(logits, temperature, top_k, top_p, min_p, seed)
+    if 0 < temperature < LEAST:
+        temperature = LEAST
     return OP(
         logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), _random.signed(seed),
         implementation=implementation,
@@ -69,7 +72,7 @@ def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: floa
     for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
         _arguments.number("sample", name, value, "a number")
     if not 0 <= temperature < 3e38:
-        raise ValueError(f"sample: temperature is {temperature}; it must be a finite float32 of at least 0")
+        raise ValueError(f"sample: temperature is {temperature}; it must be at least 0 and below 3e38")
     if top_k is not None:
         _arguments.number("sample", "top_k", top_k, "a whole number of at least 1, or None", whole=True)
         if top_k < 1:

@@ -39,7 +39,8 @@ def topk(
         sorted: False allows any order of the k. The present kernels sort them anyway.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part. None: all.
         tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the lowest.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+            for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
@@ -56,7 +57,7 @@ def topk(
     if tie not in ("lowest", "any"):
         raise ValueError(f"topk: tie is {tie!r}; it is one of lowest, any")
     _ordering.row_lengths("topk", x, d, lengths)
-    nan = _ordering.nan_order("topk", x, nan)
+    nan = _ordering.nan_order("topk", x, nan, d, lengths)
     values, indices = OP(x.movedim(d, -1), lengths, k, largest, nan, implementation=implementation)
     return values.movedim(-1, d), indices.movedim(-1, d)
 
@@ -81,8 +82,8 @@ def backward(dvalues: Tensor, dindices: Tensor | None, x: Tensor, indices: Tenso
     dx = torch.zeros(x.shape, dtype=dvalues.dtype, device=x.device)
     if k == 0 or x.numel() == 0:
         return dx
-    there = indices >= 0
-    return dx.scatter_add(-1, indices.clamp(min=0), dvalues * there)
+    passed = dvalues.masked_fill(indices < 0, 0.0)  # padding is a constant: nothing of its gradient reaches x, be it infinite or NaN
+    return dx.scatter_add(-1, indices.clamp(min=0), passed)
 
 
 def outputs(x: Meta, lengths: Meta | None, k: int, largest: bool, nan: str) -> dict[str, Meta]:

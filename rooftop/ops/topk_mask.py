@@ -28,7 +28,8 @@ def topk_mask(
         dim: the dimension along which rows lie; negative values count from the last.
         largest: if True, the largest are marked, else the smallest.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+            for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
     Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as 0, one above
@@ -40,7 +41,7 @@ def topk_mask(
     _ordering.count("topk_mask", k, x.shape[d], 0)
     _arguments.flag("topk_mask", "largest", largest)
     _ordering.row_lengths("topk_mask", x, d, lengths)
-    nan = _ordering.nan_order("topk_mask", x, nan)
+    nan = _ordering.nan_order("topk_mask", x, nan, d, lengths)
     out: Tensor = OP(x.movedim(d, -1), lengths, k, largest, nan, implementation=implementation)
     return out.movedim(-1, d)
 

@@ -53,6 +53,11 @@ X, TARGET = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch
         (lambda: rooftop.cumsum(X, torch.tensor(1)), TypeError, r"cumsum: dim is tensor\(1\), a Tensor"),
         (lambda: rooftop.cumsum(X, reverse="no"), TypeError, "reverse is 'no', a str; it must be True or False"),
         (lambda: rooftop.reduce(X, "sum", keepdim="no"), TypeError, "keepdim is 'no'"),
+        (lambda: rooftop.reduce(X, "sum", 10**5000), ValueError, "dim is a whole number of 16610 bits"),
+        (lambda: rooftop.reduce(X, "sum", (0, -(10**5000))), ValueError, "dim is a whole number of 16610 bits"),
+        (lambda: rooftop.rope(Q, rotary_dim=10**5000), ValueError, "rotary_dim is a whole number of 16610 bits"),
+        (lambda: rooftop.rope(Q, rotary_dim=True), TypeError, "rotary_dim is True, a bool"),
+        (lambda: rooftop.attention_mask(2, 2, window=(-(10**5000), 0)), ValueError, "window is a whole number of 16610 bits"),
         (lambda: rooftop.linear_cross_entropy(X, X, TARGET, return_lse="no"), TypeError, "return_lse is 'no'"),
         (lambda: rooftop.reduce(torch.tensor(1.0), "sum", 0), IndexError, r"dim is 0; x has 0 dimensions, so it must be None or \(\)"),
         (lambda: rooftop.attention_mask(2, 2, dtype="float32"), TypeError, "dtype is 'float32'; accepted"),
@@ -190,6 +195,14 @@ def test_an_empty_batch_is_rotated_by_its_positions() -> None:
         for positions in (None, torch.zeros(0, 3, dtype=torch.int64), torch.arange(3)):
             assert rooftop.rope(q, None, *tables, positions=positions).shape == q.shape
             assert rooftop.rope_(q, None, *tables, positions=positions) is q
+
+
+def test_a_tensor_that_is_negated_when_it_is_read() -> None:
+    turned = torch.randn(6, 8, dtype=torch.complex64).conj().imag
+    want = rooftop.rope(turned.resolve_neg()[None])
+    assert turned.is_neg() and torch.equal(rooftop.rope(turned[None]), want)
+    rooftop.rope_(turned[None])
+    assert torch.equal(turned, want[0])
 
 
 def test_rope_in_place_refuses_one_tensor_twice() -> None:

@@ -241,6 +241,18 @@ def checks(given: tuple[Any, ...], *names: str) -> tuple[str, ...]:
     return tuple(n for n in names if n != "test_schema" or not any(t.is_floating_point() and t.element_size() == 1 for t in tensors))
 
 
+def test_a_tensor_that_is_negated_when_it_is_read() -> None:
+    turned = torch.randn(6, 40, dtype=torch.complex64, device="cuda").conj().imag
+    plain = turned.resolve_neg()
+    assert turned.is_neg() and not plain.is_neg()
+    assert torch.equal(rooftop.transpose(turned, 0, 1), plain.t())
+    assert torch.equal(rooftop.topk(turned, 3)[0], rooftop.topk(plain, 3)[0])
+    assert torch.equal(rooftop.reduce(turned, "sum"), rooftop.reduce(plain, "sum"))
+    want = rooftop.rope(plain[None])
+    rooftop.rope_(turned[None])
+    assert torch.equal(turned, want[0])
+
+
 @pytest.mark.parametrize("name", FORWARD)
 def test_opcheck(name: str) -> None:
     given = checkable(name)

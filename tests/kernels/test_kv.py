@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rooftop
 from rooftop.core import registry
@@ -326,6 +328,69 @@ def test_a_mask_is_written_into_a_buffer() -> None:
     torch.library.opcheck(torch.ops.rooftop.attention_mask.default, (torch.empty(2, 1, 5, 9), torch.tensor([4, 9]), None, -1, 0, 1, -1.0, ""))
     with rooftop.debug(), pytest.raises(IndexError, match="lengths holds 10; the mask has room for 0 to 9"):
         rooftop.attention_mask(5, 9, torch.tensor([4, 10]))
+
+
+# -- tensors that overlap ---------------------------------------------------------------------------------------------
+
+
+def windows(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(4096, dtype=dtype).as_strided(shape, strides)
+
+
+OWN, LAST = torch.zeros(2, 8, 4, 16), torch.tensor([1, 2])
+PAIR = torch.zeros(1, 8, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: rooftop.rope_(windows((1, 2, 4, 8), (64, 32, 4, 1))), "q has shape .* its elements overlap"),
+        (lambda: rooftop.rope_(X[:1], X[:1]), "q and k are the same tensor, or begin at the same address"),
+        (lambda: rooftop.append_kv(windows((2, 8, 4, 16), (256, 32, 8, 1)), OWN, NEW, NEW, LAST), "k_cache has shape .* its elements overlap"),
+        (lambda: rooftop.append_kv(OWN, OWN, NEW, NEW, LAST), "k_cache and v_cache are the same tensor"),
+        (lambda: rooftop.append_kv(OWN, OWN[:], NEW, NEW, LAST), "begin at the same address"),
+        (lambda: rooftop.attention_mask(4, 4, batch=2, out=windows((2, 1, 4, 4), (8, 16, 2, 1), torch.bool)), "out has shape .* its elements overlap"),
+        (lambda: rooftop.attention_ranges(8, 8, causal=True, out=(PAIR, PAIR)), r"out\[0\] and out\[1\] are the same tensor"),
+        (lambda: rooftop.attention_ranges(8, 8, batch=2, out=(windows((2, 8), (4, 1), torch.int32), PAIR.repeat(2, 1))), "its elements overlap"),
+        (lambda: rooftop.attention_ranges(8, 8, batch=2, out=(PAIR.expand(2, 8), PAIR.repeat(2, 1))), "it is expanded"),
+    ],
+)
+def test_what_is_written_into_must_not_overlap(call: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        call()
+
+
+def test_what_lies_side_by_side_is_written_into() -> None:
+    room = torch.zeros(2, 8, 2, 4, 16)  # keys and values of a token one behind the other
+    rooftop.append_kv(room[:, :, 0], room[:, :, 1], NEW, 2 * NEW, LAST)
+    assert room[0, 1].flatten(1).eq(torch.tensor([[1.0], [2.0]])).all() and room.sum() == 2 * 3 * 4 * 16
+    q = torch.randn(1, 5, 3, 2, 8)
+    want = rooftop.rope(q[:, :, 0], q[:, :, 1], order="bshd")
+    rooftop.rope_(q[:, :, 0], q[:, :, 1], order="bshd")
+    assert torch.equal(q[:, :, 0], want[0]) and torch.equal(q[:, :, 1], want[1])
+    assert rooftop.append_kv(*(t.to("meta") for t in (OWN, OWN, NEW, NEW, LAST))) is None
+    with FakeTensorMode() as mode, warnings.catch_warnings(action="error"):
+        assert rooftop.append_kv(*(mode.from_tensor(t) for t in (OWN, CACHE, NEW, NEW, LAST))) is None
+
+
+def test_a_write_that_would_lose_a_gradient_is_refused_when_compiled_too() -> None:
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        return rooftop.rope_(x * 1)  # type: ignore[return-value]
+
+    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+    for call in (rotated, torch.compile(rotated, backend="aot_eager")):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match="rope_ writes into a tensor that requires a gradient"):
+            call(x)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        assert torch.equal(torch.compile(rotated, backend="aot_eager", fullgraph=True)(x), rooftop.rope(x))
+
+
+def test_a_case_may_have_more_tokens_than_a_sequence_has_room_for() -> None:
+    op = registry.op("append_kv")
+    tensors = dict.fromkeys(op.tensor_names) | {"k_cache": torch.zeros(1, 1030, 1, 2), "k": torch.zeros(1, 1200, 1, 2), "lengths": torch.zeros(1)}
+    assert op.arrange is not None and op.arrange(tensors, {}, torch.Generator().manual_seed(1))["lengths"].tolist() == [0]
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------

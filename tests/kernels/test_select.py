@@ -13,6 +13,7 @@ import torch
 
 import rooftop
 from rooftop.core import registry
+from rooftop.core.public_arguments import arguments_of
 from rooftop.core.spec import DTYPES, TARGETS, Meta
 from rooftop.kernels._device import held_selecting, pivoting, selecting, sorting
 
@@ -64,6 +65,33 @@ def test_rows_may_be_ragged_and_lie_along_any_dimension() -> None:
         rooftop.topk(x, 2, dim=0, lengths=torch.tensor([5, -2]))
 
 
+def test_the_gradient_of_padding_does_not_reach_a_row() -> None:
+    x = torch.randn(2, 5, requires_grad=True)
+    values, _ = rooftop.topk(x, 3, lengths=torch.tensor([1, 5]))
+    values.square().sum().backward()  # of -infinity twice, whose gradient is infinite
+    x2 = x.detach()
+    rest = x2[1].topk(3)
+    assert x.grad is not None and torch.equal(x.grad[0], torch.tensor([2.0, 0, 0, 0, 0]) * x2[0])
+    assert torch.equal(x.grad[1], torch.zeros(5).scatter(0, rest.indices, 2 * rest.values))
+
+
+def test_a_nan_beyond_a_rows_length_is_no_error() -> None:
+    x, lengths = torch.tensor([[2.0, 1.0, math.nan], [math.nan, 3.0, 4.0]]).T, torch.tensor([2, 0])  # rows along dim 0
+    assert rooftop.topk(x, 1, 0, lengths=lengths, nan="error")[0].tolist() == [[2.0, -math.inf]]
+    assert rooftop.sort(x, 0, lengths=lengths, nan="error")[1].T.tolist() == [[1, 0, 2], [0, 1, 2]]
+    assert rooftop.argsort(x, 0, lengths=lengths, nan="error").T.tolist() == [[1, 0, 2], [0, 1, 2]]
+    assert rooftop.topk_mask(x, 1, 0, lengths=lengths, nan="error").T.tolist() == [[True, False, False], [False] * 3]
+    for call in (lambda n: rooftop.topk(x, 1, 0, lengths=n, nan="error"), lambda n: rooftop.sort(x, 0, lengths=n, nan="error")):
+        with pytest.raises(ValueError, match="x has a NaN"):
+            call(torch.tensor([2, 1]))
+
+
+def test_a_temperature_that_kernels_cannot_divide_by_counts_as_the_least() -> None:
+    for temperature, passed in ((1e-320, 5e-38), (1e-45, 5e-38), (4e-38, 5e-38), (6e-38, 6e-38), (0, 0.0)):
+        assert arguments_of(registry.op("sample"), rooftop.sample, torch.ones(2, 4), temperature)[1] == passed
+    assert rooftop.sample(torch.ones(64, 4), 1e-320).unique().tolist() == [0, 1, 2, 3]
+
+
 X = torch.randn(3, 8)
 BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: rooftop.topk(X, 9), ValueError, "k is 9; it must be 0 to the row's 8"),
@@ -90,6 +118,7 @@ BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: rooftop.sample(X, min_p=-0.1), ValueError, "min_p is -0.1"),
     (lambda: rooftop.sample(X, -1.0), ValueError, "temperature is -1.0"),
     (lambda: rooftop.sample(X, math.inf), ValueError, "temperature is inf"),
+    (lambda: rooftop.sample(X, 3.2e38), ValueError, "temperature is 3.2e\\+38; it must be at least 0 and below 3e38"),
     (lambda: rooftop.sample(X, top_k=0), ValueError, "top_k is 0; it must be at least 1"),
     (lambda: rooftop.sample(X, seed=1.5), TypeError, "seed is 1.5"),  # type: ignore[arg-type]
     (lambda: rooftop.sample(X.int()), TypeError, "torch.int32; accepted"),

@@ -103,6 +103,7 @@ def test_a_tensor_lies_as_its_layout_says(layout: Layout) -> None:
     assert tensors["x"].stride() == layout.strides((24,)) and tensors["x"].storage_offset() == layout.offset
     assert Layout(order=(1, 0)).strides((4, 6)) == (1, 4)
     assert Layout(window=2).strides((4, 6)) == (2, 1)
+    assert Layout(window=500_000_000).strides((4, 6)) == (6, 1)
     assert Layout(pad=3, step=2).strides((4, 6)) == (15, 2)
 
 

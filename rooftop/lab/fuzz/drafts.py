@@ -61,7 +61,7 @@ class Layout:
             found[dim] = 0 if dim in self.still else stride
             stride = stride * max(shape[dim], 1) + (self.pad if i == 0 else 0)
         if self.window and len(shape) > 1:
-            found[order[0]] = self.window
+            found[order[0]] = min(self.window, found[order[0]])  # drawn for a shape that may have been made smaller since
         return tuple(found)
 
 
