@@ -49,7 +49,7 @@ class Process:
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
         self._answered = False
-        self._told = 0  # bytes of what it wrote about earlier jobs
+        self._earlier_output = 0  # bytes of what it wrote about earlier jobs
         self._lock = threading.Lock()
 
     def ask(self, job: Mapping[str, Any], limit: float = LIMIT) -> Any:
@@ -57,19 +57,19 @@ class Process:
         with self._lock:
             child = self._started()
             assert child.stdin is not None and child.stdout is not None
-            self._told = os.fstat(self._errors.fileno()).st_size if self._answered else 0
+            self._earlier_output = os.fstat(self._errors.fileno()).st_size if self._answered else 0
             try:
                 child.stdin.write(json.dumps(job).encode() + b"\n")
                 child.stdin.flush()
                 answer = _line(child.stdout.fileno(), limit)
             except (BrokenPipeError, EOFError):
-                said = self._killed() or f"ended: {self._last_words()}"
+                message = self._killed() or f"ended: {self._last_words()}"
                 self.end()
-                raise self._error(f"the process of {self._what} {said}") from None
+                raise self._error(f"the process of {self._what} {message}") from None
             except TimeoutError:
-                said = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
+                message = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
                 self.end()
-                raise self._timeout(f"{said}{self._slow}") from None
+                raise self._timeout(f"{message}{self._slow}") from None
             except BaseException:
                 self.end()
                 raise
@@ -99,7 +99,7 @@ class Process:
         return "was killed (SIGKILL: by somebody, or for want of memory); run it again" if killed else None
 
     def _last_words(self) -> str:
-        self._errors.seek(self._told)
+        self._errors.seek(self._earlier_output)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # of a compiler that ends itself; after it comes where, at length
         return " ".join((why or lines or ["it said nothing"])[-1].split())[:600]

@@ -1,4 +1,4 @@
-"""Ops as torch sees them: registered with `torch.library` through define and impl, with a fake kernel and autograd."""
+"""Registers ops with `torch.library`, through define and impl, with a fake kernel and autograd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rooftop.core.layouts import widen
 
 NAMESPACE = "rooftop"
 _LIBRARY: Any = None
-_REGISTERING = threading.RLock()  # the first calls of several threads come at once
+_REGISTERING = threading.RLock()  # several threads may make their first call at once
 
 
 def schema(op: Contract) -> str:
@@ -29,7 +29,7 @@ Run = Callable[[Sequence[Any], "str | None"], Any]  # (arguments in the referenc
 
 
 def register(op: Contract, run: Run) -> Callable[..., Any]:
-    """The registered op as a callable; registers it the first time. `run`: what it does on CUDA tensors."""
+    """The registered op as a callable; the first call registers it. `run`: what it does with CUDA tensors."""
     with _REGISTERING:
         if op._library is None:
             op._library = _registered(op, run)
@@ -48,7 +48,7 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
 
     def cuda(*args: Any) -> Any:
         *given, implementation = _functional(op, args)
-        return _present(run(given, implementation or None), op.flattened(given)[0].values())
+        return _absent_as_empty(run(given, implementation or None), op.flattened(given)[0].values())
 
     def cpu(*args: Any) -> Any:
         *given, implementation = args
@@ -56,11 +56,11 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
             from rooftop.core.call import named
             from rooftop.core.implementation import UnsupportedError
 
-            named(op, implementation)  # a name that is none is told as such
+            named(op, implementation)  # raises for a name that does not exist
             raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
         if debugging.on:
             debugging.check(op, given)
-        return _present(fallback(op, given), op.flattened(given)[0].values())
+        return _absent_as_empty(fallback(op, given), op.flattened(given)[0].values())
 
     def fake(*args: Any) -> Any:
         *given, _ = args
@@ -78,12 +78,12 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
         setup, backward = _autograd(op)
         torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
     elif op.forward is not None and not op.mutates:
-        torch.library.register_autograd(qualified, _once(op.forward.name), lib=_LIBRARY)
+        torch.library.register_autograd(qualified, _refuse_second_derivative(op.forward.name), lib=_LIBRARY)
     return getattr(getattr(torch.ops, NAMESPACE), op.name).default
 
 
-def _once(name: str) -> Callable[..., Any]:
-    """The derivative of a derivative: an error, where none would be a gradient of zeros."""
+def _refuse_second_derivative(name: str) -> Callable[..., Any]:
+    """Raises an error for a second derivative, which would otherwise silently be zero."""
 
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise NotImplementedError(f"{name} can be differentiated once; a derivative of its derivative was asked for (create_graph=True)")
@@ -92,7 +92,7 @@ def _once(name: str) -> Callable[..., Any]:
 
 
 def fallback(op: Contract, given: Sequence[Any]) -> Any:
-    """The reference, computed in float32 where the inputs have 16 bits and rounded once, in the layouts that the shape function states."""
+    """The reference, computed in float32 if the inputs have 16 bits and rounded once, in the layouts that the shape function gives."""
     tensors, options = op.flattened(given)
     wide = {n: widen(t) for n, t in tensors.items()}
     with _autocast_off(tensors.values()):
@@ -103,12 +103,12 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
     if not op.output_names:
         return None
     results = result if isinstance(result, tuple) else (result,)
-    shaped = tuple(None if m is None else _as(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
+    shaped = tuple(None if m is None else _in_layout(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
     return shaped if len(shaped) > 1 else shaped[0]
 
 
 def _autocast_off(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
-    """What the contract says to be computed in float32 autocast would compute in fewer bits."""
+    """A context without autocast, which would reduce the precision of computations that the contract requires in float32."""
     import torch
 
     device = next(t for t in tensors if t is not None).device.type
@@ -116,15 +116,15 @@ def _autocast_off(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
-def _present(results: Any, tensors: Iterable[Any]) -> Any:
-    """torch's ops have a fixed number of tensors as results: one that is absent is an empty one."""
+def _absent_as_empty(results: Any, tensors: Iterable[Any]) -> Any:
+    """Replaces absent results by empty tensors: ops of torch have a fixed number of results."""
     if not isinstance(results, tuple):
         return results
     return tuple(next(t for t in tensors if t is not None).new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results)
 
 
 def _functional(op: Contract, args: Sequence[Any]) -> Sequence[Any]:
-    """A registered op returns no alias of its inputs: `inplace` is for eager calls."""
+    """Registered ops may not return an alias of an input: `inplace` works in eager calls only."""
     return [False if n == "inplace" else a for n, a in zip((*op.kinds, ""), args, strict=True)] if op.into else args
 
 
@@ -141,8 +141,8 @@ def _fake_metas(op: Contract, given: Sequence[Any]) -> list[Any]:
     return list(op.outputs(**op._grouped(metas_of(tensors, addresses=False)), **options).values())
 
 
-def _as(result: Any, meta: Any) -> Any:
-    """The reference's result in the layout and dtype that the shape function states, and never an alias of an input."""
+def _in_layout(result: Any, meta: Any) -> Any:
+    """The reference's result in the layout and dtype that the shape function gives, and never an alias of an input."""
     import torch
 
     if tuple(result.stride()) == tuple(meta.strides) and result.dtype == _torch_dtype(meta.dtype):
@@ -158,7 +158,7 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
     assert grad is not None
     names = tuple(op.kinds)
 
-    hidden = set(grad.non_differentiable) & set(grad.saves)  # gradients that the forward made: how they depend on the inputs is not recorded
+    hidden = set(grad.non_differentiable) & set(grad.saves)  # gradients computed by the forward; autograd does not record how they depend on the inputs
     takes_none = [p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values()]
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -176,7 +176,7 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
 
     def backward(ctx: Any, *d_outputs: Any) -> Any:
         if hidden and torch.is_grad_enabled():  # as under create_graph=True
-            _once(op.name)(ctx)
+            _refuse_second_derivative(op.name)(ctx)
         function = op.bwd if op.bwd is not None else grad.backward
         through = [(d, f) for n, d, f in zip(op.output_names, d_outputs, ctx.facts, strict=True) if n not in grad.non_differentiable]
         d_given = [

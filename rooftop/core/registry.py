@@ -171,7 +171,7 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
             raise RegistryError(f"kernels/{shown}: the name must read <op>[_bwd][__<variant>]__<backend>[_<target>]{path.suffix}")
         if path.suffix != name.backend.suffix:
             if path.with_suffix(name.backend.suffix).is_file():
-                _belongs(path, name.backend)
+                _check_stray_python(path, name.backend)
                 continue
             raise RegistryError(f"kernels/{shown}: a {name.backend.name} kernel is a {name.backend.suffix} file")
         base = name.op.removesuffix("_bwd") if name.op not in op_names(house) else name.op
@@ -181,7 +181,7 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
     return tuple(files)
 
 
-def _belongs(path: Path, backend: Backend) -> None:
+def _check_stray_python(path: Path, backend: Backend) -> None:
     """Raises RegistryError where a Python file lies beside a kernel whose head does not ask for it."""
     kernel = path.with_suffix(backend.suffix)
     if backend.name != "cuda" or not head_text.parse(head_text.read(kernel), head_text.shown(kernel)).python:
@@ -255,7 +255,7 @@ def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
         if not match or path.suffix not in (".cu", ".py", ".toml"):
             raise RegistryError(f"ladders/{name}/{path.name}: a rung's name reads NN_slug.cu, .py or .toml")
         if path.suffix == ".py" and path.with_suffix(".cu").is_file():
-            _belongs(path, BACKENDS["cuda"])
+            _check_stray_python(path, BACKENDS["cuda"])
             continue
         number, slug = int(match["number"]), match["slug"]
         if rungs and number == rungs[-1].number:

@@ -16,8 +16,8 @@ from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 
 OLDEST, NEWEST = (3, 6), (3, 9)
 DEFAULTS = {"enable_fp_fusion": True}  # 3.6's default, named because 3.9 warns that 3.10 will change it
-LATE = 2**30 + 1  # stands for a 32-bit number given at each call: neither 1 nor divisible by 16, which Triton would compile in
-LATE_FLOAT = 0.5  # stands for a float given at each call
+RUNTIME_INTEGER = 2**30 + 1  # stands for a 32-bit number given at each call: neither 1 nor divisible by 16, which Triton would compile in
+RUNTIME_FLOAT = 0.5  # stands for a float given at each call
 ALIGN = 16  # bytes: Triton's one alignment class for pointers, and its one divisor for integers
 
 
@@ -170,7 +170,7 @@ class Pointer:
 
 
 def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats: Collection[str] = ()) -> dict[str, Any]:
-    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a runtime option.
+    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, RUNTIME_INTEGER for a runtime option.
 
     Raises ValueError for a `Descriptor` of a tensor that TMA does not copy."""
     found: dict[str, Any] = {}
@@ -181,7 +181,7 @@ def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats
         elif not isinstance(value, str):
             found[name] = value
         elif value not in tensors:
-            found[name] = LATE_FLOAT if value in runtime_floats else LATE
+            found[name] = RUNTIME_FLOAT if value in runtime_floats else RUNTIME_INTEGER
         else:
             meta = tensors[value]
             found[name] = None if meta is None else Pointer(DTYPES[meta.dtype].triton, 0 if meta.align % ALIGN == 0 else meta.align)

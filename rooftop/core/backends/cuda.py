@@ -166,9 +166,9 @@ class CudaImplementation(Implementation):
         if asked is None:
             return self._head.launches_for(problem, config)
         tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
-        return [self._settled(launch, tensors) for launch in asked(problem, config, self._head)]
+        return [self._with_full_maps(launch, tensors) for launch in asked(problem, config, self._head)]
 
-    def _settled(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
+    def _with_full_maps(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
         """A launch that Python made, its tensor maps with all that the driver asks for. Raises Unfit for a grid that no GPU takes."""
         for extent, most in zip(launch.grid, GRID, strict=False):
             if not 1 <= extent <= most:

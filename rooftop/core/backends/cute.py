@@ -75,7 +75,7 @@ class CuteImplementation(AheadImplementation):
 
     def ready(self, launch: Launch, cubin: Cubin, tensors: Mapping[str, Meta | None], problem: Problem) -> Launch:
         if launch.types:
-            return replace(launch, kernel="", args={k: _settled(v, tensors) for k, v in launch.args.items()}, options={})
+            return replace(launch, kernel="", args={k: _full_map(v, tensors) for k, v in launch.args.items()}, options={})
         facts = self.job(launch, tensors, problem)["parameters"]
         given = [(name, fact) for name, fact in zip(inspect.get_annotations(launch.kernel), facts, strict=False) if "constant" not in fact]
         types = tuple("ptr" if "pointer" in fact else fact["scalar"] for _, fact in given)
@@ -88,7 +88,7 @@ class CuteImplementation(AheadImplementation):
             raise HeadError(f"{shown(self.path)}: the blocks of its kernel must have {must} threads; Launch.block gives them {given}")
 
 
-def _settled(value: Any, tensors: Mapping[str, Meta | None]) -> Any:
+def _full_map(value: Any, tensors: Mapping[str, Meta | None]) -> Any:
     """A tensor map with all that the driver asks for. Raises TypeError where TMA does not copy the tensor."""
     if not isinstance(value, TensorMap):
         return value

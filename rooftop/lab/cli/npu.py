@@ -94,10 +94,10 @@ def npu(
     from rooftop.lab.npu import ascend, figures, pages
 
     if check:
-        late = [f"{s.name}: {what}{f' ({c.id})' if c else ''}" for s, what, c in figures.stale(figures.read())]
-        late += [f"{name}: Ascend" for name in ascend.stale(ascend.read())] + [f"{path.name}: page" for path in pages.outdated()]
-        typer.echo("\n".join(late) if late else "results/npu and its pages are of the tree as it is")
-        if late:
+        outdated = [f"{s.name}: {what}{f' ({c.id})' if c else ''}" for s, what, c in figures.stale(figures.read())]
+        outdated += [f"{name}: Ascend" for name in ascend.stale(ascend.read())] + [f"{path.name}: page" for path in pages.outdated()]
+        typer.echo("\n".join(outdated) if outdated else "results/npu and its pages are of the tree as it is")
+        if outdated:
             typer.echo("rooftop npu makes them anew")
             raise typer.Exit(WRONG)
         return

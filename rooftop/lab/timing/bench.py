@@ -306,10 +306,10 @@ class Bench:
         call = s.call(self.f.case, self.device)
         call = call if config is None else call.with_config(config)
         run = call.runner(torch.cuda.current_device())
-        late = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.runtime_options}
+        runtime_values = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.runtime_options}
 
         def on(tensors: dict[str, Any]) -> Callable[[], Any]:
-            memory = call.memory(call.given(tensors), late, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n])  # type: ignore[arg-type]
+            memory = call.memory(call.given(tensors), runtime_values, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n])  # type: ignore[arg-type]
             values = list(memory.values())
 
             def launch() -> Any:
