@@ -37,7 +37,7 @@ class TritonImplementation(ModuleImplementation):
         return found
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        """Of steps that run one binary the first."""
+        """The launches. If the module defines `steps`: those of them that are launches, one for each binary."""
         if not hasattr(self.module, "steps"):
             return super().launches(problem, config)
         found: dict[Any, Launch] = {}
@@ -74,7 +74,8 @@ class TritonImplementation(ModuleImplementation):
 
 
 def _kind(launch: Launch) -> Any:
-    """Equal for launches that Triton compiles alike: whole numbers count as it takes them (1, a multiple of 16, of 32 or 64 bits), constants whole."""
+    """A key that is equal for launches with the same compiled code: of whole numbers only the properties that Triton specialises on (1, a multiple of 16, 32 or
+    64 bits), of constants the value."""
     constants = {p.name for p in launch.kernel.params if p.is_constexpr}
 
     def fact(name: str, value: Any) -> Any:
@@ -88,8 +89,8 @@ def _kind(launch: Launch) -> Any:
 
 
 class GluonImplementation(TritonImplementation):
-    """Gluon: as Triton, with `@gluon.jit` functions. They name layouts, shared memory and the instructions of one architecture, which the file's
-    name says, and run on a GPU only."""
+    """Gluon: like Triton, with `@gluon.jit` functions. They use layouts, shared memory and the instructions of one architecture, which the file's name gives,
+    and run on a GPU only."""
 
     backend = "gluon"
 

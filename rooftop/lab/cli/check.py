@@ -81,7 +81,7 @@ def check(
     if stale and not (todo := _stale(todo, records)):
         typer.echo("nothing to check: a record proves every case as it is now")
         return
-    keep = _keeper(records) if records is not None else None
+    keep = _record_writer(records) if records is not None else None
     _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
     for subject, c, result in many.check_many(todo, backend, seed, jobs):
@@ -170,7 +170,7 @@ def _needs_gpu() -> None:
         raise NoGpuError("no GPU for --backend gpu: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
 
 
-def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
+def _record_writer(folder: Path) -> Callable[[Subject, Case, Result], None]:
     """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
     from rooftop.lab.records import store
 

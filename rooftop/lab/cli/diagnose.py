@@ -57,7 +57,7 @@ def diagnose(
         after = _report(diff, kernel, card, floor)
         _difference(before, after, as_json)
         if keep is not None and lever is not None:
-            _came(keep, before, after, lever)
+            _record_outcome(keep, before, after, lever)
         elif keep is None and not no_keep:
             _note(before, False, None)
             _note(after, False, lever)
@@ -153,7 +153,7 @@ def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
     typer.echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
 
 
-def _came(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
+def _record_outcome(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
     from rooftop.lab.counters.diagnose import scores
     from rooftop.lab.counters.diagnose.diagnosis import longest
 

@@ -96,7 +96,7 @@ def restamp(
     typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
 
 
-def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
+def _prune_records(folder: Path, digests: Digests) -> list[Record] | None:
     """Prunes the house's own records, where there are any and none is being written. Keeps the digests that it works out. What it has read and left as it
     was, as `rooftop.lab.records.store.read` gives it; None: they are to be read anew."""
     from rooftop.lab.records import prune as pruning
@@ -145,7 +145,7 @@ def report(
     from rich.markup import escape
 
     with Console(stderr=True).status("reading the records") as shown:
-        known = _tidy(settings.load().results, digests) if records is None and not check else None
+        known = _prune_records(settings.load().results, digests) if records is None and not check else None
         if docs:
             from rooftop.lab.report import documents
 

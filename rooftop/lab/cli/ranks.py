@@ -55,7 +55,7 @@ def check_on_ranks(found: Sequence[Subject], case: str | None, seed: int | None,
     with _group() as first:
         said: list[Any] = [secrets.randbits(31) if seed is None else seed]
         dist.broadcast_object_list(said, 0)
-        results = several.check(found, records, case=case, seed=said[0], say=_sayer(first))
+        results = several.check(found, records, case=case, seed=said[0], say=_printer(first))
         if first:
             typer.echo(f"seed {said[0]}, {dist.get_world_size()} ranks")
             for name in dict.fromkeys(r.subject for r in results):
@@ -80,7 +80,7 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     if not torch.cuda.is_available():
         raise NoGpuError("bench needs NVIDIA GPUs: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     with _group() as first:
-        summary = several.run(found, records, case=case, budget_s=budget_s, say=_sayer(first), case_budget_s=case_budget_s)
+        summary = several.run(found, records, case=case, budget_s=budget_s, say=_printer(first), case_budget_s=case_budget_s)
         if first:
             for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
                 if lines:
@@ -88,7 +88,7 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     return summary.wrong
 
 
-def _sayer(first: bool) -> Callable[[str], None]:
+def _printer(first: bool) -> Callable[[str], None]:
     return typer.echo if first else lambda text: None
 
 

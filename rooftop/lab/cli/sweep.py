@@ -108,7 +108,7 @@ def sweep(
                 flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left,
                          "--records": records}  # fmt: skip
                 more = [*(w for t in size or [] for w in ("--size", t)), "--models" if models else "--no-models", *(["--json"] if as_json else [])]
-                code, others = _anew(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
+                code, others = _in_new_process(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
                 codes.add(code)
                 written += others
                 break
@@ -118,7 +118,7 @@ def sweep(
         raise typer.Exit(code)
 
 
-def _anew(todo: Iterable[tuple[Contract, Sizes, list[Subject]]], flags: list[str], as_json: bool) -> tuple[int, list[dict[str, Any]]]:
+def _in_new_process(todo: Iterable[tuple[Contract, Sizes, list[Subject]]], flags: list[str], as_json: bool) -> tuple[int, list[dict[str, Any]]]:
     """The same command for the ops that are left, in a process with a CUDA context of its own; its exit code and, as JSON, its records."""
     from rooftop.core import settings
 

@@ -86,7 +86,7 @@ class Child:
             draft, outcome = pickle.loads(base64.b64decode(line))
             if draft is not None:
                 self.history.append(draft)
-            if any(_deadly(m) for m in outcome.messages):
+            if any(_destroys_context(m) for m in outcome.messages):
                 self.close()
                 return draft, Outcome("dead", [DIED + m for m in outcome.messages], outcome.ran)
             if len(self.history) >= BATCH:
@@ -109,7 +109,7 @@ class Child:
             self._process = None
 
 
-def _deadly(message: str) -> bool:
+def _destroys_context(message: str) -> bool:
     """Whether an error leaves the CUDA context unusable."""
     signs = ("misaligned address", "illegal memory access", "illegal instruction", "unspecified launch failure", "device-side assert", "CUDA error")
     return any(sign in message for sign in signs)
@@ -241,14 +241,14 @@ def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[]
         fresh = make()
         try:
             if fresh.run(draft).status != "dead":
-                return Finding(draft, draft, outcome.messages, _culprits(history, draft, make))
+                return Finding(draft, draft, outcome.messages, _shortest_fatal_history(history, draft, make))
         finally:
             fresh.close()
     small, messages = shrink(draft, outcome, runner, out_of_time)
     return Finding(draft, small, messages)
 
 
-def _culprits(history: Sequence[Draft], last: Draft, make: Callable[[], Runner]) -> tuple[Draft, ...]:
+def _shortest_fatal_history(history: Sequence[Draft], last: Draft, make: Callable[[], Runner]) -> tuple[Draft, ...]:
     """The shortest end of the calls before `last` with which a new process still dies; empty where none does."""
 
     def dies(calls: Sequence[Draft]) -> bool:
