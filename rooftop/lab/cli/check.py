@@ -30,16 +30,16 @@ def check(
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also cases of more than 2^31 elements, if the GPU has enough memory.")] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
-    stale: Annotated[bool, typer.Option("--stale", help="Only what no check record of this card proves as it is now.")] = False,
-    jobs: Annotated[int, typer.Option(help="Kernels that are checked at a time, each in a process of its own; these share the GPUs evenly.")] = 1,
+    stale: Annotated[bool, typer.Option("--stale", help="Only cases without a check record of the present code on this card.")] = False,
+    jobs: Annotated[int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Check kernels against their contracts: error against float64, allowed error, first wrong element.
 
-    Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator, once NVRTC has compiled it and its
-    launches are such as a GPU takes. Of an op without a kernel its contract is judged: its wrong versions, its gradient. Exit code 1 if anything is wrong
-    or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
+    Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC has compiled it and
+    its launches have been found valid for a GPU. For an op without a kernel, its contract is checked: its wrong versions, its gradient. Exit code 1 if anything
+    is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
@@ -256,8 +256,8 @@ def inspect(
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could
-    be compiled for want of a compiler.
+    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
+    compiled because a compiler is missing.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
     [bold]rooftop inspect matmul --target v5e[/bold]"""

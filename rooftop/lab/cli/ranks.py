@@ -27,7 +27,7 @@ def launched() -> bool:
 
 @contextmanager
 def _group() -> Iterator[bool]:
-    """The default group of torchrun's processes, each with a GPU of its own where there are some. True on the first."""
+    """The default group of torchrun's processes, each with its own GPU if there are GPUs; and True on the first process."""
     import torch
     import torch.distributed as dist
 
@@ -95,7 +95,7 @@ def _printer(first: bool) -> Callable[[str], None]:
 @app.command(rich_help_panel=JUDGE)
 def ranks(
     what: Annotated[list[str] | None, typer.Argument(help="Ops of several ranks. Default: all.")] = None,
-    processes: Annotated[int, typer.Option(help="Processes on this machine, with gloo. Under torchrun its processes are used, and NCCL on GPUs.")] = 2,
+    processes: Annotated[int, typer.Option(help="Number of processes on this machine, with gloo. Under torchrun: its processes, with NCCL on GPUs.")] = 2,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
 ) -> None:
     """Check ops of several ranks on several processes, as `rooftop check` checks their kernels on one device.
