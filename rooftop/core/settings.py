@@ -1,4 +1,4 @@
-"""Every switch of the house, read from the environment in this one place.
+"""All settings, read from the environment in this one place.
 
 | variable | meaning | default |
 |---|---|---|

@@ -51,7 +51,7 @@ def check(
     from rooftop.lab.cli import ranks as several
 
     if reference is not None and records is not None:
-        raise ValueError("--records goes with ops of the house: of a function of yours nothing is kept")
+        raise ValueError("--records works only with rooftop's own ops; checks against a function of yours are not recorded")
     if reference is not None and (stale or jobs > 1):
         raise ValueError("--reference cannot be combined with --stale or --jobs: there are no records of your own function")
     if jobs < 1:

@@ -97,8 +97,8 @@ def restamp(
 
 
 def _prune_records(folder: Path, digests: Digests) -> list[Record] | None:
-    """Prunes the house's own records, where there are any and none is being written. Keeps the digests that it works out. What it has read and left as it
-    was, as `rooftop.lab.records.store.read` gives it; None: they are to be read anew."""
+    """Prunes the checkout's own records, if there are any and no run is writing them. Keeps the computed digests. Returns the records that were read, if they
+    did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read again."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.report.joined import staleness

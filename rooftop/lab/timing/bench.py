@@ -394,7 +394,7 @@ class Bench:
         return self.kernel(s, [tensors]).calls[0]()
 
     def _public(self, s: Subject) -> bool:
-        """Whether the op's function takes it by its name: an implementation of the house, no rung, no file of a user's."""
+        """Whether the op's public function accepts it as `implementation`: a shipped kernel, not a rung or a user's file."""
         return s.rung is None and any(i.name == s.name for i in registry.implementations(self.f.op.name))
 
     def _measure(
