@@ -1067,29 +1067,30 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=Non
     for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
 
 def load(path: str | Path, *, source: str | None=None) -> Any:
-    """A `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
+    """Load a `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
 
     Args:
-        path: the file. `source` gives its text where it is not on disk; `path` then only names it.
+        path: the file. `source` gives its text if it is not on disk; `path` is then only a name.
 
-    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs; options have
-    the public function's defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk; on CPU tensors it runs in the simulator, thread
-    by thread, and a race or an access out of bounds is raised with its line.
+    Returns a callable that takes the op's tensors and options, by name or in the contract's order, and returns its outputs; options have the public function's
+    defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk. On CPU tensors it runs in the simulator, thread by thread, which raises an
+    error with the source line for a race or an access out of bounds.
 
-    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that
-    the head's `requires` refuse, RuntimeError for an input that requires a gradient while gradients are on: what was loaded has none."""
+    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and the source line, UnsupportedError for an input that violates the
+    head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded kernels have none."""
 
 def register() -> None:
-    """Register every op with `torch.library`, as an exported program that is loaded in a new process needs."""
+    """Register every op with `torch.library`. An exported program that is loaded in a new process needs this."""
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What `function(*args, **kwargs)` would run, and why not the others: ``print(rooftop.explain(rooftop.softmax, x))``.
 
-    `function` is a public op. Returns an Explanation; its text names the implementation, config, launches and rejected ones."""
+    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations that were not
+    chosen."""
 
 def debug(enabled: bool=True) -> AbstractContextManager[None]:
-    """Check what only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x, target)``.
+    """Check values that only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x, target)``.
 
-    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the
-    output. Under `debug` they are an IndexError that names the op, and what the driver reports is raised by the call that caused it. Applies to the
-    whole process until the block ends. Every call synchronises with the device: for finding faults, not for production."""
+    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the output. Under
+    `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call that caused them. Applies to the whole process
+    until the block ends. Every call synchronises with the device: for debugging, not for production."""

@@ -1,4 +1,4 @@
-"""The public names of the package, found by file name, and the stub that tells editors their types."""
+"""The public names of the package, found by file name, and the stub that gives editors their types."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STUB = settings.PACKAGE / "__init__.pyi"
 
 
 def names() -> list[str]:
-    """Every public name: the functions of the op files, the namespaces, then the package's own."""
+    """Every public name: the functions of the op files, the namespaces, and the package's own functions."""
     return [*_op_names(), *namespaces(), *(n for n, space in LIFTED.items() if space in namespaces()), *OWN]
 
 
 NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
-LIFTED = {"QuantLinear": "quant", "quantize_model": "quant"}  # names of a namespace that the package has as well
+LIFTED = {"QuantLinear": "quant", "quantize_model": "quant"}  # names that the package also has, and their namespace
 
 
 def namespaces() -> list[str]:
@@ -34,7 +34,7 @@ def _op_names() -> list[str]:
 
 
 def public(name: str) -> Any:
-    """A public name, loaded, and from now on an attribute like any other: the next use looks nothing up. Raises AttributeError as any module does."""
+    """Loads a public name and makes it an ordinary attribute, so that it is looked up only once. Raises AttributeError like any module."""
     if name in OWN:
         found = globals()[name]
     elif name in namespaces():
@@ -50,7 +50,7 @@ def public(name: str) -> Any:
 
 
 def register() -> None:
-    """Register every op with `torch.library`, as an exported program that is loaded in a new process needs."""
+    """Register every op with `torch.library`. An exported program that is loaded in a new process needs this."""
     from rooftop.core import dispatch, registry
 
     for name in registry.op_names():
@@ -63,7 +63,8 @@ def register() -> None:
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What `function(*args, **kwargs)` would run, and why not the others: ``print(rooftop.explain(rooftop.softmax, x))``.
 
-    `function` is a public op. Returns an Explanation; its text names the implementation, config, launches and rejected ones."""
+    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations that were not
+    chosen."""
     from rooftop.core import dispatch, registry
     from rooftop.core.public_arguments import arguments_of
 
@@ -72,28 +73,28 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def debug(enabled: bool = True) -> AbstractContextManager[None]:
-    """Check what only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x, target)``.
+    """Check values that only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x, target)``.
 
-    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the
-    output. Under `debug` they are an IndexError that names the op, and what the driver reports is raised by the call that caused it. Applies to the
-    whole process until the block ends. Every call synchronises with the device: for finding faults, not for production."""
+    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the output. Under
+    `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call that caused them. Applies to the whole process
+    until the block ends. Every call synchronises with the device: for debugging, not for production."""
     from rooftop.core import debugging
 
     return debugging.debug(enabled)
 
 
 def load(path: str | Path, *, source: str | None = None) -> Any:
-    """A `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
+    """Load a `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
 
     Args:
-        path: the file. `source` gives its text where it is not on disk; `path` then only names it.
+        path: the file. `source` gives its text if it is not on disk; `path` is then only a name.
 
-    Returns a callable that takes the op's tensors and options by name or in the contract's order and returns its outputs; options have
-    the public function's defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk; on CPU tensors it runs in the simulator, thread
-    by thread, and a race or an access out of bounds is raised with its line.
+    Returns a callable that takes the op's tensors and options, by name or in the contract's order, and returns its outputs; options have the public function's
+    defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk. On CPU tensors it runs in the simulator, thread by thread, which raises an
+    error with the source line for a race or an access out of bounds.
 
-    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and your line, UnsupportedError for an input that
-    the head's `requires` refuse, RuntimeError for an input that requires a gradient while gradients are on: what was loaded has none."""
+    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and the source line, UnsupportedError for an input that violates the
+    head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded kernels have none."""
     from rooftop.core.user_kernel import Loaded
 
     return Loaded(Path(path), source)

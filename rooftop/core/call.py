@@ -1,6 +1,6 @@
-"""One call put together: which kernel with which config, what is copied first, what is written, in which memory.
+"""One call: which kernel with which config, which inputs are copied first, what is written, in which memory.
 
-Dispatch, the checker, the timer, the tuner, the simulator and the counters all run kernels through a `Call`; only where the memory comes from differs."""
+Dispatch, the checker, the timer, the tuner, the simulator and the counters all run kernels through a `Call`; only the allocation of memory differs."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from rooftop.core.spec import Launch, Meta, Number, Problem, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
-RANKINGS = 2048  # kinds of problem of which an op remembers what runs
-Allocate = Callable[[str, Meta], "Tensor"]  # memory for an output or for scratch, by its name
+RANKINGS = 2048  # kinds of problem for which an op remembers the implementation
+Allocate = Callable[[str, Meta], "Tensor"]  # allocates an output or scratch memory, given its name
 
 
 def problem_for_kernels(op: Contract, problem: Problem) -> tuple[Problem, tuple[str, ...]]:
-    """The problem as kernels see it, and the inputs that are first copied into contiguous memory."""
+    """The problem as kernels see it, and the inputs that must first be copied into contiguous memory."""
     if op.twin_of is not None:
         problem = _as_twin(op, problem)
         op = op.twin_of
-    # an output that takes an input's memory lies at its address
-    seen = op.kernel_problem(problem.replace(**{out: problem[given] for out, given in op.reused(problem).items()}))
-    if seen is not None:
-        return seen, ()
+    # an output that reuses an input's memory has that input's address
+    kernel_problem = op.kernel_problem(problem.replace(**{out: problem[given] for out, given in op.reused(problem).items()}))
+    if kernel_problem is not None:
+        return kernel_problem, ()
     inputs = op.inputs_of(problem)
     copies = tuple(n for n, m in problem.tensors if n in inputs and m is not None and not m.contiguous)
-    seen = op.kernel_problem(op.contiguous(problem))
-    if seen is None:
+    kernel_problem = op.kernel_problem(op.contiguous(problem))
+    if kernel_problem is None:
         raise ValueError(f"{op.name}: canonical() refuses contiguous inputs: {op.contiguous(problem).signature}")
-    return seen, copies
+    return kernel_problem, copies
 
 
 def _as_twin(op: Contract, problem: Problem) -> Problem:
-    """The problem of the op that the twin is of: each output that it writes in place lies as the input does."""
+    """For an in-place twin: the problem of its original op, in which each output written in place has the layout of its input."""
     assert op.twin_of is not None
     base = op.twin_of.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.runtime_options, 0)}, problem.device)
     return base.replace(**{out: problem[given] for out, given in op.into.items() if problem.get(given) is not None})
@@ -60,49 +60,55 @@ class Call:
 
     @classmethod
     def of(cls, op: Contract, implementation: Implementation, called: Problem, config: Mapping[str, Any] | None = None) -> Call:
-        """The call of one kernel. Raises UnsupportedError where it cannot take the input."""
-        seen, copies = problem_for_kernels(op, called)
-        if reason := implementation.supports(seen):
+        """The call of one kernel. Raises UnsupportedError if the kernel does not support the input."""
+        kernel_problem, copies = problem_for_kernels(op, called)
+        if reason := implementation.supports(kernel_problem):
             raise UnsupportedError(f"{implementation.name} cannot take this input: {reason}")
-        return cls.made(op, implementation, called, seen, copies, config)
+        return cls.made(op, implementation, called, kernel_problem, copies, config)
 
     @classmethod
     def made(
-        cls, op: Contract, implementation: Implementation, called: Problem, seen: Problem, copies: tuple[str, ...], config: Mapping[str, Any] | None = None
+        cls,
+        op: Contract,
+        implementation: Implementation,
+        called: Problem,
+        kernel_problem: Problem,
+        copies: tuple[str, ...],
+        config: Mapping[str, Any] | None = None,
     ) -> Call:
-        """The same where `seen` is known to be supported."""
-        chosen, source = implementation.resolve(seen, config)
-        return cls(op, implementation, called, seen, copies, chosen, source)
+        """The same for a problem that is known to be supported."""
+        chosen, source = implementation.resolve(kernel_problem, config)
+        return cls(op, implementation, called, kernel_problem, copies, chosen, source)
 
     def with_config(self, config: Any) -> Call:
-        """The same call with another config of the kernel's own type."""
+        """The same call with another config, of the kernel's own type."""
         return replace(self, config=config, config_from="explicit")
 
-    # -- what is written ------------------------------------------------------------------------------------------
+    # -- outputs and scratch memory -------------------------------------------------------------------------------
 
     @cached_property
     def base(self) -> Contract:
-        """The contract whose kernel runs: the op's own, or that of which it is the in-place twin."""
+        """The contract whose kernel runs: the op's own or, for an in-place twin, that of its original op."""
         return self.op.twin_of or self.op
 
     @cached_property
-    def _laid_out(self) -> Problem:
-        """The problem after the copies, with the outputs as the kernel writes them."""
+    def _written_problem(self) -> Problem:
+        """The problem after the copies, with the outputs in the layout that the kernel writes."""
         called = self.called if self.op.twin_of is None else _as_twin(self.op, self.called)
         return self.base.contiguous(called) if self.copies else called
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        return self.base.inputs_of(self._laid_out)
+        return self.base.inputs_of(self._written_problem)
 
     @cached_property
     def outputs(self) -> tuple[tuple[str, Meta | None], ...]:
-        """As the kernel writes them. Where inputs are copied, results are contiguous."""
-        return tuple((n, m) for n, m in self._laid_out.tensors if n not in self.inputs)
+        """The outputs as the kernel writes them. If inputs are copied, results are contiguous."""
+        return tuple((n, m) for n, m in self._written_problem.tensors if n not in self.inputs)
 
     @cached_property
     def promised(self) -> dict[str, Meta]:
-        """Outputs that the caller was promised with other strides than the kernel writes."""
+        """Outputs whose strides, as promised to the caller, differ from those that the kernel writes."""
         want = dict(self.called.tensors)
         return {n: p for n, m in self.outputs if m is not None and (p := want.get(n)) is not None and p.strides != m.strides}
 
@@ -115,7 +121,7 @@ class Call:
 
     @cached_property
     def mutated(self) -> tuple[str, ...]:
-        """Inputs that are not afterwards what they were before."""
+        """Inputs that the call overwrites."""
         return tuple(n for n in self.inputs if n in self.op.mutates or n in self.reused.values())
 
     @cached_property
@@ -124,12 +130,12 @@ class Call:
 
     @cached_property
     def zeroed(self) -> tuple[str, ...]:
-        """Scratch that must be zero when the kernel begins."""
+        """Scratch memory that must be zero when the first launch starts."""
         return self.implementation.zeroed(self.problem, self.config)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of all that launches can name, in the order of a runner's values."""
+        """The names of everything that launches can refer to, in the order of a runner's values."""
         return (*self.inputs, *(n for n, _ in self.outputs), *self.scratch, *self.op.runtime_options)
 
     @cached_property
@@ -143,7 +149,7 @@ class Call:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """The launches, and what torch is called for between them."""
+        """The launches, and the calls of torch between them."""
         return [] if self.idle else self.implementation.steps(self.problem, self.config)
 
     @property
@@ -154,17 +160,17 @@ class Call:
     # -- memory -----------------------------------------------------------------------------------------------------
 
     def given(self, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-        """The inputs as the kernel takes them: some as contiguous copies."""
+        """The inputs as the kernel gets them: some as contiguous copies."""
         return {n: t.contiguous() if n in self.copies and (t := tensors[n]) is not None else tensors[n] for n in self.inputs}
 
-    def memory(self, given: Mapping[str, Tensor | None], late: Mapping[str, Number], allocate: Allocate) -> dict[str, Any]:
-        """Everything that the launches name, in the order of `names`: the inputs (as `given` returns them), outputs and scratch from `allocate`,
-        runtime options. An output that takes an input's memory is that input's tensor."""
+    def memory(self, given: Mapping[str, Tensor | None], runtime_values: Mapping[str, Number], allocate: Allocate) -> dict[str, Any]:
+        """Everything that the launches refer to, in the order of `names`: the inputs (as `given` returns them), outputs and scratch from `allocate`, runtime
+        options. An output that reuses an input's memory is that input's tensor."""
         memory: dict[str, Any] = {n: given[n] for n in self.inputs}
         for name, meta in self.outputs:
             memory[name] = memory[self.reused[name]] if name in self.reused else None if meta is None else allocate(name, meta)
         memory.update((name, allocate(name, meta)) for name, meta in self.scratch.items())
-        memory.update((name, late[name]) for name in self.op.runtime_options)
+        memory.update((name, runtime_values[name]) for name in self.op.runtime_options)
         return memory
 
     def zero(self, memory: Mapping[str, Any]) -> None:
@@ -172,14 +178,14 @@ class Call:
             memory[name].zero_()
 
     def runner(self, index: int) -> Callable[[int, Sequence[Any]], None]:
-        """The kernel compiled and loaded on GPU `index` (or wherever its backend runs): called with a stream and the values of `memory`."""
+        """The kernel, compiled and loaded on GPU `index` (or wherever its backend runs). Call it with a stream and the values of `memory`."""
         if self.idle:
-            return _nothing
+            return _launch_nothing
         return self.implementation.bind(self.problem, self.config, self.names, index)
 
 
-def _nothing(stream: int, values: Sequence[Any]) -> None:
-    """An empty output: nothing is launched."""
+def _launch_nothing(stream: int, values: Sequence[Any]) -> None:
+    """The runner of a call without anything to write: launches nothing."""
 
 
 # -- choosing ---------------------------------------------------------------------------------------------------------
@@ -187,49 +193,54 @@ def _nothing(stream: int, values: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a call runs. `call` None: the reference, as plain torch."""
+    """What a call runs. If `call` is None: the reference, in plain torch."""
 
     call: Call | None
     rejected: tuple[tuple[str, str], ...]  # (implementation, why not)
 
 
 def ranked(found: Iterable[Implementation], problem: Problem) -> Iterator[tuple[Implementation, str | None]]:
-    """In the order in which they are asked, each with None or the reason why it cannot take the problem. The first without a reason runs. The order is
-    that of `problem.near`."""
+    """The implementations by descending preference, each with None or the reason why it does not support the problem. The first without a reason runs.
+    Preferences are those for `problem.near`."""
     for candidate in sorted(found, key=lambda f: preference(f, problem.near)):
         yield candidate, candidate.supports(problem)
 
 
-Ranking = tuple[Implementation | None, tuple[tuple[str, str], ...]]  # the first that runs, and what was asked before it with the reasons why not
+def only_named(implementation: Implementation) -> str | None:
+    """None, or why a call that names no implementation does not run this one."""
+    return None if implementation.automatic else f"runs only if a call names it: the compiler of {implementation.backend} is an optional extra"
+
+
+Ranking = tuple[Implementation | None, tuple[tuple[str, str], ...]]  # the implementation that runs, and the preferred ones that do not, with reasons
 
 
 def _first(found: Iterable[Implementation], problem: Problem, by_name: bool) -> Ranking:
     rejected: list[tuple[str, str]] = []
     for candidate, reason in ranked(found, problem):
-        if reason is None and not by_name and not candidate.automatic:
-            reason = f"taken by its name alone: what compiles {candidate.backend} is an extra"
+        if reason is None and not by_name:
+            reason = only_named(candidate)
         if reason is None:
             return candidate, tuple(rejected)
         rejected.append((candidate.name, reason))
     return None, tuple(rejected)
 
 
-def _first_of(op: Contract, seen: Problem) -> Ranking:
-    """As `_first` of all implementations of an op, remembered for the problems that are rounded to the same one."""
-    near = seen.near
+def _first_of(op: Contract, problem: Problem) -> Ranking:
+    """`_first` of all implementations of an op, remembered for the problems that are rounded to the same one."""
+    near = problem.near
     known: Ranking | None = op.rankings.get(near)
     if known is None:
         known = _first(registry.implementations(op.name), near, False)
         if len(op.rankings) >= RANKINGS:
             op.rankings.clear()
         op.rankings[near] = known
-    if near is seen or (known[0] is not None and known[0].supports(seen) is None):
+    if near is problem or (known[0] is not None and known[0].supports(problem) is None):
         return known
-    return _first(registry.implementations(op.name), seen, False)
+    return _first(registry.implementations(op.name), problem, False)
 
 
 def named(op: Contract, implementation: str) -> list[Implementation]:
-    """The implementations of an op that are called so. Raises RegistryError where there is none."""
+    """The implementations of an op with this name. Raises RegistryError if there is none."""
     base = (op.twin_of or op).name
     found = registry.implementations(base)
     chosen = [f for f in found if f.name in (implementation, f"{base}__{implementation}")]
@@ -241,15 +252,15 @@ def named(op: Contract, implementation: str) -> list[Implementation]:
 def select(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
     """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
 
-    Raises UnsupportedError where a *named* implementation cannot take it, RegistryError where there is none of that name."""
+    Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name."""
     found = [] if implementation is None else named(op, implementation)
     if implementation is None and op.idle(problem):
         every = registry.implementations((op.twin_of or op).name)
         return Choice(None, tuple((f.name, "there is nothing to write: nothing is launched") for f in every))
-    seen, copies = problem_for_kernels(op, problem)
-    candidate, rejected = _first_of(op.twin_of or op, seen) if implementation is None else _first(found, seen, True)
+    kernel_problem, copies = problem_for_kernels(op, problem)
+    candidate, rejected = _first_of(op.twin_of or op, kernel_problem) if implementation is None else _first(found, kernel_problem, True)
     if candidate is not None:
-        return Choice(Call.made(op, candidate, problem, seen, copies, config), rejected)
+        return Choice(Call.made(op, candidate, problem, kernel_problem, copies, config), rejected)
     if implementation is not None:
         raise UnsupportedError(f"{rejected[0][0]} cannot take this input: {rejected[0][1]}")
     return Choice(None, rejected)

@@ -1,4 +1,4 @@
-"""A Python of its own that does jobs, one after the other: for a compiler or an interpreter that this process must not import."""
+"""A separate Python process that runs jobs one after another: for a compiler or an interpreter that this process must not import."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ LIMIT = 300.0  # seconds that one job may take
 
 
 def cpu_seconds() -> float:
-    """Of this process and those that it has waited for, since it began."""
+    """CPU time of this process and of the child processes it has waited for, since it started."""
     found = os.times()
     return found.user + found.system + found.children_user + found.children_system
 
 
 class ChildError(RuntimeError):
-    """What the process says of a job, or that it ended."""
+    """The error that the process reported for a job, or that the process ended."""
 
 
 class ChildTimeout(ChildError):
-    """A process that did not answer in time."""
+    """The process did not answer in time."""
 
 
 class Process:
-    """Runs `module` with the interpreter `python`: it reads a job as a line of JSON and answers in one. It is ended where it does not answer in time.
+    """Runs `module` with the interpreter `python`. The process reads each job as a line of JSON and answers with one. It is killed if it does not answer in
+    time.
 
-    `error`, `timeout`: what is raised; `what`: the process, in messages; `slow`: what else a message says of a job that did not end."""
+    `error`, `timeout`: the exceptions to raise; `what`: a name of the process for messages; `slow`: added to the message about a job that did not end."""
 
     def __init__(
         self, python: Path, module: str, environment: Mapping[str, str], *, what: str, error: type[ChildError] = ChildError,
@@ -49,27 +50,27 @@ class Process:
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
         self._answered = False
-        self._told = 0  # bytes of what it wrote about earlier jobs
+        self._earlier_output = 0  # bytes of what it wrote about earlier jobs
         self._lock = threading.Lock()
 
     def ask(self, job: Mapping[str, Any], limit: float = LIMIT) -> Any:
-        """The answer to a job. Raises `error` with the text of the process' error, `timeout` after `limit` seconds."""
+        """The answer to a job. Raises `error` with the process's error text, `timeout` after `limit` seconds."""
         with self._lock:
             child = self._started()
             assert child.stdin is not None and child.stdout is not None
-            self._told = os.fstat(self._errors.fileno()).st_size if self._answered else 0
+            self._earlier_output = os.fstat(self._errors.fileno()).st_size if self._answered else 0
             try:
                 child.stdin.write(json.dumps(job).encode() + b"\n")
                 child.stdin.flush()
                 answer = _line(child.stdout.fileno(), limit)
             except (BrokenPipeError, EOFError):
-                said = self._killed() or f"ended: {self._last_words()}"
+                message = self._killed() or f"ended: {self._last_words()}"
                 self.end()
-                raise self._error(f"the process of {self._what} {said}") from None
+                raise self._error(f"the process of {self._what} {message}") from None
             except TimeoutError:
-                said = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
+                message = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
                 self.end()
-                raise self._timeout(f"{said}{self._slow}") from None
+                raise self._timeout(f"{message}{self._slow}") from None
             except BaseException:
                 self.end()
                 raise
@@ -90,7 +91,7 @@ class Process:
         return self._child
 
     def _killed(self) -> str | None:
-        """None, or that another process or the system killed it: no job is to blame for that."""
+        """None, or a message that another process or the system killed it, so that no job is blamed."""
         assert self._child is not None
         try:
             killed = self._child.wait(5.0) == -signal.SIGKILL
@@ -99,13 +100,13 @@ class Process:
         return "was killed (SIGKILL: by somebody, or for want of memory); run it again" if killed else None
 
     def _last_words(self) -> str:
-        self._errors.seek(self._told)
+        self._errors.seek(self._earlier_output)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # of a compiler that ends itself; after it comes where, at length
+        why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # the reason, if a compiler aborts itself; a long stack trace follows
         return " ".join((why or lines or ["it said nothing"])[-1].split())[:600]
 
     def close(self, patience: float = 2.0) -> None:
-        """Let it end of itself, so that it removes its temporary files; it is ended where that takes longer than `patience` seconds."""
+        """Let the process end by itself, so that it removes its temporary files; it is killed if that takes longer than `patience` seconds."""
         free = self._lock.acquire(timeout=patience)
         try:
             if free and self._child is not None and self._child.stdin is not None:

@@ -1,4 +1,4 @@
-"""CUDA C++ to machine code by NVRTC, through cuda-core, with a disk cache. Needs no GPU, driver or toolkit."""
+"""Compiles CUDA C++ to machine code by NVRTC, through cuda-core, with a disk cache. Needs no GPU, driver or toolkit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rooftop.core.names import package_of
 
 DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
-_NAMES = "__nv_name_map"  # the file that NVRTC makes of the name expressions
+_NAMES = "__nv_name_map"  # the pseudo-file in which NVRTC reports name expressions
 _GAP = r"(?:[ \t]|\\\n)*"
 _INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
 
 
 class CompileError(ValueError):
-    """The source does not compile. The text is the compiler's, with the file and line of the user's source."""
+    """The source does not compile. The text is the compiler's, with file and line of the user's source."""
 
 
 class BinaryError(RuntimeError):
@@ -35,7 +35,7 @@ class BinaryError(RuntimeError):
 
 
 class ToolchainError(RuntimeError):
-    """NVRTC or CUDA's headers are not to be found; the text says what to install."""
+    """NVRTC or CUDA's headers are not found; the text says what to install."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Binary:
     cached: bool = False
 
 
-_IMPORTING = threading.Lock()  # cuda-core's modules import each other: two threads that start at once see one half made
+_IMPORTING = threading.Lock()  # cuda-core's modules import each other: a second thread could see a half-imported one
 
 
 @cache
@@ -72,14 +72,14 @@ def _import_cuda_core() -> tuple[type, type]:
 
 
 def _absent(error: ImportError) -> str:
-    """cuda-core imports cuda-bindings: the message says which of the two was looked for."""
+    """Which package to install: cuda-core itself imports cuda-bindings."""
     package = "cuda-bindings" if "bindings" in str(error) else package_of(error.name or "cuda")
     return f"{package} is not installed ({error}): pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
 
 
 @cache
 def nvrtc_version() -> str:
-    """`13.0`, as the loaded NVRTC says. Raises ToolchainError where there is none."""
+    """The version of the loaded NVRTC, such as `13.0`. Raises ToolchainError if there is none."""
     try:
         with _IMPORTING:
             from cuda.bindings import nvrtc
@@ -87,7 +87,7 @@ def nvrtc_version() -> str:
         status, major, minor = nvrtc.nvrtcVersion()
     except ImportError as error:
         raise ToolchainError(_absent(error)) from None
-    except Exception as error:  # the loader raises RuntimeError or its own class, by version
+    except Exception as error:  # the loader raises RuntimeError or its own class, depending on the version
         raise ToolchainError(f"NVRTC cannot be loaded ({error}): pip install nvidia-cuda-nvrtc") from None
     if int(status) != 0:
         raise ToolchainError(f"NVRTC answers {status}")
@@ -96,7 +96,7 @@ def nvrtc_version() -> str:
 
 @cache
 def cuda_include() -> tuple[str, ...]:
-    """The folders of CUDA's own headers: the wheels' before the toolkit's. Raises ToolchainError where there are none."""
+    """The folders of CUDA's headers; those of wheels come before the toolkit's. Raises ToolchainError if there are none."""
     found: list[Path] = []
     try:
         import nvidia.cu13 as wheels
@@ -109,12 +109,12 @@ def cuda_include() -> tuple[str, ...]:
     found.append(Path("/usr/local/cuda/include"))
     parts = list(dict.fromkeys(p for folder in found for p in (folder, folder / "cccl") if p.is_dir()))
     if any((p / "cuda_fp16.h").is_file() for p in parts) and any((p / "nv" / "target").is_file() for p in parts):
-        return tuple(map(str, parts))  # torch's own wheels hold the first without the second, which the toolkit then has
+        return tuple(map(str, parts))  # torch's own wheels have the first without the second, which the toolkit then provides
     raise ToolchainError("CUDA's headers are not found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
 
 
 def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
-    """The house's own headers that `source` includes, at any depth, each once."""
+    """The headers of rooftop/kernels/_device that `source` includes, directly or indirectly, each once."""
     seen: set[Path] = set()
     queue = [source]
     while queue:
@@ -126,30 +126,30 @@ def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
                 yield path
 
 
-@lru_cache(512)  # of the house's headers, which most kernels include
+@lru_cache(512)  # for the shared headers, which most kernels include
 def _included(source: str) -> tuple[str, ...]:
-    """The names of the files that a text includes, in its order; none that is in a comment."""
+    """The names of the files that a text includes, in order, without those in comments."""
     last = max((m.end() for m in _INCLUDE.finditer(source)), default=0)
     top = source[:last]
-    if top.count("/*") != top.count("*/"):  # an include in a comment that ends later
+    if top.count("/*") != top.count("*/"):  # the comment around an include may end later
         top = source
     return tuple(found[1] or found[2] or "" for found in _INCLUDE.finditer(without_comments(top)))
 
 
 def whole_elf(found: bytes) -> bool:
-    """Whether these are an ELF object, library or cubin that ends where its header says."""
+    """Whether the bytes are an ELF object, library or cubin that is as long as its header says."""
     sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
     return found[:4] == b"\x7fELF" and len(found) >= sections
 
 
 def with_headers(source: str) -> list[str]:
-    """`source` and the texts of the house's headers that it includes, in one order: what a digest is over."""
+    """`source` and the texts of the headers of rooftop/kernels/_device that it includes, in a fixed order: the input of a digest."""
     return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source)))]
 
 
 def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> None:
-    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folder` nor
-    CUDA's. What such a file says could change without the binary. `name` is the path shown; the house's headers are looked through too."""
+    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folder` nor CUDA's. Such a
+    file could change while the cached binary stays the same. `name` is the path shown. The headers in `folder` are searched too."""
     allowed = f"CUDA's own headers and those of rooftop/kernels/_device: {', '.join(sorted(p.name for p in folder.glob('*.cuh')))}"
     for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folder))):
         bare = without_comments(text)
@@ -157,7 +157,7 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
             quoted, angled, other = found[1], found[2], found[3]
             wanted = Path(quoted or angled or "")
             shown = f'"{quoted}"' if quoted is not None else f"<{angled}>"
-            beside = Path(name).parent / wanted  # where NVRTC looks too, for both forms
+            beside = Path(name).parent / wanted  # NVRTC looks there too, for both forms of include
             if other is not None:
                 why = f"an include must name its file, not {other.strip()!r}"
             elif wanted.is_absolute() or ".." in wanted.parts:
@@ -173,7 +173,7 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
 
 
 def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> str:
-    """Hash of everything the machine code follows from: source, own headers, options, target, compiler."""
+    """Hash of everything that determines the machine code: source, included headers, options, target, compiler."""
     parts = [*with_headers(source), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -183,9 +183,8 @@ def compile_cuda(
 ) -> Binary:
     """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
 
-    `name` is the path shown in errors. `of_many`: NVRTC is to keep the headers in a form that this process reads sooner the next time, which
-    costs a second and about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text, ToolchainError where
-    NVRTC is missing."""
+    `name` is the path shown in errors. `of_many`: NVRTC precompiles the headers, which speeds up later compilations in this process and costs a second and
+    about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text, ToolchainError if NVRTC is missing."""
     check_includes(source, name)
     key = cache_key(source, target, kernels, options)
     folder = settings.load().cache / "cuda" / key[:2]
@@ -206,7 +205,7 @@ def compile_cuda(
         compiled = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
     except (ToolchainError, CompileError):
         raise
-    except Exception as error:  # cuda-core raises NVRTCError, by version from different modules
+    except Exception as error:  # cuda-core raises NVRTCError, from different modules depending on the version
         raise CompileError(_readable(str(error), log.getvalue(), name)) from None
     symbols = compiled.symbol_mapping
     names = {k: v.decode() if isinstance(v, bytes) else v for k, v in symbols.items()}
@@ -217,12 +216,12 @@ def compile_cuda(
 
 
 Job = tuple[str, str, str, Sequence[str]]  # source, name, target, kernels
-FEW, MANY = 2, 4  # programs that are worth a process, which takes seconds to start; of one source, that are worth keeping its headers
+FEW, MANY = 2, 4  # programs that justify a process, which takes seconds to start; programs of one source that justify precompiled headers
 
 
 def compile_many(jobs: Sequence[Job]) -> None:
-    """Compile into the disk cache, on all cores, those that are not there yet. In processes: within one, NVRTC compiles one program at a time.
-    What does not compile is left to whoever compiles it again, who gets the error."""
+    """Compile missing programs into the disk cache, on all cores, in processes: within one process NVRTC compiles one program at a time. Errors are ignored;
+    whoever compiles the program again gets them."""
     todo = [job for job in jobs if _read(settings.load().cache / "cuda" / (key := cache_key(job[0], job[2], job[3], ()))[:2] / key, job[2]) is None]
     workers = min(settings.load().jobs, len(todo) // FEW)
     parts = _parts(todo, max(1, workers))
@@ -235,7 +234,7 @@ def compile_many(jobs: Sequence[Job]) -> None:
 
 
 def _parts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """The jobs in parts of one source and target each, the largest first, none of them much more than a worker's share."""
+    """The jobs in groups of one source and target each, the largest first, none much larger than a worker's share."""
     alike: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         alike.setdefault((job[0], job[2]), []).append(job)
@@ -257,7 +256,7 @@ def _compile_part(jobs: Sequence[Job]) -> None:
 
 @cache
 def _kept_headers() -> dict[str, object]:
-    """The option by which NVRTC keeps headers in a form that it reads sooner: since CUDA 12.8, where cuda-core knows it."""
+    """NVRTC's option for precompiled headers: since CUDA 12.8, if cuda-core supports it."""
     _, options_class = _cuda_core()
     known = "pch" in getattr(options_class, "__dataclass_fields__", {})
     return {"pch": True} if known and tuple(map(int, nvrtc_version().split(".")[:2])) >= (12, 8) else {}
@@ -274,19 +273,19 @@ def _flags(options: Sequence[str]) -> dict[str, object]:
 
 
 def _readable(error: str, log: str, name: str) -> str:
-    """The compiler's complaints alone, in its own words, each with the user's file and line."""
+    """Only the compiler's error messages, in its own words, each with the user's file and line."""
     text = log or error
     lines: list[str] = []
     kept = True
     for line in text.splitlines():
         found = re.search(r"\(\d+\): (catastrophic )?error", line)
-        if found or line.startswith(" "):  # what is set in belongs to the complaint above it
+        if found or line.startswith(" "):  # indented lines belong to the message above
             kept = not line.startswith(_NAMES) if found else kept
             lines += [line] if kept else []
     absent: dict[str, str] = {}
     for why, kernel in re.findall(rf"^{re.escape(_NAMES)}\(\d+\): error: (.*)\n\s*#pragma nv_mangled_name (.*)$", text, re.M):
         absent.setdefault(kernel.strip(), why)
-    if absent and not any("error" in line for line in lines):  # else what is wrong in the file is the reason
+    if absent and not any("error" in line for line in lines):  # else the error in the file is the reason
         return "\n".join(f"{name}: the head's kernel {kernel!r} is not in the file: {why}" for kernel, why in absent.items())
     body = "\n".join(lines[:40]) if any("error" in line for line in lines) else text.strip()
     return f"{name} does not compile:\n{body}"
@@ -299,13 +298,13 @@ def _read(path: Path, target: str) -> Binary | None:
         names, log = info["names"], info["log"]
         if hashlib.sha256(cubin).hexdigest() != info["sha256"] or not all(isinstance(v, str) for v in (log, *names.values())):
             return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not what `_write` wrote: compiled again
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # not written by `_write`: compiled again
         return None
     return Binary(cubin, names, target, log, cached=True)
 
 
 def _write(path: Path, binary: Binary) -> None:
-    """Each file is complete or absent, whoever else writes at the same time. A cache that cannot be written is no error."""
+    """Each file is complete or absent, even if others write at the same time. A cache that cannot be written is not an error."""
     info = {"names": binary.names, "log": binary.log, "sha256": hashlib.sha256(binary.cubin).hexdigest()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,9 +24,9 @@ KINDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An error may be `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units
-    in the last place where torch is exact by luck. `exact`: bit for bit, -0.0 other than 0.0; any NaN is as good as another.
-    `flushed`: what is smaller than float32's smallest normal number, 2^-126, may be taken as zero, as `ex2.approx.ftz` does."""
+    """The error that is allowed: `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units in the last
+    place if torch happens to be exact. `exact`: the bits must be equal, and -0.0 differs from 0.0; any NaN equals any other. `flushed`: values below float32's
+    smallest normal number, 2^-126, may become zero, as `ex2.approx.ftz` does."""
 
     multiple: float = 2.0
     exact: bool = False
@@ -38,26 +38,26 @@ class Tolerance:
 
     @property
     def floor(self) -> float:
-        """The absolute error that is allowed whatever torch errs."""
+        """The absolute error that is always allowed, however small torch's error is."""
         return 2.0**-126 if self.flushed else 0.0
 
 
 @dataclass(frozen=True)
 class Grad:
-    """How gradients flow. `backward(*d_outputs, *saved, *options)` is plain torch and returns one gradient for each of `wrt`.
+    """How gradients are computed. `backward(*d_outputs, *saved, *options)` is plain torch and returns one gradient for each of `wrt`.
 
-    With `outputs` (a shape function as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`.
-    Without, `backward` is composed of ops and is run as it stands.
+    With `outputs` (a shape function, as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`. Without it,
+    `backward` is composed of ops and runs as written.
 
-    wrt     the inputs that have gradients; where two share one (`"x=residual"`) it is computed once
-    saves   names of inputs or outputs; of `"s|x"` the first that is present, which the backward calls `s`
-    same    input -> the output whose gradient is its own, as it stands
-    non_differentiable  outputs made only for the backward: no gradient flows through them, and `backward` gets none
-    into    output of the backward -> the saved tensor whose memory it may take, where the option `inplace` is true
-    tolerance  of the backward's outputs; the forward's where that is one for all
-    narrow     the gradients at the same precision, where that is not `backward` in float32, rounded once; parameters as `backward`'s
+    wrt     the inputs that have gradients; if two share one (`"x=residual"`), it is computed once
+    saves   names of inputs or outputs; `"s|x"` is the first of them that is present, and the backward calls it `s`
+    same    input -> the output whose gradient is also the input's, unchanged
+    non_differentiable  outputs made only for the backward: they have no gradient, and `backward` gets none for them
+    into    output of the backward -> the saved tensor whose memory it may reuse if the option `inplace` is true
+    tolerance  of the backward's outputs; by default the forward's, if that is one for all outputs
+    narrow     the gradients at the same precision, if that is not `backward` in float32, rounded once; parameters as `backward`'s
 
-    A gradient of an output may be absent (the output was not used, or is absent itself) where `backward` annotates it `Tensor | None`."""
+    The gradient of an output may be absent (the output was not used, or is absent itself) if `backward` annotates it `Tensor | None`."""
 
     wrt: tuple[str, ...]
     saves: tuple[str, ...]
@@ -75,23 +75,23 @@ class Grad:
 
     @property
     def saved_names(self) -> tuple[str, ...]:
-        """What the backward calls the saved tensors."""
+        """The names by which the backward calls the saved tensors."""
         return tuple(entry.partition("|")[0] for entry in self.saves)
 
     def saved(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The saved tensors (or their facts) among inputs and outputs; None where absent."""
+        """The saved tensors (or their Metas) among inputs and outputs; None for an absent one."""
         return tuple(next((values[n] for n in entry.split("|") if values.get(n) is not None), None) for entry in self.saves)
 
     def spread(self, gradients: Any) -> dict[str, Any]:
-        """What `backward` returned, by the names of the inputs."""
+        """The results of `backward`, by the names of the inputs."""
         found = gradients if isinstance(gradients, tuple) else (gradients,)
         return {name: g for entry, g in zip(self.wrt, found, strict=True) for name in entry.split("=")}
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a contract's own comparison (`compare`) is given: tensors by name. `got`: outputs and mutated inputs as the kernel left them; `exact` and
-    `same`: what they must be, in float64 and at the same precision; `tensors`: the inputs as they were."""
+    """The arguments of a contract's own comparison (`compare`): tensors by name. `got`: outputs and mutated inputs as the kernel wrote them; `exact` and
+    `same`: the expected values, in float64 and at the same precision; `tensors`: the inputs before the call."""
 
     got: Mapping[str, Any]
     exact: Mapping[str, Any]
@@ -101,41 +101,40 @@ class Judged:
 
 
 class Contract:
-    """An op: maths, shapes, cases, tolerance, work, peers. `rooftop.core.op.Op` is one that can be called.
+    """An op: maths, shapes, cases, tolerance, work, peers. `rooftop.core.op.Op` is a contract that can be called.
 
-    reference   plain torch; its parameters name the tensors and options, its annotations say their kinds
-    outputs     shape function: Metas and options in, {name: Meta} out; it is the fake kernel too. None for an output that is absent
-    into        output -> the input whose memory it takes where the option `inplace` is true (a backward's, from its Grad)
-    work        the fewest bytes and operations of a problem
-    canonical   the problem as kernels see it (collapsed dimensions); None where only a contiguous copy can be
-    mutates     names of the tensors that it writes into; the reference writes into them too. The outputs may then be none
-    runtime_options  options that decide nothing but values, such as a seed or a scale: kernels get them at each call by name, whole numbers of 32 bits
-                (signed) or float32
-    arrange     (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page tables, codes)
-                by ones that fit, of the same shape and dtype
+    reference   plain torch; its parameters name the tensors and options, its annotations give their kinds
+    outputs     shape function: Metas and options in, {name: Meta} out; also used as the fake kernel. None for an absent output
+    into        output -> the input whose memory it reuses if the option `inplace` is true (for a backward, from its Grad)
+    work        the minimum of bytes and operations of a problem
+    canonical   the problem as kernels see it (with dimensions collapsed); None if an input must first be copied into contiguous memory
+    mutates     names of the tensors that the op writes into; the reference writes into them too. There may then be no outputs
+    runtime_options  options that influence only values, such as a seed or a scale: kernels get them at each call by name, as signed 32-bit integers or float32
+    arrange     (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page tables, codes) by consistent
+                ones of the same shape and dtype
     tolerance   one for all outputs, or name -> Tolerance
-    same        the result at the same precision, where that is not the reference in float32, rounded once; parameters as the reference's
-    compare     output -> its own comparison in place of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
-    sizes       output -> the output that says how many of its leading elements mean something; the others are not looked at
-    measured_work  (problem, tensors) -> Work where the work depends on values
-    faults      (the reference's parameters) -> None or what is wrong: what only the device can see, asked under `rooftop.debug()`
-    bucket      (problem) -> the problem that stands for its like in the tables of tuned configs
-    rounded     (problem as kernels see it) -> the problem for which kernel and config are chosen in its place (rooftop.core.rounding)
-    public      (tensors, options) -> (args, kwargs) of the public function, where that takes other parameters than the reference; None where no call of
-                it makes such a case
-    objects     the public function takes or returns an object in place of tensors: tests of its own call it, not the generic ones nor the fuzzer
-    core        the reference without the parameters that were added later, or without what it does for values that no case holds (offsets out of range):
-                a case in which those have their defaults depends on it alone, and so do its records. The others are the problem's `extra`: a kernel
-                whose head does not name them refuses them
-    ranks       (tensors, options, group) -> this rank's outputs by name: the public function of several processes, of which each has its slice of the
-                tensors along their first dimension; what it gives all of them is judged as the outputs are (`rooftop ranks`). A kernel that runs so
-                says how by an `on_ranks` of these parameters (`rooftop check` and `bench` under torchrun)
-    ranks_peers name -> a callable of the parameters of `ranks`, which a user of several ranks would take instead; timed alone, and may overwrite its tensors
-    swept       which numbers are sizes, and their ranges: what `rooftop sweep` draws its points from; a backward's are its forward's
+    same        the result at the same precision, if that is not the reference in float32, rounded once; parameters as the reference's
+    compare     output -> its own comparison instead of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
+    sizes       output -> the output that holds the number of its valid leading elements; the others are not compared
+    measured_work  (problem, tensors) -> Work, if the work depends on values
+    faults      (the reference's parameters) -> None or what is wrong: finds values that only the device can see; called under `rooftop.debug()`
+    bucket      (problem) -> the problem that represents similar ones in the tables of tuned configs
+    rounded     (problem as kernels see it) -> the problem for which kernel and config are chosen instead (rooftop.core.rounding)
+    public      (tensors, options) -> (args, kwargs) of the public function, if that has other parameters than the reference; None if no call of it produces
+                such a case
+    objects     the public function takes or returns an object instead of tensors: tests of its own call it, not the generic ones nor the fuzzer
+    core        the reference without parameters that were added later, or without its treatment of values that no case has (offsets out of range). The digest
+                of a case in which those parameters have their defaults is that of `core`, so older records stay valid. In other cases the parameters are the
+                problem's `extra`: a kernel whose head does not name them refuses the problem
+    ranks       (tensors, options, group) -> this rank's outputs by name: the public function run by several processes, each with its slice of the tensors along
+                their first dimension. The gathered result is judged as the outputs are (`rooftop ranks`). A kernel that runs this way defines `on_ranks` with
+                these parameters (`rooftop check` and `bench` under torchrun)
+    ranks_peers name -> a callable with the parameters of `ranks`, which a user of several ranks would use instead; timed alone, and may overwrite its tensors
+    swept       which numbers are sizes, and their ranges: `rooftop sweep` draws its points from them; a backward's are its forward's
     twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
-    peers       name -> factory of a callable with the reference's signature; ImportError says that it is absent
-    beside      name -> factory of a callable with the reference's signature, timed beside the kernels and not judged: the part of the work that no
-                kernel can leave out, such as the products of a fused op; ValueError for a case that it does not fit
+    peers       name -> factory of a callable with the reference's signature; an ImportError means that the peer is absent
+    beside      name -> factory of a callable with the reference's signature, timed together with the kernels and not judged: the part of the work that every
+                kernel must do, such as the products of a fused op; ValueError for a case that it does not support
     wrong       known-wrong callables that the checker must reject"""
 
     def __init__(
@@ -197,11 +196,11 @@ class Contract:
                 raise ValueError(f"{self.name}: two cases are called {case.id!r}")
             seen.add(case.id)
         self.bwd: Contract | None = self._backward_op() if grad and grad.outputs else None
-        self._plans: dict[Any, Any] = {}  # dispatch's, by the kind of input
-        self.rankings: dict[Problem, Any] = {}  # of `rooftop.core.call.select`: what runs, by the rounded problem
-        self._library: Any = None  # what torch.library has registered it as
+        self._plans: dict[Any, Any] = {}  # plans of dispatch, by kind of input
+        self.rankings: dict[Problem, Any] = {}  # of `rooftop.core.call.select`: the implementation, by rounded problem
+        self._library: Any = None  # the registration with torch.library
 
-    # -- names and kinds, read off the reference's signature ------------------------------------------------------
+    # -- names and kinds, from the reference's signature ------------------------------------------------------------
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -245,7 +244,7 @@ class Contract:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Of the first tensors of its cases."""
+        """The dtypes of the first tensors of its cases."""
         return tuple(dict.fromkeys(c.dtype for c in self.cases))
 
     def tolerance_of(self, output: str) -> Tolerance:
@@ -253,13 +252,13 @@ class Contract:
 
     @property
     def exact(self) -> bool:
-        """Whether every output is judged bit for bit."""
+        """Whether every output is compared bit for bit."""
         return all(self.tolerance_of(n).exact for n in (*self.output_names, *self.mutates))
 
     # -- lists of tensors: `xs` is `xs0`, `xs1`, ... wherever tensors have names ------------------------------------
 
     def flattened(self, args: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A call's arguments, in the reference's order, as tensors by name and options by name."""
+        """A call's arguments, given in the reference's order: tensors by name and options by name."""
         tensors: dict[str, Any] = {}
         options: dict[str, Any] = {}
         for (name, kind), value in zip(self.kinds.items(), args, strict=True):
@@ -272,7 +271,7 @@ class Contract:
         return tensors, options
 
     def _grouped(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """By the names of the parameters: lists put together again. Names of outputs are left out."""
+        """Values by the names of the parameters, with lists reassembled. Names of outputs are dropped."""
         if not self.list_names:
             return {n: tensors[n] for n in self.tensor_names}
         grouped: dict[str, Any] = {}
@@ -286,7 +285,7 @@ class Contract:
         return grouped
 
     def arguments(self, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> list[Any]:
-        """In the reference's order."""
+        """The arguments in the reference's order."""
         grouped = self._grouped(tensors)
         return [grouped[n] if n in grouped else options[n] for n in self.kinds]
 
@@ -294,7 +293,7 @@ class Contract:
         return tuple(n for n, _ in problem.tensors if n not in self.output_names)
 
     def case(self, case_id: str) -> Case:
-        """A case by `name dtype`, or by its name where that is unique."""
+        """A case by `name dtype`, or by its name if that is unique."""
         found = [c for c in self.cases if case_id in (c.id, c.name)]
         if len(found) != 1:
             raise UnknownName(f"case of {self.name}", case_id, [c.id for c in (found or self.cases)])
@@ -303,7 +302,7 @@ class Contract:
     # -- problems -------------------------------------------------------------------------------------------------
 
     def problem_of(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option], device: Any = None) -> Problem:
-        """The facts of a call, outputs included."""
+        """The problem of a call, outputs included."""
         grouped = self._grouped(metas)
         outputs = self.outputs(**grouped, **options)
         flat: list[tuple[str, Meta | None]] = []
@@ -318,22 +317,22 @@ class Contract:
 
     @cached_property
     def _added(self) -> tuple[str, ...]:
-        """Parameters that the core does not have."""
+        """Parameters that `core` does not have."""
         return () if self.core is None else tuple(n for n in self.parameters if n not in inspect.signature(self.core).parameters)
 
     def _extra(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option]) -> tuple[str, ...]:
-        """Those of them that are not at their defaults."""
+        """Those of them that differ from their defaults."""
         if not self._added:
             return ()
         default = {n: self.parameters[n].default for n in self._added}
         return tuple(n for n in self._added if (metas.get(n) is not None if n in metas else options[n] != default[n]))
 
     def problem(self, case: Case, device: Any = None) -> Problem:
-        """The facts of a case, as its inputs will be laid out."""
+        """The problem of a case, with the layouts that its inputs will have."""
         return self.problem_of(self._metas(case), self.options(case), device)
 
     def _metas(self, case: Case) -> dict[str, Meta | None]:
-        """Of the inputs of a case; None where absent."""
+        """The Metas of a case's inputs; None for an absent one."""
         if self.forward:
             return self.forward._bwd_metas(case)
         return {**{n: None for n in self.tensor_names if n not in self.list_names}, **{n: meta_of(v) for n, v in case.tensors()}}
@@ -346,19 +345,19 @@ class Contract:
         return options  # type: ignore[return-value]
 
     def kernel_problem(self, problem: Problem) -> Problem | None:
-        """The problem as kernels see it; None where an input must be copied into contiguous memory first."""
+        """The problem as kernels see it; None if an input must first be copied into contiguous memory."""
         return problem if self.canonical is None else self.canonical(problem)
 
     def contiguous(self, problem: Problem) -> Problem:
-        """The same problem after the inputs that are not contiguous were copied. The others stay where they are, whatever their alignment; strides of
-        extents of 1, which say nothing, are as in any contiguous tensor."""
+        """The same problem after its non-contiguous inputs were copied. The others keep their memory, whatever its alignment. Strides of dimensions of extent
+        1, which have no effect, become those of a contiguous tensor."""
         inputs = self.inputs_of(problem)
         metas = {n: m and Meta(m.shape, m.dtype, (), m.align if m.contiguous else 16) for n, m in problem.tensors if n in inputs}
         return self.problem_of(metas, {n: problem.option(n) if n not in self.runtime_options else 0 for n in self.option_names}, problem.device)
 
     def idle(self, problem: Problem) -> bool:
-        """Whether there is nothing to write: every output is absent or empty, and so is every tensor that is written into, or nothing comes to be written
-        there (no new tokens for a cache)."""
+        """Whether there is nothing to write: every output is absent or empty, and so is every tensor that the op writes into, or nothing is to be written there
+        (no new tokens for a cache)."""
 
         def empty(names: Sequence[str]) -> bool:
             return all((m := problem.get(n)) is None or m.numel == 0 for n in names)
@@ -389,7 +388,7 @@ class Contract:
         )  # fmt: skip
 
     def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:
-        """What `<op>_bwd` is given: a gradient for each output, then what the forward saved."""
+        """The inputs of `<op>_bwd`: a gradient for each output, then the tensors that the forward saved."""
         assert self.grad is not None
         forward = self.problem(case)
         metas: dict[str, Meta | None] = {f"d{n}": forward.get(n) for n in self.output_names if n not in self.grad.non_differentiable}
@@ -397,13 +396,13 @@ class Contract:
         return metas
 
     def __call__(self, *args: Any, implementation: str | None = None) -> Any:
-        """`rooftop.core.op.Op` can be called."""
+        """Overridden by `rooftop.core.op.Op`, which can be called."""
         raise TypeError(f"{self.name} is only a contract; an Op can be called")
 
-    # -- what its records depend on -------------------------------------------------------------------------------
+    # -- what its records depend on ---------------------------------------------------------------------------------
 
     def digest(self, case: Case) -> str:
-        """Hash of what a record of this case depends on: the reference, the case, the work. Other cases may come and go."""
+        """Hash of everything that a record of this case depends on: the reference, the case, the work. It does not depend on other cases."""
         problem = self.problem(case)
         work = self.work(problem)
         about = [{k: str(v) for k, v in case.inputs.items()}, work.read, work.write, dict(work.ops)]
@@ -419,7 +418,7 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def like(x: Meta) -> Meta:
-    """An output with the shape and dtype of `x`: its strides too where they are dense, as torch's elementwise ops do."""
+    """An output with the shape and dtype of `x`, and with its strides if they are dense, as torch's elementwise ops do."""
     order = sorted(range(len(x.shape)), key=lambda i: (x.strides[i], x.shape[i]))
     step = 1
     for i in order:
@@ -430,7 +429,7 @@ def like(x: Meta) -> Meta:
 
 
 def metas_of(tensors: Mapping[str, Tensor | None], *, addresses: bool = True) -> dict[str, Meta | None]:
-    """The facts of torch tensors; without `addresses` (fake tensors have none) they count as aligned."""
+    """The Metas of torch tensors. Without `addresses` (fake tensors have none) they count as aligned."""
     return {
         n: None if t is None else Meta(tuple(t.shape), dtype_of(t.dtype), tuple(t.stride()), alignment(t) if addresses else 16)
         for n, t in tensors.items()
@@ -438,7 +437,7 @@ def metas_of(tensors: Mapping[str, Tensor | None], *, addresses: bool = True) ->
 
 
 def alignment(t: Tensor) -> int:
-    """The largest power of two up to 16 that divides the tensor's address; 16 where it has none yet (meta tensors)."""
+    """The largest power of two up to 16 that divides the tensor's address; 16 if it has no address yet (meta tensors)."""
     try:
         address = t.data_ptr()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Cubins that a compiler outside this process makes, kept on disk: what cuTile and CuTe DSL kernels run.
+"""A disk cache of cubins that a compiler in another process makes: those of cuTile and CuTe DSL kernels.
 
-A cubin is found again by its kernel's text, what it was compiled with and its target, not by the compiler: so one that was made elsewhere and
-carried here in the cache's folder runs where the compiler is not installed. Where it is installed, a cubin of another version is made anew."""
+The key of a cubin is the text of its kernel, what it was compiled with, and its target, but not the compiler. So a cubin that was made elsewhere, and copied
+into the cache's folder, runs where the compiler is not installed. If the compiler is installed, a cubin of another version is compiled again."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from rooftop.core.compile import ToolchainError
 
 
 class AbsentCompiler(ToolchainError):
-    """No cubin is kept for the kernel, and what would make it is not installed, or too old; the text says what to install."""
+    """There is no cubin of the kernel, and its compiler is not installed, or too old; the text says what to install."""
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code of one kernel, and what there is to say of how it was made."""
+    """Machine code of one kernel, and facts about its compilation."""
 
     code: bytes
     symbol: str
     compiler: str  # its packages and versions: "cuda-tile 1.7.0, nvidia-cuda-tileiras 13.4.92"
-    seconds: float  # of CPU time that the compiler took
-    facts: Mapping[str, Any]  # whatever else the compiler's side said: how the kernel is launched
+    seconds: float  # CPU time of the compiler
+    facts: Mapping[str, Any]  # further facts from the compiler's side: how the kernel is launched
     cached: bool = False
 
 
 @cache
 def versions(packages: Sequence[str]) -> str:
-    """Name and version of each package that is installed, as `Cubin.compiler` has them."""
+    """Name and version of each installed package, in the form of `Cubin.compiler`."""
     found = []
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -48,30 +48,31 @@ def versions(packages: Sequence[str]) -> str:
 
 
 def key(*parts: Any) -> str:
-    """Of everything that a cubin follows from but its compiler."""
+    """Hash of everything that determines a cubin except its compiler."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def folder_of(part: str, name: str) -> Path:
-    """Where the cubin of a key lies, but for its suffix. `part`: the folder of the cache (rooftop.core.disk_cache.PARTS)."""
+    """The path of a key's cubin, without its suffix. `part`: the folder of the cache (rooftop.core.disk_cache.PARTS)."""
     return settings.load().cache / part / name[:2] / name
 
 
 def read(part: str, name: str, compiler: str) -> Cubin | None:
-    """The cubin that is kept; None where there is none, it is damaged, or `compiler` (empty: none is installed) is another than made it."""
+    """The cached cubin; None if there is none, if it is damaged, or if it was made by another compiler than `compiler` (empty: none is installed)."""
     try:
         head, _, code = folder_of(part, name).with_suffix(".cubin").read_bytes().partition(b"\n")
         text = json.loads(head)
         if hashlib.sha256(code).hexdigest() != text["sha256"]:
             return None
         found = Cubin(code, str(text["symbol"]), str(text["compiler"]), float(text["seconds"]), dict(text["facts"]), cached=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # absent, or not what `write` wrote
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # absent, or not written by `write`
         return None
     return found if compiler in ("", found.compiler) else None
 
 
 def write(part: str, name: str, cubin: Cubin) -> None:
-    """One file, a line of JSON and then the cubin: complete or absent, whoever else writes at the same time. A cache that cannot be written is no error."""
+    """Writes one file, a line of JSON and then the cubin: complete or absent, even if others write at the same time. A cache that cannot be written is not an
+    error."""
     text = {
         "symbol": cubin.symbol, "compiler": cubin.compiler, "seconds": cubin.seconds, "facts": dict(cubin.facts),
         "sha256": hashlib.sha256(cubin.code).hexdigest(),
@@ -86,14 +87,14 @@ def write(part: str, name: str, cubin: Cubin) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(json.dumps(text).encode() + b"\n" + cubin.code)
         os.replace(temporary, path)
-    except OSError:  # a full disk, a folder in its place
+    except OSError:  # a full disk, or a folder of that name
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
 
 
 @contextlib.contextmanager
 def alone(part: str, name: str) -> Iterator[None]:
-    """Holds other processes that are about to compile the same back until this one has; where files cannot be locked they compile it too."""
+    """Makes other processes wait that are about to compile the same until this one has; without file locks they compile it too."""
     path = folder_of(part, name).with_suffix(".lock")
     try:
         import fcntl

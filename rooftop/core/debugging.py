@@ -1,8 +1,8 @@
-"""`rooftop.debug()`: what only the device can see, raised by name.
+"""`rooftop.debug()`: finds values that only the device can see, and raises an error with the op's name.
 
-Kernels take indices, offsets and page tables as they come: one out of range gives a harmless result, which the op's docstring states, and never a
-write outside the output. Under `debug` every call first asks its contract whether such a value is there, and waits for its kernel to end, so that
-an error is raised by the call that made it."""
+Kernels do not check indices, offsets and page tables: one out of range gives a harmless result, which the op's docstring states, and never a write outside the
+output. Under `debug` every call first asks its contract whether there is such a value, and then waits for its kernel to complete, so that an error is raised by
+the call that caused it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ on = False  # for the whole process: read by every call
 
 @contextmanager
 def debug(enabled: bool = True) -> Iterator[None]:
-    """`rooftop.debug`, whose docstring says what it does."""
+    """`rooftop.debug`, which documents it."""
     global on
     before = on
     on = enabled
@@ -28,7 +28,7 @@ def debug(enabled: bool = True) -> Iterator[None]:
 
 
 def check(op: Contract, args: Sequence[Any]) -> None:
-    """Raises IndexError where the contract finds a fault in the values of the arguments (in the reference's order)."""
+    """Raises IndexError if the contract finds a fault in the values of the arguments (in the reference's order)."""
     import torch
 
     if op.faults is None:
@@ -40,7 +40,7 @@ def check(op: Contract, args: Sequence[Any]) -> None:
 
 
 def wait(op: Contract) -> None:
-    """Until the kernels of the call have ended. Raises what the driver reports."""
+    """Waits for the kernels of the call. Raises what the driver reports."""
     import torch
 
     try:

@@ -1,8 +1,6 @@
-"""Datasheets of the cards the house knows, their names, and the time below which no measurement can be true.
+"""Datasheets of the known cards, their names, and the time below which no measurement can be true.
 
-The figures are data, in `data/devices.toml`, each with its source. Ceilings that are *measured* are another matter:
-`roofline` makes those.
-"""
+The figures are data, in `data/devices.toml`, each with its source. *Measured* ceilings are something else: `roofline` makes those."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ DATA = Path(__file__).parent / "devices.toml"
 
 @dataclass(frozen=True, slots=True)
 class Datasheet:
-    """What the maker says of a card. `clock_mhz` is the highest its driver may set, not the boost clock of the sheet."""
+    """The datasheet of a card. `clock_mhz` is the highest clock that its driver may set, not the boost clock of the datasheet."""
 
-    name: str  # as torch.cuda.get_device_name says it
+    name: str  # as torch.cuda.get_device_name gives it
     arch: int  # 80, 89, 90
     sms: int
     clock_mhz: float
@@ -31,20 +29,20 @@ class Datasheet:
     bandwidth_gbs: float  # GB/s, of device memory
     l2_bytes: int
     shared_per_sm: int  # bytes
-    tflops: Mapping[str, float]  # dense, by dtype, at the sheet's own clock; an FMA is two operations
+    tflops: Mapping[str, float]  # dense, by dtype, at the datasheet's clock; an FMA is two operations
     nvlink_gbs: float  # both directions of all links together; 0: none
     power_w: float
-    rates: Mapping[str, float]  # results an SM gives each clock at most, by unit; an FMA is one
-    sibling: str | None  # the card whose tuned configs are taken where this one has none
+    rates: Mapping[str, float]  # the most results an SM produces per clock, by unit; an FMA is one
+    sibling: str | None  # the card whose tuned configs are used if this one has none
     sources: tuple[str, ...]
 
     @property
     def dram_bytes_per_second(self) -> float:
-        """The most device memory can move: the sheet's figure, or what clock and bus give where that is more."""
+        """Peak bandwidth of device memory: the datasheet's, or that of clock and bus width if it is higher."""
         return max(self.bandwidth_gbs * 1e9, self.bus_bits / 8 * 2 * self.memory_mhz * 1e6)
 
     def per_second(self, unit: str, clock_mhz: float | None = None) -> float:
-        """Most operations of `unit` a second, at the card's highest clock or at `clock_mhz`; an FMA is one.
+        """Peak operations of `unit` per second, at the card's highest clock or at `clock_mhz`; an FMA is one.
 
         Raises ValueError for a unit that this architecture does not have."""
         if unit not in self.rates:
@@ -53,14 +51,14 @@ class Datasheet:
 
 
 def floor_seconds(sheet: Datasheet, dram_bytes: float, ops: Mapping[str, float], *, clock_mhz: float | None = None) -> float:
-    """Seconds below which no true measurement can lie: device memory or one of the SM's units at its very peak.
+    """The seconds below which no measurement can be true: device memory or one of the SM's units at its peak.
 
-    `dram_bytes` are only those that must cross the memory bus: not what may rest in L2 or stay there. `ops` counts
-    operations by unit (`fma32`, `exp`, `tensor-bf16`, ...), one FMA as one. `clock_mhz` is the card's own highest SM
-    clock where it is known; the higher of it and the sheet's is taken, for cards sold overclocked.
+    `dram_bytes` are only the bytes that must cross the memory bus, without those that may stay in L2. `ops` counts operations by unit (`fma32`, `exp`,
+    `tensor-bf16`, ...), one FMA as one. `clock_mhz` is the card's own highest SM clock if it is known; the higher of it and the datasheet's is used, for cards
+    sold overclocked.
 
-    Units are taken at their word: `fma32` is the instruction, so an op that other units may compute as well must not
-    name it. Raises ValueError for an unknown unit or a negative count."""
+    A unit is a specific one: `fma32` is the instruction, so an op that other units could compute as well must not name it. Raises ValueError for an unknown
+    unit or a negative count."""
     for name, amount in (("dram_bytes", dram_bytes), *ops.items()):
         if not amount >= 0:
             raise ValueError(f"{name} is {amount}; it must be at least 0")
@@ -73,12 +71,12 @@ def floor_seconds(sheet: Datasheet, dram_bytes: float, ops: Mapping[str, float],
 
 
 def lookup(name: str) -> Datasheet | None:
-    """The datasheet of the card that torch or the driver calls `name`, or None. A slice of a card (MIG) has none."""
+    """The datasheet of the card that torch or the driver calls `name`, or None. MIG slices have none."""
     return _sheets().get(slug(name))
 
 
 def datasheets() -> tuple[Datasheet, ...]:
-    """Every datasheet of the house, each once."""
+    """Every datasheet, each once."""
     return tuple({sheet.name: sheet for sheet in _sheets().values()}.values())
 
 
@@ -91,12 +89,12 @@ def slug(name: str) -> str:
 
 
 def units() -> frozenset[str]:
-    """The units that any card of the house has."""
+    """The units that at least one card has."""
     return frozenset(unit for sheet in datasheets() for unit in sheet.rates)
 
 
 def sibling(name: str) -> str | None:
-    """The card whose tuned configs `name` takes where it has none of its own (H800: H100), or None."""
+    """The card whose tuned configs `name` uses if it has none of its own (H800: H100), or None."""
     sheet = lookup(name)
     return sheet.sibling if sheet else None
 

@@ -1,4 +1,4 @@
-"""Source text without what does not change the machine code, and the hash of it. One scanner, the same on every Python."""
+"""Source text without the parts that do not change the machine code, and its hash. One scanner, with the same result on every Python version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _C = re.compile(r"(?P<keep>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|(?P<comme
 
 
 def strip(text: str, language: str) -> str:
-    """`text` without comments, docstrings (a triple-quoted text alone on its lines) and spare white space. `language`: python or c."""
+    """`text` without comments, docstrings (a triple-quoted string alone on its lines) and superfluous white space. `language`: python or c."""
     pattern = _PYTHON if language == "python" else _C
     bare = pattern.sub(lambda m: m["keep"] or "", text)
     lines = (re.sub(r"[ \t]+", " ", line.rstrip()) if language == "c" else line.rstrip() for line in bare.splitlines())
@@ -25,7 +25,7 @@ def strip(text: str, language: str) -> str:
 
 
 def without_comments(text: str) -> str:
-    """C++ `text` with each comment a space, the line breaks in it kept: every line has the number that it had."""
+    """C++ `text` with each comment replaced by a space. Line breaks in comments stay, so that line numbers do not change."""
     return _C.sub(lambda m: m["keep"] or " " + "\n" * m["comment"].count("\n"), text)
 
 

@@ -1,7 +1,7 @@
-"""The size of the cache of compiled kernels: what lies in it, what is let go when it grows, how it is emptied.
+"""The cache of compiled kernels: its contents, its size limit, and how to empty it.
 
-Entries are found again by a hash of their source, so any of them may be removed at any time: it is made anew. An entry is the files of one folder whose names
-are alike up to the first dot."""
+Entries are keyed by a hash of their source, so any of them may be removed at any time: it is made again. An entry is the files of one folder whose names are
+equal up to the first dot."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PARTS = {  # folder -> what it holds
     "counts": "what the simulator counted",
     "pallas": "TPU kernels, compiled",
 }
-STAMP = "trimmed"  # a file whose time says when the cache was last looked through
-EVERY = 3600.0  # seconds between two looks
-YOUNG = 3600.0  # seconds after its last use in which an entry stays, whatever the size: another process may be about to read it
+STAMP = "trimmed"  # a file whose modification time is that of the last check
+EVERY = 3600.0  # seconds between two checks
+YOUNG = 3600.0  # seconds after its last use during which an entry stays, whatever the size: another process may be about to read it
 
 
 @dataclass
 class Entry:
-    """The files of one result; `used`: when one of them was last read or written, seconds since the epoch."""
+    """The files of one entry; `used`: when one of them was last read or written, in seconds since the epoch."""
 
     files: list[Path] = field(default_factory=list)
     bytes: int = 0
@@ -51,7 +51,7 @@ class Part:
 
 
 def parts() -> list[Part]:
-    """What each folder of the cache holds, those that are there."""
+    """The contents of each existing folder of the cache."""
     root = settings.load().cache
     found = []
     for name, about in PARTS.items():
@@ -62,7 +62,7 @@ def parts() -> list[Part]:
 
 
 def empty(name: str = "") -> list[Part]:
-    """Remove one part, or all; what was removed. Raises ValueError for another name, OSError where a file cannot be removed."""
+    """Remove one part, or all; returns what was removed. Raises ValueError for an unknown part, OSError if a file cannot be removed."""
     if name and name not in PARTS:
         raise ValueError(f"the cache has no part {name!r}; its parts are {', '.join(PARTS)}")
     gone = [p for p in parts() if name in ("", p.name)]
@@ -72,7 +72,7 @@ def empty(name: str = "") -> list[Part]:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote there; None where there is nothing, or the file is damaged."""
+    """The value that `write_json` wrote; None if there is none, or the file is damaged."""
     try:
         digest, _, text = path.read_text(encoding="utf-8").partition("\n")
         return json.loads(text) if digest == _digest(text) else None
@@ -81,7 +81,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Keep something as JSON behind its digest; the file is complete or absent. A cache that cannot be written costs time, nothing else."""
+    """Write a value as JSON after its digest; the file is complete or absent. A cache that cannot be written costs only time."""
     try:
         text = json.dumps(data)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,8 @@ def _digest(text: str) -> str:
 
 
 def mend_triton() -> int:
-    """Remove the folders of Triton's cache with a table that Triton cannot read, which it ends at; how many. Each is made anew when it is needed."""
+    """Remove the folders of Triton's cache with an index that Triton cannot read, which makes Triton fail; returns their number. Their kernels are compiled
+    again when needed."""
     removed = 0
     for path in settings.triton_cache().glob("*/*.json"):
         try:
@@ -108,13 +109,13 @@ def mend_triton() -> int:
         except (ValueError, RecursionError):
             shutil.rmtree(path.parent, ignore_errors=True)
             removed += 1
-        except OSError:  # gone, or of another user
+        except OSError:  # already removed, or of another user
             pass
     return removed
 
 
 def ready() -> None:
-    """Raises OSError where the cache of compiled kernels, or Triton's, cannot be written: asked before work whose failures are findings."""
+    """Raises OSError if the cache of compiled kernels, or Triton's, cannot be written. Called before work in which that would look like a fault of a kernel."""
     for folder in (settings.load().cache, settings.triton_cache()):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -125,15 +126,15 @@ def ready() -> None:
 
 
 def trim() -> int:
-    """Remove the entries that were longest not used until the cache is below its limit (ROOFTOP_CACHE_MIB); bytes removed. Looks once an hour, and
-    leaves what was used within the last hour. A cache that cannot be read or written is no error."""
+    """Remove the least recently used entries until the cache is below its limit (ROOFTOP_CACHE_MIB); returns the bytes removed. Runs at most once an hour, and
+    keeps what was used within the last hour. A cache that cannot be read or written is not an error."""
     now = time.time()
     try:
         chosen = settings.load()
         if not chosen.cache.is_dir() or ((chosen.cache / STAMP).is_file() and now - (chosen.cache / STAMP).stat().st_mtime < EVERY):
             return 0
         (chosen.cache / STAMP).write_text("", encoding="utf-8")
-    except (OSError, ValueError):  # what is wrong with the settings is said where they are needed
+    except (OSError, ValueError):  # wrong settings are reported where they are needed
         return 0
     entries = sorted((e for name in PARTS for e in _entries(chosen.cache / name)), key=lambda e: e.used)
     over, removed = sum(e.bytes for e in entries) - chosen.cache_mib * (1 << 20), 0
@@ -154,7 +155,7 @@ def _entries(folder: Path) -> Iterator[Entry]:
     for path in folder.rglob("*"):
         try:
             stat = path.stat()
-        except OSError:  # gone meanwhile
+        except OSError:  # already removed
             continue
         if path.is_dir():
             continue

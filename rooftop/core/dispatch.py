@@ -1,7 +1,7 @@
-"""From a call to the launches: which implementation, which config, prepared once for each kind of input and then only launched.
+"""From a call to its launches: the implementation and the config are chosen and prepared once for each kind of input; later calls only launch.
 
-Eager calls on plain tensors go straight to the prepared launches, recorded for autograd where a gradient is asked for. torch.compile, functional
-transforms, dispatch modes and tensor subclasses go through the op registered with `torch.library`."""
+Eager calls on plain tensors run the prepared launches directly and are recorded for autograd if a gradient is needed. torch.compile, functional transforms,
+dispatch modes and tensor subclasses go through the op registered with `torch.library`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import debugging, gradients, library, registry
 from rooftop.core.backends.table import preference
-from rooftop.core.call import Call, Choice, ranked, select
+from rooftop.core.call import Call, Choice, only_named, ranked, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import DTYPES, Device, Meta, Problem
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MISSING: Any = object()
-PLANS = 4096  # kinds of input that an op remembers: a decode adds one with each step
+PLANS = 4096  # kinds of input that an op remembers; in decoding, each step adds one
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Explanation:
     device: str
     choice: Choice | None
     why: str
-    others: tuple[tuple[str, str], ...] = ()  # those that were not asked any more, with the reason
+    others: tuple[tuple[str, str], ...] = ()  # implementations of lower preference, with the reason
 
     def __str__(self) -> str:
         lines = [f"{self.op} on {self.device}: {self.why}"]
@@ -51,7 +51,7 @@ class Explanation:
 
 
 class Plan:
-    """Everything about one kind of input that does not change from call to call."""
+    """Everything about one kind of input that is the same in every call."""
 
     def __init__(self, call: Call, index: int) -> None:
         import torch
@@ -79,8 +79,8 @@ class Plan:
             self._runner = found.addressed if self._addressed else found  # type: ignore[attr-defined]
         return self._runner
 
-    def __call__(self, tensors: Sequence[Tensor | None], late: Sequence[int | float] = ()) -> list[Tensor | None]:
-        """The outputs. `tensors` in the order of the call's inputs."""
+    def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
+        """Returns the outputs. `tensors` are in the order of the call's inputs."""
         run = self._runner or self.runner()
         given: list[Any] = list(tensors)
         for i in self._copies:
@@ -90,14 +90,14 @@ class Plan:
             if tensors[i] is not None:
                 self._written(tensors[i])
         for i, j in self._reused:
-            made[i] = given[j].detach()  # a gradient has no history
+            made[i] = given[j].detach()  # so that a gradient has no autograd history
         values = [*given, *made, *[make() for make in self._scratch]]
         stream = self._stream(self._index)
         if self._addressed:
-            run(stream, [*[0 if t is None else t.data_ptr() for t in values], *late])
+            run(stream, [*[0 if t is None else t.data_ptr() for t in values], *runtime_values])
         else:
-            run(stream, [*values, *late])
-        for i in self._back:  # an absent tensor is never copied
+            run(stream, [*values, *runtime_values])
+        for i in self._back:  # absent tensors are never copied
             tensors[i].copy_(given[i])  # type: ignore[union-attr]
         for i, make in self._promised:
             made[i] = make().copy_(made[i])  # type: ignore[union-attr]
@@ -105,13 +105,13 @@ class Plan:
 
 
 class Idle:
-    """Of a kind of input for which there is nothing to write: the outputs, which are empty. Nothing is launched, nor does the reference run, which may wait
-    for the device and so could not be captured in a graph."""
+    """The plan for a kind of input for which there is nothing to write: returns the empty outputs. Nothing is launched. The reference does not run either: it
+    may synchronise with the device, which a graph capture does not allow."""
 
     def __init__(self, op: Contract, problem: Problem, index: int) -> None:
         self._outputs = [_allocator(problem.get(n), index) for n in op.output_names]
 
-    def __call__(self, tensors: Sequence[Tensor | None], late: Sequence[int | float] = ()) -> list[Tensor | None]:
+    def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
         return [make() for make in self._outputs]
 
 
@@ -131,7 +131,7 @@ def _allocator(meta: Meta | None, index: int, zero: bool = False) -> Callable[[]
 
 
 def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> Plan | Idle | None:
-    """The plan for CUDA arguments; None: run the reference."""
+    """The plan for CUDA arguments; None: the reference runs."""
     tensors, options = op.flattened(args)
     index = _device_index(op, tensors)
     problem = op.problem_of(metas_of(tensors), options, _device(index))
@@ -142,7 +142,7 @@ def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> P
 
 
 def _remember(plans: dict[Any, Plan | Idle | None], key: Any, plan: Plan | Idle | None) -> Plan | Idle | None:
-    """Keeps the plan. The older half goes where there are too many."""
+    """Stores the plan. If there are too many, the older half is dropped."""
     if len(plans) >= PLANS:
         for old in list(islice(plans, PLANS // 2)):
             plans.pop(old, None)
@@ -167,12 +167,12 @@ def _device_index(op: Contract, tensors: Mapping[str, Tensor | None]) -> int:
 
 
 def register(op: Contract) -> Callable[..., Any]:
-    """The op as `torch.library` has it, registered the first time."""
+    """The op as registered with `torch.library`; the first call registers it."""
     return library.register(op, partial(_run, op))
 
 
 def _run(op: Contract, given: Sequence[Any], implementation: str | None) -> Any:
-    """A call that comes through torch's dispatcher, on CUDA tensors."""
+    """Runs a call that comes through torch's dispatcher, on CUDA tensors."""
     import torch
 
     if debugging.on:
@@ -196,7 +196,7 @@ def _results(op: Contract, made: list[Any]) -> Any:
 
 
 def _key(op: Contract, given: Sequence[Any], implementation: str | None) -> tuple[Any, ...]:
-    """As `caller` builds it, so that both ways share their plans."""
+    """The same key as `caller` builds, so that both paths share their plans."""
     tensors, options = op.flattened(given)
     key: list[Any] = [implementation]
     for a in tensors.values():
@@ -206,7 +206,7 @@ def _key(op: Contract, given: Sequence[Any], implementation: str | None) -> tupl
 
 
 def caller(op: Contract) -> Callable[..., Any]:
-    """The function that `OP(...)` is after its first use. Arguments come validated and in the reference's order, defaults filled in."""
+    """The function that `OP(...)` becomes after its first use. Arguments are validated and in the reference's order, with defaults filled in."""
     import torch
 
     registered = register(op)
@@ -296,13 +296,13 @@ def caller(op: Contract) -> Callable[..., Any]:
             plan = _remember(plans, frozen, plan_for(op, args, implementation))
         if plan is None:
             return library.fallback(op, args)
-        late = [args[i] for i in runtime_positions]
+        runtime_values = [args[i] for i in runtime_positions]
         assert first is not None and current_device is not None
         if current_device() != first.get_device():
             with torch.cuda.device(first.device):
-                made = plan([args[i] for i in tensor_positions], late)
+                made = plan([args[i] for i in tensor_positions], runtime_values)
         else:
-            made = plan([args[i] for i in tensor_positions], late)
+            made = plan([args[i] for i in tensor_positions], runtime_values)
         if debugging.on:
             debugging.wait(op)
         return made[0] if len(made) == 1 else tuple(made) if made else None
@@ -320,17 +320,17 @@ def explain(op: Contract, args: Sequence[Any]) -> Explanation:
 
 
 def explain_problem(op: Contract, problem: Problem) -> Explanation:
-    """What a problem would run on the device it names, GPU or none here."""
+    """What a problem would run on the device that it names; there need not be such a GPU here."""
     choice = select(op, problem)
     if choice.call is None:
         return Explanation(op.name, problem.device.name, choice, "the reference, in plain torch: no implementation takes this input")
     launches = choice.call.launches
     path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in launches) or "a call of torch"
-    return Explanation(op.name, problem.device.name, choice, f"{choice.call.implementation.name}: {path}", _later(choice.call, choice.rejected))
+    return Explanation(op.name, problem.device.name, choice, f"{choice.call.implementation.name}: {path}", _less_preferred(choice.call, choice.rejected))
 
 
-def _later(call: Call, rejected: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The implementations that stand behind the one that is taken, and why: by what each says of itself, by backend, or by name."""
+def _less_preferred(call: Call, rejected: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The implementations with lower preference than the chosen one, and why: by their own preference, by backend, or by name."""
     taken, asked = call.implementation, {name for name, _ in rejected}
     first = preference(taken, call.problem)
     found = []
@@ -338,7 +338,6 @@ def _later(call: Call, rejected: Sequence[tuple[str, str]]) -> tuple[tuple[str, 
         if other.name == taken.name or other.name in asked:
             continue
         mine = preference(other, call.problem)
-        behind = "says for this input that it is to be preferred" if mine[0] != first[0] else "is asked first"
-        alone = None if other.automatic else f"taken by its name alone: what compiles {other.backend} is an extra"
-        found.append((other.name, reason or alone or f"it takes this as well, and {taken.name} {behind}"))
+        why = "has the higher preference for this input" if mine[0] != first[0] else "comes first in the order of backends and names"
+        found.append((other.name, reason or only_named(other) or f"supports this too, but {taken.name} {why}"))
     return tuple(found)

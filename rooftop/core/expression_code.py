@@ -1,7 +1,7 @@
-"""Expressions of a head as Python code, for speed: the same values as `rooftop.core.expressions` finds by walking the tree, or nothing.
+"""Compiles expressions of a head to Python code, for speed. The code gives the same value as the tree walk of `rooftop.core.expressions`, or raises.
 
-The code is built from a tree that is checked already: it holds arithmetic, comparisons and calls of the named functions, and no names of Python's. It
-takes the cases that come out plainly (whole numbers, floats, texts, tensors); for all else, every error included, it raises and the tree is walked."""
+It is compiled from a tree that is already checked: that has only arithmetic, comparisons and calls of the named functions, and no names of Python's. The code
+supports simple values (whole numbers, floats, texts, tensors). In all other cases, including every error, it raises, and the tree is walked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Code = Callable[[Mapping[str, Any]], Any]
 
 
 class NotPlain(Exception):
-    """To be found by walking the tree."""
+    """Raised if the tree must be walked."""
 
 
 def code_of(tree: ast.expr, functions: Mapping[str, tuple[Callable[..., Any], int, int]], most: int) -> Code | None:
-    """A function of the scope; numbers beyond `most` make it raise. None where a call has the wrong number of arguments, or the tree is too deep."""
+    """Compiles the tree to a function of the scope, which raises if a number exceeds `most`. None if a call has the wrong number of arguments, or the tree is
+    too deep."""
 
     def bounded(value: Any) -> Any:
         kind = type(value)
@@ -56,7 +57,7 @@ def _call(name: str, *args: ast.expr) -> ast.Call:
 
 
 class _Translated(ast.NodeVisitor):
-    """A copy of the tree in which names are looked up in the scope and each result is held to what it may be."""
+    """A copy of the tree in which names are looked up in the scope and each result is checked."""
 
     def __init__(self, functions: Mapping[str, tuple[Callable[..., Any], int, int]]) -> None:
         self.functions = functions

@@ -1,6 +1,6 @@
-"""Expressions of a head: whole-number arithmetic over shape names, and nothing else.
+"""Expressions of a head: arithmetic on whole numbers and shape names, and nothing else.
 
-What a text may hold is checked before it is evaluated: a tree of Python's parser with the nodes of `_ALLOWED` and the functions of `FUNCTIONS`."""
+A text is checked before it is evaluated: its tree, from Python's parser, may contain only the nodes of `_ALLOWED` and the functions of `FUNCTIONS`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_VALUE = 1 << 80
 
 
 class ExpressionError(ValueError):
-    """An expression is malformed, uses something that is not allowed, or does not come out as it must. `placed`: the text says where it stands."""
+    """An expression is malformed, uses something that is not allowed, or has a value that is not allowed. `placed`: the text already says where it is."""
 
     def __init__(self, text: str, *, placed: bool = False) -> None:
         super().__init__(text)
@@ -27,16 +27,16 @@ class ExpressionError(ValueError):
 
 
 class TensorFacts:
-    """What `stride`, `aligned`, `starts`, `bytes` and `numel` ask of a tensor; the caller hands it in by name."""
+    """A tensor as a value in expressions: the argument of `stride`, `aligned`, `starts`, `bytes` and `numel`."""
 
     def __init__(self, meta: Any) -> None:  # Meta | None
         self.meta = meta
 
 
 class Scope(dict[str, Any]):
-    """The values of names, and the names that stand for expressions: each of those is evaluated when it is first used, and once.
+    """The values of names, and the names of `let`, each of which is evaluated when it is first used, and once.
 
-    `lets`: name -> (expression, what its errors call it); none of them comes back to itself."""
+    `lets`: name -> (expression, its location in error messages). There are no circular references."""
 
     __slots__ = ("_errors", "lets")
 
@@ -51,13 +51,13 @@ class Scope(dict[str, Any]):
             raise ExpressionError(self._errors[name], placed=True)
         try:
             value = self[name] = evaluate(text, self)
-        except ExpressionError as error:  # the innermost says where
+        except ExpressionError as error:  # the innermost error states the location
             self._errors[name] = str(error) if error.placed else f"{where}: {error}"
             raise ExpressionError(self._errors[name], placed=True) from None
         return value
 
     def with_(self, more: Mapping[str, Any]) -> Scope:
-        """The same names and more."""
+        """This scope with more names."""
         return Scope({**self, **more}, self.lets)
 
 
@@ -94,8 +94,8 @@ def _stride(tensor: Any, axis: Value) -> int:
 
 
 def _aligned(tensor: Any, boundary: Value) -> bool:
-    """Whether the address and every stride are multiples of `boundary` bytes, but that of the last axis with stride 1: a window that slides by one
-    element has two such."""
+    """Whether the address and every stride are multiples of `boundary` bytes. The last axis of stride 1 is exempt: a window that slides by one element has two
+    such axes."""
     meta = _facts(tensor, "aligned")
     if meta is None:
         return True
@@ -103,7 +103,7 @@ def _aligned(tensor: Any, boundary: Value) -> bool:
         raise ExpressionError(f"aligned(..., {boundary}): the boundary is a number of bytes")
     if meta.align % boundary:
         return False
-    neighbours = False  # whether the last axis with stride 1 is behind
+    neighbours = False  # whether the last axis of stride 1 has been passed
     for step, extent in zip(reversed(meta.strides), reversed(meta.shape), strict=True):
         if extent > 1 and (step != 1 or neighbours) and step * meta.itemsize % boundary:
             return False
@@ -195,7 +195,7 @@ _ALLOWED = (
 
 @lru_cache(maxsize=4096)
 def names(text: str) -> frozenset[str]:
-    """The names an expression uses, functions apart."""
+    """The names that an expression uses, without functions."""
     tree = _parse(text)
     called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
     return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called)
@@ -214,13 +214,13 @@ def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
     if code is not None:
         try:
             return code(scope)
-        except Exception:  # not a plain case: what it comes out as, or what is wrong, is found below
+        except Exception:  # not a simple case: the tree walk below finds the value or the error
             pass
     return walked(text, scope)
 
 
 def walked(text: str, scope: Mapping[str, Any]) -> Any:
-    """As `evaluate`, by walking the tree."""
+    """Like `evaluate`, by walking the tree."""
     try:
         return _whole(_eval(_parse(text), scope, text))
     except ZeroDivisionError:
@@ -232,7 +232,7 @@ def walked(text: str, scope: Mapping[str, Any]) -> Any:
 
 
 def integer(text: str | int, scope: Mapping[str, Any]) -> int:
-    """The value of `text`, which must come out as a whole number."""
+    """The value of `text`, which must be a whole number."""
     value = evaluate(str(text), scope)
     if isinstance(value, bool) or not isinstance(value, int):
         shown = f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else repr(value)

@@ -14,7 +14,7 @@ from rooftop.core.contract import Contract
 
 
 def autocast_off(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
-    """What the contract says to be computed in float32 autocast would compute in fewer bits."""
+    """A context without autocast, which would reduce the precision of computations that the contract requires in float32."""
     import torch
 
     device = next(t for t in tensors if t is not None).device.type
@@ -22,8 +22,8 @@ def autocast_off(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if on else nullcontext()
 
 
-def once(name: str) -> Callable[..., Any]:
-    """The derivative of a derivative: an error, where none would be a gradient of zeros."""
+def refuse_second_derivative(name: str) -> Callable[..., Any]:
+    """Raises an error for a second derivative, which would otherwise silently be zero."""
 
     def refuse(ctx: Any, *gradients: Any) -> Any:
         raise NotImplementedError(f"{name} can be differentiated once; a derivative of its derivative was asked for (create_graph=True)")
@@ -39,7 +39,7 @@ class Gradients:
         self._op, self._grad = op, op.grad
         self._names, self._options, self._outputs = tuple(op.kinds), op.option_names, op.output_names
         self._differentiable = [n not in op.grad.non_differentiable for n in op.output_names]
-        self._hidden = set(op.grad.non_differentiable) & set(op.grad.saves)  # made for the backward: how they depend on the inputs is not recorded
+        self._hidden = set(op.grad.non_differentiable) & set(op.grad.saves)  # computed for the backward; how they depend on the inputs is not recorded
         self._takes_none = [p.annotation == "Tensor | None" for p in inspect.signature(op.grad.backward).parameters.values()]
 
     def save(self, ctx: Any, args: Sequence[Any], outputs: Sequence[Any], present: Sequence[bool]) -> None:
@@ -60,7 +60,7 @@ class Gradients:
 
         op, grad = self._op, self._grad
         if self._hidden and torch.is_grad_enabled():  # as under create_graph=True
-            once(op.name)(ctx)
+            refuse_second_derivative(op.name)(ctx)
         function = op.bwd if op.bwd is not None else grad.backward
         through = [(d, fact) for kept, d, fact in zip(self._differentiable, d_outputs, ctx.facts, strict=True) if kept]
         d_given = [

@@ -1,6 +1,6 @@
-"""What the head of a kernel means for a problem: whether it is taken, with which constants, scratch memory and launches.
+"""Evaluates a kernel's head for a problem: whether it is supported, with which constants, scratch memory and launches.
 
-`rooftop.core.head_text` reads and checks the text; docs/head.md describes the form."""
+`rooftop.core.head_text` reads and checks the text; docs/head.md describes the format."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
 
 __all__ = ["BRACES", "Arg", "Head", "HeadError", "LaunchHead", "MapArg", "NumberArg", "TensorArg", "Unfit"]
 
-class _Settled:
-    """What a head comes out as for one problem, each part found out once: a call asks for the same several times."""
+class _Evaluated:
+    """The evaluated parts of a head for one problem. Each is computed once, since one call needs the same parts several times."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.bound: dict[str, Any] | None = None  # the values of names, those of a config apart
+        self.bound: dict[str, Any] | None = None  # the values of names, without those of a config
         self.scopes: dict[str, Scope] = {}
         self.chosen: Mapping[str, Any] | None = None
-        self.asked = False
+        self.support_known = False
         self.refusal: str | None = None
         self.scratch: dict[str, dict[str, Meta]] = {}
         self.launches: dict[str, list[Launch]] = {}
@@ -35,7 +35,7 @@ class _Settled:
 
 @dataclass(frozen=True)
 class Head:
-    """A head as read. `source` is the whole file; `line` the one on which the code after the head begins."""
+    """A parsed head. `source` is the whole file; `line` is the line on which the code after the head starts."""
 
     path: str
     source: str
@@ -46,7 +46,7 @@ class Head:
     arch: int = 80
     dtypes: tuple[str, ...] = ()
     args: tuple[Arg, ...] = ()
-    tensors: tuple[TensorArg, ...] = ()  # of which the kernel has no pointer: they bind shape names all the same
+    tensors: tuple[TensorArg, ...] = ()  # tensors that the kernel has no pointer parameter for; they bind shape names too
     requires: Mapping[str, str] = field(default_factory=dict)
     demands: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -55,47 +55,47 @@ class Head:
     valid: str | None = None
     prefer: str | None = None
     scratch: Mapping[str, TensorArg] = field(default_factory=dict)
-    zeroed: tuple[str, ...] = ()  # of scratch: zeros when the first launch begins
+    zeroed: tuple[str, ...] = ()  # scratch tensors that must be zero when the first launch starts
     launches: tuple[LaunchHead, ...] = ()
     implementation: str | None = None
-    let: Mapping[str, str] = field(default_factory=dict)  # the file's own and those of the headers that it includes
-    inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that are a header's: the header
-    without: tuple[str, ...] = ()  # optional tensors of the op that the kernel leaves out: it takes no call that has one
-    python: tuple[str, ...] = ()  # what the file of the same stem beside it says (rooftop.core.backends.cuda)
+    let: Mapping[str, str] = field(default_factory=dict)  # the file's own, and those of the headers that it includes
+    inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that come from a header, with that header
+    without: tuple[str, ...] = ()  # optional tensors of the op that the kernel does not support: calls that have one are refused
+    python: tuple[str, ...] = ()  # functions that the .py file of the same stem defines (rooftop.core.backends.cuda)
 
-    # -- what a call comes out as -------------------------------------------------------------------------------
+    # -- evaluated for a problem --------------------------------------------------------------------------------
 
     @cached_property
-    def _lets(self) -> Mapping[str, tuple[str, str]]:
+    def _located_lets(self) -> Mapping[str, tuple[str, str]]:
         return {name: (text, self.place(name)) for name, text in self.let.items()}
 
-    def _settled(self, problem: Problem) -> _Settled:
-        """What is known of `problem`: of the last one that was asked for. Problems do not change, so the same object is the same problem."""
-        last: _Settled | None = self.__dict__.get("_last")
+    def _evaluated(self, problem: Problem) -> _Evaluated:
+        """The evaluated parts for `problem`; those of the last problem are cached. Problems are immutable, so identity is enough to recognise one."""
+        last: _Evaluated | None = self.__dict__.get("_last")
         if last is None or last.problem is not problem:
-            last = self.__dict__["_last"] = _Settled(problem)
+            last = self.__dict__["_last"] = _Evaluated(problem)
         return last
 
     def scope(self, problem: Problem, config: Mapping[str, Any]) -> Scope:
-        """The names of every expression for this problem. Raises HeadError where the tensors do not fit `args`."""
-        settled, key = self._settled(problem), repr(config)
-        if key not in settled.scopes:
+        """The values of all names in expressions for this problem. Raises HeadError if the tensors do not match `args`."""
+        known, key = self._evaluated(problem), repr(config)
+        if key not in known.scopes:
             if self._letters.isdisjoint(config) and not any(name in config for name, _ in problem.tensors):
-                if settled.bound is None:
-                    settled.bound = self._bound(problem, {})
-                settled.scopes[key] = Scope({**settled.bound, **config}, self._lets)
-            else:  # a constant of a shape's name: the shapes must agree with it
-                settled.scopes[key] = Scope(self._bound(problem, config), self._lets)
-        return settled.scopes[key]
+                if known.bound is None:
+                    known.bound = self._bound(problem, {})
+                known.scopes[key] = Scope({**known.bound, **config}, self._located_lets)
+            else:  # a constant has the name of a dimension, which must then have its value
+                known.scopes[key] = Scope(self._bound(problem, config), self._located_lets)
+        return known.scopes[key]
 
     @cached_property
     def _letters(self) -> frozenset[str]:
-        """The names that tensors bind: of their shapes, their type, and their own."""
+        """The names that get their values from tensors: dimensions, the type T, the tensors themselves."""
         listed = [arg for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg)]
         return frozenset({"T", *(d for arg in listed for d in arg.dims), *(arg.name for arg in listed)})
 
     def _bound(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of the names that the card, the options, `config` and the tensors give."""
+        """The values of all names but those of `let`."""
         device = problem.device
         values = {"sms": device.sms, "card": device, "arch": device.arch, **dict(problem.options), **config}
         known = dict(problem.tensors)
@@ -130,12 +130,13 @@ class Head:
                 raise Unfit(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
 
     def supports(self, problem: Problem) -> str | None:
-        """None, or the reason why this kernel cannot take the problem. Raises HeadError where no problem could be taken: the head is wrong."""
-        settled = self._settled(problem)
-        if not settled.asked:
-            settled.refusal = self._refusal(problem)
-            settled.asked = True
-        return settled.refusal
+        """None, or the reason why this kernel does not support the problem. Raises HeadError if the head itself is wrong, so that no problem could be
+        supported."""
+        evaluated = self._evaluated(problem)
+        if not evaluated.support_known:
+            evaluated.refusal = self._refusal(problem)
+            evaluated.support_known = True
+        return evaluated.refusal
 
     def _refusal(self, problem: Problem) -> str | None:
         if reason := self.refuses(problem):
@@ -150,14 +151,14 @@ class Head:
         return reason
 
     def refuses(self, problem: Problem) -> str | None:
-        """None, or why the card or the tensors are none that the kernel takes, whatever the constants. Raises as `supports`."""
+        """None, or why the kernel does not support the card or the tensors, whatever the constants. Raises like `supports`."""
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
-        self._known(problem)
-        if lost := [name for name in problem.extra if name not in self._named]:
-            return f"the kernel has no parameter {' and no '.join(lost)}, and the call's is not the default"
+        self._check_names(problem)
+        if missing := [name for name in problem.extra if name not in self._named]:
+            return f"the kernel has no parameter {' and no '.join(missing)}, which does not have its default in this call"
         if given := [name for name in self.without if problem.get(name) is not None]:
-            return f"the kernel leaves out {' and '.join(given)}"
+            return f"the kernel does not support {' and '.join(given)}"
         try:
             self.scope(problem, self.config)
         except Unfit as error:
@@ -165,19 +166,19 @@ class Head:
         return None
 
     def complete(self, op: str, optional: Sequence[str]) -> None:
-        """Raises HeadError where the head says nothing of an optional tensor of its op, so that a call which has one would come out wrong."""
-        if strange := [n for n in self.without if n not in optional]:
-            raise HeadError(f"{self.path}: without lists {', '.join(strange)}; optional tensors of {op} are {', '.join(optional) or 'none'}")
-        lost = [n for n in optional if n not in self._named and n not in self.without]
-        if lost and not self.python:
-            listed = ", ".join(f'"{n}"' for n in lost)
+        """Raises HeadError if the head does not mention an optional tensor of its op: a call with that tensor would give a wrong result."""
+        if unknown := [n for n in self.without if n not in optional]:
+            raise HeadError(f"{self.path}: without lists {', '.join(unknown)}; optional tensors of {op} are {', '.join(optional) or 'none'}")
+        missing = [n for n in optional if n not in self._named and n not in self.without]
+        if missing and not self.python:
+            listed = ", ".join(f'"{n}"' for n in missing)
             raise HeadError(
-                f"{self.path}: the head says nothing of {' and '.join(lost)}, which a call of {op} may have: take {'it' if len(lost) == 1 else 'them'} in args "
-                f"with a '?' at the end, or write without = [{listed}] to be judged on the calls that have none"
+                f"{self.path}: the head does not mention {' and '.join(missing)}, which a call of {op} may have: list {'it' if len(missing) == 1 else 'them'} "
+                f"in args with a '?' at the end, or write without = [{listed}] to be checked on calls without"
             )
 
     def breaks(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
-        """None, or which of `requires` does not hold with these constants. Raises ExpressionError where one does not come out."""
+        """None, or which condition of `requires` is violated with these constants. Raises ExpressionError if one cannot be evaluated."""
         scope = self.scope(problem, config)
         for condition, why in self.requires.items():
             if not evaluate(condition, scope):
@@ -186,7 +187,7 @@ class Head:
 
     @cached_property
     def _named(self) -> frozenset[str]:
-        """The parameters of the op that the head speaks of: by its arguments, those of its launches, and its expressions."""
+        """The parameters of the op that the head uses: in its arguments, in those of its launches, and in its expressions."""
         arguments = {arg.name for args in (self.args, self.tensors, *(launch.args or () for launch in self.launches)) for arg in args}
         return frozenset(arguments.union(*(names(text) for _, text in self.expressions())))
 
@@ -194,15 +195,15 @@ class Head:
     def _checked(self) -> set[tuple[tuple[str, ...], ...]]:
         return set()
 
-    def _known(self, problem: Problem) -> None:
-        """Raises HeadError for a name in an expression that nothing binds."""
+    def _check_names(self, problem: Problem) -> None:
+        """Raises HeadError if an expression uses an undefined name."""
         what = (tuple(n for n, _ in problem.tensors), tuple(n for n, _ in problem.options), problem.runtime_options)
         if what in self._checked:
             return
         letters = {d for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg) for d in arg.dims}
         given = {*what[0], *what[1]}
-        if twice := given & set(self.let):
-            raise HeadError(f"{self.path}: {self.place(min(twice))}: {problem.op} has a tensor or an option of that name")
+        if clashes := given & set(self.let):
+            raise HeadError(f"{self.path}: {self.place(min(clashes))}: {problem.op} has a tensor or an option of that name")
         known = {"sms", "card", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *given}
         for where, text in self.expressions():
             try:
@@ -219,11 +220,11 @@ class Head:
         self._checked.add(what)
 
     def place(self, name: str) -> str:
-        """Where a name of `let` stands."""
+        """Where a name of `let` is defined, for error messages."""
         return f"{self.inherited[name]}: let.{name}" if name in self.inherited else f"let.{name}"
 
     def formulas(self) -> dict[str, str]:
-        """The names of `let` that count: the file's own, and of a header's those that are asked for."""
+        """The formulas of `let` that apply: all of the file's own, and those of headers that are used."""
         found = {name for name in self.let if name not in self.inherited}
         todo = [*(text for _, text in self.uses()), *(self.let[name] for name in found)] if self.inherited else []
         while todo:
@@ -233,13 +234,13 @@ class Head:
         return {name: text for name, text in self.let.items() if name in found}
 
     def expressions(self) -> Iterator[tuple[str, str]]:
-        """Every expression that counts, and where it stands."""
+        """Every expression that applies, and its location."""
         yield from ((self.place(name), text) for name, text in self.let.items() if name not in self.inherited)
         yield from self.uses()
         yield from ((self.place(name), text) for name, text in self.formulas().items() if name in self.inherited)
 
     def uses(self) -> Iterator[tuple[str, str]]:
-        """Every expression but those of `let`, and where it stands."""
+        """Every expression except those of `let`, and its location."""
         yield from (("requires", text) for text in self.requires)
         yield from (("[[choice]] when", when) for when, _ in self.choices)
         yield from ((key, text) for key, text in (("valid", self.valid), ("prefer", self.prefer)) if text is not None)
@@ -264,7 +265,7 @@ class Head:
                 yield from (("args", text) for text in arg.expressions())
 
     def prefers(self, problem: Problem, config: Mapping[str, Any]) -> int:
-        """How much `prefer` says that this kernel is the one to take, for a problem that it supports: 0 where it says nothing, 1 for a condition that holds."""
+        """The kernel's preference for a problem that it supports, from `prefer`: 0 without it, 1 for a condition that holds."""
         if self.prefer is None:
             return 0
         try:
@@ -273,11 +274,11 @@ class Head:
             raise HeadError(f"{self.path}: prefer: {error}") from None
 
     def choose(self, problem: Problem) -> Mapping[str, Any]:
-        """The constants for this problem: the first `[[choice]]` that holds, else the defaults."""
-        settled = self._settled(problem)
-        if settled.chosen is None:
-            settled.chosen = self._choice(problem)
-        return settled.chosen
+        """The constants for this problem: those of the first `[[choice]]` whose condition holds, else the defaults."""
+        evaluated = self._evaluated(problem)
+        if evaluated.chosen is None:
+            evaluated.chosen = self._choice(problem)
+        return evaluated.chosen
 
     def _choice(self, problem: Problem) -> Mapping[str, Any]:
         if self.choices:
@@ -288,7 +289,7 @@ class Head:
         return self.config
 
     def is_valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
-        """Whether `valid` holds with these constants."""
+        """Whether these constants satisfy `valid`."""
         try:
             return self.valid is None or bool(evaluate(self.valid, self.scope(problem, config)))
         except ExpressionError as error:
@@ -297,26 +298,26 @@ class Head:
     def scratch_for(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Meta]:
         if not self.scratch:
             return {}
-        settled, key = self._settled(problem), repr(config)
-        if key not in settled.scratch:
+        evaluated, key = self._evaluated(problem), repr(config)
+        if key not in evaluated.scratch:
             scope = self.scope(problem, config)
-            settled.scratch[key] = {
+            evaluated.scratch[key] = {
                 name: Meta(tuple(integer(d, scope) for d in arg.dims), scope["T"] if arg.dtype == "T" else arg.dtype)
                 for name, arg in self.scratch.items()
             }
-        return dict(settled.scratch[key])
+        return dict(evaluated.scratch[key])
 
     def launches_for(self, problem: Problem, config: Mapping[str, Any]) -> list[Launch]:
-        """The launches of one call, in order. Raises HeadError or ExpressionError where the geometry does not come out."""
-        settled, key = self._settled(problem), repr(config)
-        if key not in settled.launches:
+        """The launches of one call, in order. Raises HeadError or ExpressionError if the geometry cannot be evaluated."""
+        evaluated, key = self._evaluated(problem), repr(config)
+        if key not in evaluated.launches:
             scope = self._with_scratch(problem, config)
-            settled.launches[key] = [
+            evaluated.launches[key] = [
                 self._launch(head, scope, problem.runtime_options)
                 for head in self.launches
                 if head.when is None or evaluate(head.when, scope)
             ]
-        return list(settled.launches[key])
+        return list(evaluated.launches[key])
 
     def _with_scratch(self, problem: Problem, config: Mapping[str, Any]) -> Scope:
         scope = self.scope(problem, config)
@@ -324,10 +325,10 @@ class Head:
         return scope.with_({name: TensorFacts(meta) for name, meta in found.items()}) if found else scope
 
     def arguments(self, problem: Problem, config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """What the parameters of `args` are given for this problem, and their types: the `args` and `types` of a launch."""
+        """The values of the parameters of `args` for this problem, and their types: the `args` and `types` of a launch."""
         return self._arguments(self.args, self._with_scratch(problem, config), problem.runtime_options)
 
-    def _arguments(self, listed: Sequence[Arg], scope: Scope, late: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _arguments(self, listed: Sequence[Arg], scope: Scope, runtime_options: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
         args: dict[str, Any] = {}
         types: list[str] = []
         for arg in listed:
@@ -340,12 +341,12 @@ class Head:
                 args[arg.name] = self._map(arg, scope)
                 types.append("map")
             else:
-                args[arg.name] = arg.expression if arg.expression in late else self._number(arg, scope)
+                args[arg.name] = arg.expression if arg.expression in runtime_options else self._number(arg, scope)
                 types.append(arg.type)
         return args, tuple(types)
 
     def _map(self, arg: MapArg, scope: Scope) -> TensorMap | None:
-        """The tensor map of an argument; None, which the kernel gets as zeros, of a tensor that is absent."""
+        """The tensor map of an argument; None for an absent tensor: the kernel then gets zeros."""
         meta = scope[arg.tensor].meta
         if meta is None:
             return None
@@ -357,11 +358,11 @@ class Head:
             raise Unfit(f"{self.path}: {arg.name}: {reason}")
         return tensor_maps.settled(made, meta)
 
-    def _launch(self, head: LaunchHead, scope: Scope, late: tuple[str, ...]) -> Launch:
+    def _launch(self, head: LaunchHead, scope: Scope, runtime_options: tuple[str, ...]) -> Launch:
         block = self._extents(head.block, "block", (1024, 1024, 64), scope)
         if prod(block) > 1024:
             raise Unfit(f"{self.path}: a block of {prod(block)} threads; at most 1024")
-        args, types = self._arguments(self.args if head.args is None else head.args, scope, late)
+        args, types = self._arguments(self.args if head.args is None else head.args, scope, runtime_options)
         return Launch(
             kernel=self.kernel_name(head.kernel, scope), grid=self._extents(head.grid, "grid", (2**31 - 1, 65535, 65535), scope),
             args=args, types=types, block=block, cluster=self._extents(head.cluster, "cluster", (16, 16, 16), scope),
@@ -387,7 +388,7 @@ class Head:
         return value
 
     def kernel_name(self, template: str, scope: Mapping[str, Any]) -> str:
-        """`softmax<{T}, {threads}>` with dtypes as C++ types and everything in braces evaluated."""
+        """`softmax<{T}, {threads}>` with dtypes as C++ types and every expression in braces evaluated."""
 
         def fill(match: re.Match[str]) -> str:
             value = evaluate(match[1], scope)

@@ -1,4 +1,4 @@
-"""The parts of a kernel's head: parameters, launches, and the errors of heads. docs/head.md describes the form."""
+"""The parts of a kernel's head: parameters, launches, and the errors of heads. docs/head.md describes the format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class HeadError(ValueError):
 
 
 class Unfit(HeadError):
-    """A problem that the head does not take: not supported, where any other HeadError says that the head is wrong."""
+    """The head does not support this problem. (Any other HeadError means that the head itself is wrong.)"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class NumberArg:
 
 @dataclass(frozen=True)
 class MapArg:
-    """A tensor map (`rooftop.core.spec.TensorMap`) of one of the op's tensors or of scratch memory; the numbers are expressions."""
+    """A tensor map (`rooftop.core.spec.TensorMap`) of one of the op's tensors or of scratch memory; its numbers are expressions."""
 
     name: str
     tensor: str

@@ -1,5 +1,5 @@
-"""The text of a head, TOML in the first comment of a `.cu` file or of a header, read and checked. docs/head.md describes the form,
-`rooftop.core.head` says what it means."""
+"""Reads and checks the text of a head: TOML in the first comment of a `.cu` file or of a header. docs/head.md describes the format, `rooftop.core.head`
+evaluates it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
 _MAP = re.compile(r"^\s*(\w+)\s*:\s*map\s*=\s*(\w+)\s*\[([^\]]*)\]\s*(.*?)\s*$")
 _MAP_WORD = re.compile(r"(swizzle|promote|fill|as)\s+([^\s\[\]]+)\s*|(steps)\s*\[([^\]]*)\]\s*")
 _ZEROED = re.compile(r"\s*=\s*0\s*$")
-PYTHON = ("supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # what a file beside a .cu may say
+PYTHON = ("supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # functions that the .py file beside a .cu may define
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 
 def read(path: Path) -> str:
-    """The text of a kernel's file. Raises HeadError with the line where it is not UTF-8."""
+    """The text of a kernel's file. Raises HeadError with the line if it is not UTF-8."""
     content = path.read_bytes()
     try:
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
@@ -56,9 +56,9 @@ def split(text: str, path: str) -> tuple[str, int]:
 
 
 def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
-    """The head of a `.cu` file's text (or, with `toml`, of a rung that is a head alone).
+    """Parses the head of a `.cu` file's text (or, with `toml`, of a rung that is only a head).
 
-    Raises HeadError with the file, the line where known, and what is accepted."""
+    Raises HeadError with the file, the line if known, and what is accepted."""
     where = str(path)
     body, first = (text, 1) if toml else split(text, where)
     data = _toml(body, first, where)
@@ -79,7 +79,7 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
 
 
 def _inherit(own: Head) -> Head:
-    """A head with the names that the headers define which its file includes. Raises HeadError, with both files, for a name that two define."""
+    """The head together with the names of `let` of the headers that its file includes. Raises HeadError, with both files, if two define the same name."""
     let, inherited = dict(own.let), dict[str, str]()
     taken = dict.fromkeys(_TAKEN, "expressions") | dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]")
     taken |= dict.fromkeys(own.scratch, "[scratch]")
@@ -87,19 +87,19 @@ def _inherit(own: Head) -> Head:
         taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
     for path in headers(own.source):
         where = shown(path)
-        for name, text in _of_header(read(path), where).items():
+        for name, text in _header_formulas(read(path), where).items():
             if name in inherited:
                 raise HeadError(f"{own.path}: {name!r} is in the [let] of two headers that it includes, {inherited[name]} and {where}")
             if name in taken:
                 raise HeadError(f"{own.path}: {name!r} of its {taken[name]} is also in the [let] of {where}, which it includes; use another name")
             let[name], inherited[name] = text, where
     found = dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
-    _no_circle(found)
+    _check_no_cycle(found)
     return found
 
 
-def _no_circle(head: Head) -> None:
-    """Raises HeadError for a name of `let` that comes back to itself."""
+def _check_no_cycle(head: Head) -> None:
+    """Raises HeadError if a name of `let` refers to itself, directly or through others."""
     formulas = head.formulas()
     uses = {name: names(text) & set(formulas) for name, text in formulas.items()}
     while free := {name for name, found in uses.items() if not found}:
@@ -109,8 +109,8 @@ def _no_circle(head: Head) -> None:
         raise HeadError(f"{head.path}: {head.place(name)}: {formulas[name]!r} refers to {name!r} itself")
 
 
-def _of_header(text: str, where: str) -> dict[str, str]:
-    """The `let` of a header's head; nothing where it has no head."""
+def _header_formulas(text: str, where: str) -> dict[str, str]:
+    """The `let` of a header's head; empty if it has no head."""
     found = re.search(rf"^{_OPEN.pattern}", text, re.M)
     if found is None:
         return {}
@@ -134,18 +134,18 @@ def _formulas(table: Mapping[str, Any], path: str) -> dict[str, str]:
 
 
 def shown(path: Path) -> str:
-    """The path as errors and pages show it: from the checkout's root where it lies inside."""
+    """The path in error messages and on pages: relative to the checkout if it is inside."""
     try:
         return str(path.resolve().relative_to(settings.CHECKOUT))
     except ValueError:
         return str(path)
 
 
-HEAD_NAMES = ("IDEA", "PREDICT", "LIMIT")  # of a rung in Python
+HEAD_NAMES = ("IDEA", "PREDICT", "LIMIT")  # constants of a rung in Python
 
 
 def without_head(text: str) -> str:
-    """The Python `text` of an implementation without the plain values of its head, which change nothing that runs."""
+    """The Python `text` of an implementation without the constants of its head, which have no effect on what runs."""
     if not re.search(rf"^({'|'.join(HEAD_NAMES)}) = ", text, re.M):
         return text
     lines = text.split("\n")
@@ -156,7 +156,7 @@ def without_head(text: str) -> str:
 
 
 def of_python(text: str, path: str | Path) -> Head:
-    """The head of a rung in Python: the plain values of IDEA, PREDICT and LIMIT, read without importing it. Raises HeadError without an IDEA."""
+    """The head of a rung in Python: the literal values of IDEA, PREDICT and LIMIT, read without importing the file. Raises HeadError without an IDEA."""
     found: dict[str, Any] = {}
     try:
         tree = ast.parse(text)
@@ -180,7 +180,7 @@ _KEYS = {
     "let": dict, "python": list, "tensors": list, "without": list,
 }  # fmt: skip
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
-_TAKEN = frozenset({"sms", "card", "arch", "T"})  # names that every expression has
+_TAKEN = frozenset({"sms", "card", "arch", "T"})  # names defined in every expression
 
 
 def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
@@ -323,14 +323,14 @@ def _reads(text: Any, where: str) -> None:
 
 
 def _combinations(constants: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each set of constants that an entry of `configs` stands for: a list stands for each of its values, the last name's changing fastest."""
+    """The sets of constants that an entry of `configs` stands for: a list gives several values; the last name's value changes fastest."""
     several = [value if isinstance(value, list) else [value] for value in constants.values()]
     for values in itertools.product(*several):
         yield dict(zip(constants, values, strict=True))
 
 
 def _arg(text: Any, path: str, *, extents: bool = False) -> Arg:
-    """A parameter. Its dimensions bind shape names; with `extents` (scratch, which the caller makes) they are expressions."""
+    """Parses a parameter. Its dimensions bind shape names; with `extents` (scratch, which the caller allocates) they are expressions."""
     if not isinstance(text, str):
         raise HeadError(f"{path}: an arg must be a text such as \"x: f32[M, N]\", not {text!r}")
     if found := _MAP.match(text):
@@ -356,7 +356,7 @@ def _arg(text: Any, path: str, *, extents: bool = False) -> Arg:
 
 
 def _map(found: re.Match[str], text: str, path: str) -> MapArg:
-    """`a_map: map = a[64, 64] swizzle 128`: which tensor, the box of one copy, and what else is said of it, in any order."""
+    """`a_map: map = a[64, 64] swizzle 128`: the tensor, the box of one copy, and further settings in any order."""
     name, tensor, box, rest = found.groups()
     said: dict[str, str] = {}
     at = 0

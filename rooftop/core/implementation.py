@@ -1,4 +1,4 @@
-"""One kernel that fulfils an op, whatever it is written in: what it supports, which config it takes, what it launches."""
+"""One kernel for an op, in any language: what it supports, which config it uses, what it launches."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ TUNED = settings.PACKAGE / "tuned"
 
 
 class Prepared(Protocol):
-    """A launch whose addresses alone change from call to call."""
+    """A launch in which only the addresses change from call to call."""
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None: ...
 
 
 class Runner(Protocol):
-    """One call's work, ready to be run again and again: ``runner(stream, values)`` with the tensors and runtime numbers of this call, in the order that
-    `Implementation.bind` was given (None for a tensor that is absent). Safe to call from several threads."""
+    """The prepared work of one call: ``runner(stream, values)`` with the tensors and runtime numbers of a call, in the order that `Implementation.bind` was
+    given (None for an absent tensor). Thread-safe."""
 
     def __call__(self, stream: int, values: Sequence[Any]) -> None: ...
 
 
 class Launches:
-    """The runner of a backend that launches kernels. `addressed` takes the tensors as addresses (0 for an absent one): it asks torch nothing."""
+    """The runner of a backend that launches kernels. `addressed` takes addresses instead of tensors (0 for an absent one) and does not use torch."""
 
     __slots__ = ("prepared",)
 
@@ -48,7 +48,7 @@ class Launches:
 
 
 class Steps:
-    """The runner of launches with calls of torch between them: those need tensors, so there is no `addressed`."""
+    """The runner of launches with calls of torch between them. Those need tensors, so there is no `addressed`."""
 
     __slots__ = ("names", "steps")
 
@@ -66,7 +66,7 @@ class Steps:
 
 
 class Where(NamedTuple):
-    """Where an implementation can be run without the device it is for: "interpreter", "simt", "torch", "pallas", or "none" with the reason."""
+    """How an implementation can run without its device: "interpreter", "simt", "torch", "pallas", or "none" with the reason."""
 
     place: str
     reason: str | None = None
@@ -74,30 +74,30 @@ class Where(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MachineCode:
-    """What one launch runs, compiled without a GPU."""
+    """The machine code of one launch, compiled without a GPU."""
 
     cubin: bytes
-    symbol: str  # the kernel's, in the cubin
-    name: str  # the kernel's, as people know it
+    symbol: str  # of the kernel in the cubin
+    name: str  # the kernel's readable name
     threads: int  # of a block
     shared: int  # dynamic bytes of a block
     blocks: int  # of the grid
     cluster: int = 1  # blocks
-    ptx: str = ""  # where the compiler made any
+    ptx: str = ""  # if the compiler produces any
 
 
 class UnsupportedError(ValueError):
-    """A named implementation cannot take this input; the text says why."""
+    """A named implementation does not support this input; the text gives the reason."""
 
 
 class Implementation:
-    """Read from one file; `name` is the file's stem. Subclasses say how their backend reads, compiles and launches."""
+    """A kernel, read from one file; `name` is the file's stem. Subclasses define how their backend reads, compiles and launches."""
 
     backend: str
-    platform = "gpu"  # what it is for: "gpu", or "tpu"
-    contract: Callable[[], Contract] | None = None  # that of its op
-    automatic = True  # whether a call that names no kernel may take it
-    unordered = ""  # why two runs may differ in their last bits, of a rung; what ships keeps the contract's promise
+    platform = "gpu"  # the kind of device: "gpu" or "tpu"
+    contract: Callable[[], Contract] | None = None  # the contract of its op
+    automatic = True  # whether it may be chosen if a call names no kernel
+    unordered = ""  # why two runs may differ in their last bits (rungs only); shipped kernels are as deterministic as the contract requires
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None) -> None:
         self.path, self.op, self.name, self.arch = path, op, name or path.stem, 80 if arch is None else arch
@@ -106,70 +106,71 @@ class Implementation:
         return f"<{self.name}>"
 
     def supports(self, problem: Problem) -> str | None:
-        """None, or the reason why not."""
+        """None, or the reason why the problem is not supported."""
         raise NotImplementedError
 
     def prefers(self, problem: Problem) -> int:
-        """How much it says of itself that it is the one to take here (a measured fact, written down by its author): 0 where it says nothing."""
+        """The preference for this problem, from its author's measurements; 0 by default. The kernel with the highest preference runs."""
         return 0
 
     def configs(self, problem: Problem) -> list[Any]:
-        """Every valid config that tuning may try, the heuristic's choice first."""
+        """Every valid config that tuning may try; the heuristic's choice is first."""
         raise NotImplementedError
 
     def choose(self, problem: Problem) -> Any:
-        """The heuristic's config: a pure function of the problem."""
+        """The config that the heuristic chooses: a pure function of the problem."""
         raise NotImplementedError
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         raise NotImplementedError
 
     def steps(self, problem: Problem, config: Any) -> Sequence[Step]:
-        """The launches, with the calls of torch between them where there are any."""
+        """The launches, and calls of torch between them if there are any."""
         return self.launches(problem, config)
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
-        """Memory that the caller allocates for each call, by name."""
+        """Temporary memory that the caller allocates for each call, by name."""
         return {}
 
     def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
-        """Those of `scratch` that must hold zeros when the first launch begins: the caller sees to it in each call."""
+        """The scratch tensors that must be zero when the first launch starts; the caller zeroes them in each call."""
         return ()
 
     def explains(self, problem: Problem, config: Any) -> str:
-        """What its author says of a config for people, on `rooftop.explain`'s page: the tile, why, the predicted time. "" where there is nothing to say."""
+        """A sentence about a config for `rooftop.explain`: the tile, the reason, the predicted time. "" if there is none."""
         return ""
 
     def stand_in(self, arch: int) -> Device:
-        """The device that it is chosen for where there is none here: the card of `arch`, or of the lowest architecture that it takes."""
+        """The device for which configs are chosen if there is none here: the card of `arch`, or of the lowest architecture that the kernel supports."""
         return TARGETS[max(arch, self.arch)]
 
     def where(self) -> Where:
-        """Where it can be run without a GPU."""
+        """How it can run without a GPU."""
         return Where("none", f"{self.backend} kernels run on a GPU only")
 
     def builds(self) -> str | None:
-        """None, or what is missing here to compile it, and how to get it."""
+        """None, or which package is missing here to compile it, and how to install it."""
         return None
 
     def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
-        """A text that tells the binary of a launch from the others that the kernel may run."""
+        """A text that identifies the binary of a launch among those that the kernel may run."""
         return f"{self.name} {launch.kernel}"
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
-        """What one call runs on GPU `index`, compiled and loaded; nothing is launched. `names`: the order of the values of a call (inputs, outputs,
-        scratch, runtime options). Cheap where the kernels are compiled and loaded already."""
+        """Compiles and loads everything for one call on GPU `index`, and returns its runner; nothing is launched. `names`: the order of a call's values
+        (inputs, outputs, scratch, runtime options). Fast if the kernels are compiled and loaded already."""
         return Launches(self.prepare(problem, self.launches(problem, config), names, index, self.scratch(problem, config)))
 
     def prepare(
         self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
     ) -> list[Prepared]:
-        """The launches compiled and loaded on GPU `index`; `names` gives the order of the addresses. `scratch`: that of the config which launches so;
-        None: of the config that is resolved for the problem."""
+        """The launches, compiled and loaded on GPU `index`; `names` is the order of the addresses. `scratch`: that of the config used; None: that of the config
+        resolved for the problem."""
         raise NotImplementedError
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
-        """One of the launches compiled for the problem's device. Raises what the compiler raises, HeadError where the arguments do not fit the kernel."""
+        """Compiles one of the launches for the problem's device. Raises the compiler's error, or HeadError if the arguments do not match the kernel's
+        parameters."""
         raise NotImplementedError
 
     @property
@@ -182,13 +183,13 @@ class Implementation:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the code that runs: kernel and helpers, comments apart."""
+        """Hash of the code that runs: kernel and helpers without comments."""
         raise NotImplementedError
 
     # -- configs: explicit, then tuned, then heuristic ------------------------------------------------------------
 
     def resolve(self, problem: Problem, explicit: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-        """The config and where it comes from."""
+        """The config and its source."""
         if explicit is not None:
             return self.config_of(explicit), "explicit"
         if tuned := self._tuned(problem):
@@ -208,15 +209,15 @@ class Implementation:
                 continue
             key = key or problem.tune_key
             entry = table.get(key)
-            if isinstance(entry, dict) and entry.get("digest") == self.digest:  # of other code it may be wrong
-                values = entry.get("config")  # null: the heuristic was measured to be the best
+            if isinstance(entry, dict) and entry.get("digest") == self.digest:  # a config tuned for other code may be wrong
+                values = entry.get("config")  # null: the heuristic was measured to be best
                 return None if values is None else (self.config_of(values), f"tuned on {card}")
         return None
 
 
 @cache
 def _tuned_paths(root: Path, device: str, name: str) -> tuple[tuple[Path, str], ...]:
-    """The tables of an implementation, with the cards that they are of: the device's own, then that of its sibling."""
+    """The tables of tuned configs of an implementation, with the card of each: the device's own, then that of its sibling."""
     from rooftop.core.devices import sibling, slug
 
     cards = [slug(n) for n in (device, sibling(device)) if n is not None]
@@ -227,14 +228,14 @@ _TABLES: dict[Path, dict[str, Any]] = {}
 
 
 def _tuned_table(path: Path) -> dict[str, Any]:
-    """Signature -> entry (rooftop.lab.tune.tables says what it holds)."""
+    """Signature -> entry (rooftop.lab.tune.tables describes an entry)."""
     if path not in _TABLES:
         _TABLES[path] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return _TABLES[path]
 
 
 def device_of(index: int) -> Device:
-    """The facts of GPU `index`, from torch."""
+    """The facts of GPU `index`, read from torch."""
     import torch
 
     p = torch.cuda.get_device_properties(index)

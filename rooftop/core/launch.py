@@ -1,4 +1,4 @@
-"""Compiled CUDA C++ on the GPU: load once, then launch again and again at little cost to the CPU."""
+"""Launches compiled CUDA C++ on the GPU: loads it once, then launches with little CPU time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rooftop.core import tensor_maps
 from rooftop.core.compile import Binary
 from rooftop.core.spec import Launch, TensorMap
 
-CTYPES: dict[str, type] = {  # of `Launch.types`
+CTYPES: dict[str, type] = {  # by the types in `Launch.types`
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool, "ptr": ctypes.c_uint64, "map": ctypes.c_char * tensor_maps.BYTES,
 }  # fmt: skip
 OPTIONS = ("carveout", "spread")  # of `Launch.options`
 _NOTHING = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n\0"
-_HALF = 120_000  # bytes of shared memory of which a multiprocessor has room for one block's
+_HALF = 120_000  # bytes of shared memory of which a multiprocessor can hold only one block's
 
 
 class LaunchError(RuntimeError):
-    """The driver refused to load or to launch."""
+    """A driver call failed when loading or launching."""
 
 
 def _checked(result: tuple[Any, ...], what: str) -> Any:
@@ -33,7 +33,7 @@ def _checked(result: tuple[Any, ...], what: str) -> Any:
 
 
 def _config(driver: Any, grid: Sequence[int], block: Sequence[int], shared: int, attributes: Sequence[Any] = ()) -> Any:
-    """The driver's description of a launch, but for the stream."""
+    """The driver's description of a launch, without the stream."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
     config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
@@ -56,7 +56,7 @@ def _clusters(driver: Any, cluster: Sequence[int]) -> Any:
 
 
 def _attributes(driver: Any, launch: Launch, clusters: bool) -> list[Any]:
-    """What the driver is told of a launch besides its geometry."""
+    """The driver's launch attributes, without the geometry."""
     found = [_clusters(driver, launch.cluster)] if clusters else []
     if launch.chained:
         found.append(_attribute(driver, "PROGRAMMATIC_STREAM_SERIALIZATION"))
@@ -74,7 +74,7 @@ def _attributes(driver: Any, launch: Launch, clusters: bool) -> list[Any]:
 
 
 def resident_clusters(index: int) -> tuple[int, ...]:
-    """How many clusters of 1, 2, 4, 8 and 16 blocks run at once on GPU `index`, of sm_90 or later, a block to a multiprocessor."""
+    """How many clusters of 1, 2, 4, 8 and 16 blocks are resident at once on GPU `index` (sm_90 or later), with one block a multiprocessor."""
     from cuda.bindings import driver
 
     device = _checked(driver.cuDeviceGet(index), f"GPU {index}")
@@ -98,7 +98,7 @@ def resident_clusters(index: int) -> tuple[int, ...]:
 
 
 class Module:
-    """Machine code loaded into the driver. Lives as long as the process: kernels launched from it may still run."""
+    """Machine code loaded into the driver. Stays loaded until the process ends, because its kernels may still be running."""
 
     def __init__(self, binary: Binary) -> None:
         from cuda.bindings import driver
@@ -109,33 +109,33 @@ class Module:
         self._library = _checked(driver.cuLibraryLoadData(binary.cubin, [], [], 0, [], [], 0), f"loading code for {binary.target}")
 
     def prepare(self, launch: Launch, names: Sequence[str], device: int) -> PreparedCuda:
-        """A launch with everything but the addresses settled. `names` gives the order of the addresses of a later call."""
+        """A launch with everything set except the addresses. `names` is the order of the addresses in later calls."""
         symbol = self._binary.names[launch.kernel]
         kernel = _checked(self._driver.cuLibraryGetKernel(self._library, symbol.encode()), f"finding {launch.kernel}")
         granted = self._shared[symbol, device] = max(launch.shared, self._shared.get((symbol, device), 0))
         return PreparedCuda(self._driver, kernel, launch, names, device, granted)
 
 
-_contexts: dict[int, Any] = {}  # by device, the primary context, retained once
+_contexts: dict[int, Any] = {}  # primary contexts by device, each retained once
 
 
 def _enter_context(driver: Any, device: int) -> bool:
-    """Make the device's primary context current in this thread. A thread that has not called the CUDA runtime yet has none: autograd's, for example, when
-    one of these kernels is the first thing that it launches."""
+    """Make the device's primary context current in this thread. A thread that has not called the CUDA runtime yet has no context: autograd's threads, for
+    example, if one of these kernels is their first launch."""
     if device not in _contexts:
         _contexts[device] = _checked(driver.cuDevicePrimaryCtxRetain(_checked(driver.cuDeviceGet(device), "finding the device")), "finding its context")
     return bool(driver.cuCtxSetCurrent(_contexts[device])[0] == 0)
 
 
 class PreparedCuda:
-    """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads."""
+    """One kernel launch in which only the addresses change: ``prepared(stream, addresses)``. Thread-safe."""
 
     def __init__(self, driver: Any, kernel: Any, launch: Launch, names: Sequence[str], device: int, granted: int = 0) -> None:
-        """`granted`: the most dynamic shared memory that any launch of the kernel asks for. It belongs to the kernel, not to the launch: to grant less would
-        refuse the launches that were prepared before."""
+        """`granted`: the most dynamic shared memory that any launch of the kernel requests. It is an attribute of the kernel, not of the launch: a lower value
+        would make launches fail that were prepared before."""
         if unknown := set(launch.options) - set(OPTIONS):
             raise ValueError(f"{launch.kernel}: options are {', '.join(sorted(unknown))}; a launch of CUDA C++ takes {', '.join(OPTIONS)}")
-        if launch.shared:  # what is static counts towards the 48 KiB that need no leave
+        if launch.shared:  # static shared memory counts towards the 48 KiB that need no opt-in
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             set_to = driver.cuKernelSetAttribute(attribute, max(granted, launch.shared), kernel, device)
             _checked(set_to, f"{launch.shared} bytes of shared memory for {launch.kernel}")
@@ -158,7 +158,7 @@ class PreparedCuda:
         self._maps = [(cell, names.index(v.tensor), tensor_maps.Encoder(encode, v)) for cell, v in maps if encode is not None]
         self._params = (ctypes.c_void_p * max(len(self._values), 1))(*(ctypes.addressof(v) for v in self._values))
         self._address = ctypes.addressof(self._params)
-        # A launch of single blocks is not said to be one of clusters: those start later.
+        # Launches of single blocks do not get the cluster attribute, which would make them start later.
         self._config = _config(driver, launch.grid, launch.block, launch.shared, _attributes(driver, launch, blocks > 1))
         self._stream = -1
 

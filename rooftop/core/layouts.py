@@ -1,4 +1,4 @@
-"""How the tensors of a case lie in memory, and the precision in which a reference computes."""
+"""Memory layouts of a case's tensors, and the precision in which a reference computes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 PAD = 5  # elements between the rows of a "sliced" tensor: rows lose their alignment
-WIDE = 64  # elements between the rows of a "padded" tensor: rows keep it
+WIDE = 64  # elements between the rows of a "padded" tensor: rows keep their alignment
 
 
 def strides_of(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ def strides_of(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 
 
 def meta_of(value: object) -> Meta | None:
-    """The facts of an `Input` as `make` lays it out; None for anything else."""
+    """The Meta of an `Input` as `make` lays it out; None for anything else."""
     if not isinstance(value, Input):
         return None
     strides = strides_of(value.shape, value.layout)
@@ -41,10 +41,10 @@ def meta_of(value: object) -> Meta | None:
 
 
 def computes(t: torch.Tensor) -> bool:
-    """Whether torch computes with its elements as floating-point numbers: not codes, nor scales that are bare exponents."""
+    """Whether torch computes with its elements as floating-point numbers: false for codes and for scales that are only exponents."""
     return t.is_floating_point() and DTYPES[dtype_of(t.dtype)].floating
 
 
 def widen(t: torch.Tensor | None) -> torch.Tensor | None:
-    """16- and 8-bit floating tensors in float32, in which the same-precision computation is done; others as they are."""
+    """16- and 8-bit floating-point tensors as float32, in which the same-precision computation is done; others unchanged."""
     return t.float() if t is not None and computes(t) and t.element_size() < 4 else t

@@ -1,4 +1,4 @@
-"""Ops as torch sees them: registered with `torch.library` through define and impl, with a fake kernel and autograd."""
+"""Registers ops with `torch.library`, through define and impl, with a fake kernel and autograd."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from rooftop.core import debugging
 from rooftop.core.contract import KINDS, Contract, metas_of
-from rooftop.core.gradients import Gradients, autocast_off, once
+from rooftop.core.gradients import Gradients, autocast_off, refuse_second_derivative
 from rooftop.core.layouts import widen
 
 NAMESPACE = "rooftop"
 _LIBRARY: Any = None
-_REGISTERING = threading.RLock()  # the first calls of several threads come at once
+_REGISTERING = threading.RLock()  # several threads may make their first call at once
 
 
 def schema(op: Contract) -> str:
@@ -28,7 +28,7 @@ Run = Callable[[Sequence[Any], "str | None"], Any]  # (arguments in the referenc
 
 
 def register(op: Contract, run: Run) -> Callable[..., Any]:
-    """The registered op as a callable; registers it the first time. `run`: what it does on CUDA tensors."""
+    """The registered op as a callable; the first call registers it. `run`: what it does with CUDA tensors."""
     with _REGISTERING:
         if op._library is None:
             op._library = _registered(op, run)
@@ -47,11 +47,11 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
 
     def cuda(*args: Any) -> Any:
         *given, implementation = _functional(op, args)
-        return _present(run(given, implementation or None), op.flattened(given)[0].values())
+        return _absent_as_empty(run(given, implementation or None), op.flattened(given)[0].values())
 
     def cpu(*args: Any) -> Any:
         *given, implementation = args
-        return _present(on_cpu(op, given, implementation), op.flattened(given)[0].values())
+        return _absent_as_empty(on_cpu(op, given, implementation), op.flattened(given)[0].values())
 
     def fake(*args: Any) -> Any:
         *given, _ = args
@@ -69,7 +69,7 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
         setup, backward = _autograd(op)
         torch.library.register_autograd(qualified, backward, setup_context=setup, lib=_LIBRARY)
     elif op.forward is not None and not op.mutates:
-        torch.library.register_autograd(qualified, once(op.forward.name), lib=_LIBRARY)
+        torch.library.register_autograd(qualified, refuse_second_derivative(op.forward.name), lib=_LIBRARY)
     return getattr(getattr(torch.ops, NAMESPACE), op.name).default
 
 
@@ -79,7 +79,7 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
         from rooftop.core.call import named
         from rooftop.core.implementation import UnsupportedError
 
-        named(op, implementation)  # a name that is none is told as such
+        named(op, implementation)  # raises for a name that does not exist
         raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
     if debugging.on:
         debugging.check(op, given)
@@ -87,7 +87,7 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
 
 
 def fallback(op: Contract, given: Sequence[Any]) -> Any:
-    """The reference, computed in float32 where the inputs have 16 bits and rounded once, in the layouts that the shape function states."""
+    """The reference, computed in float32 if the inputs have 16 bits and rounded once, in the layouts that the shape function gives."""
     tensors, options = op.flattened(given)
     wide = {n: widen(t) for n, t in tensors.items()}
     with autocast_off(tensors.values()):
@@ -98,19 +98,19 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
     if not op.output_names:
         return None
     results = result if isinstance(result, tuple) else (result,)
-    shaped = tuple(None if m is None else _as(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
+    shaped = tuple(None if m is None else _in_layout(r, m) for r, m in zip(results, _fake_metas(op, given), strict=True))
     return shaped if len(shaped) > 1 else shaped[0]
 
 
-def _present(results: Any, tensors: Iterable[Any]) -> Any:
-    """torch's ops have a fixed number of tensors as results: one that is absent is an empty one."""
+def _absent_as_empty(results: Any, tensors: Iterable[Any]) -> Any:
+    """Replaces absent results by empty tensors: ops of torch have a fixed number of results."""
     if not isinstance(results, tuple):
         return results
     return tuple(next(t for t in tensors if t is not None).new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results)
 
 
 def _functional(op: Contract, args: Sequence[Any]) -> Sequence[Any]:
-    """A registered op returns no alias of its inputs: `inplace` is for eager calls."""
+    """Registered ops may not return an alias of an input: `inplace` works in eager calls only."""
     return [False if n == "inplace" else a for n, a in zip((*op.kinds, ""), args, strict=True)] if op.into else args
 
 
@@ -127,8 +127,8 @@ def _fake_metas(op: Contract, given: Sequence[Any]) -> list[Any]:
     return list(op.outputs(**op._grouped(metas_of(tensors, addresses=False)), **options).values())
 
 
-def _as(result: Any, meta: Any) -> Any:
-    """The reference's result in the layout and dtype that the shape function states, and never an alias of an input."""
+def _in_layout(result: Any, meta: Any) -> Any:
+    """The reference's result in the layout and dtype that the shape function gives, and never an alias of an input."""
     import torch
 
     if tuple(result.stride()) == tuple(meta.strides) and result.dtype == _torch_dtype(meta.dtype):

@@ -1,4 +1,4 @@
-"""Names that are looked up: what to say of one that is not there."""
+"""Lookup of names: error messages for names that do not exist."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from difflib import get_close_matches
 
 
 class RegistryError(LookupError):
-    """A name that is not there, or a file whose name cannot be right."""
+    """A name that does not exist, or a file with an invalid name."""
 
 
 def hint(name: str, known: Sequence[str]) -> str:
-    """The name that comes closest to a mistyped one, else all of them."""
+    """A hint for a mistyped name: the closest known one, else all of them."""
     close = get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
 
 
 class UnknownName(RegistryError):
-    """There is no `kind` of that name."""
+    """There is no `kind` with that name."""
 
     def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
         super().__init__(f"no {kind} {name!r}; {hint(name, known)}")
@@ -27,7 +27,7 @@ PACKAGES = {"liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bind
 
 
 def package_of(module: str) -> str:
-    """What to install where a module is missing: `cuda.bindings.nvrtc` is in cuda-bindings."""
+    """The package to install for a missing module: `cuda.bindings.nvrtc` is in cuda-bindings."""
     parts = module.split(".")
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
     return next((PACKAGES[p] for p in prefixes if p in PACKAGES), parts[0])

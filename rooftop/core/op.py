@@ -15,20 +15,21 @@ __all__ = ["Grad", "Judged", "Op", "Sizes", "Tolerance", "in_place", "like"]
 
 
 def _constant(function: Any) -> Any:
-    """As `torch.compiler.assume_constant_result`, but without torch: a trace, of which an op's first call may be a part, runs it and keeps its result."""
+    """Like `torch.compiler.assume_constant_result`, but without importing torch: during tracing, which an op's first call may be part of, the function runs and
+    its result is a constant."""
     function._dynamo_marked_constant = True
     return function
 
 
 class Op(Contract):
-    """An op of the house. Its first call registers it with `torch.library`."""
+    """An op that can be called. Its first call registers it with `torch.library`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._call: Callable[..., Any] | None = None
 
     def caller(self) -> Callable[..., Any]:
-        """What a call comes down to; made, and the op registered, by the first."""
+        """The function behind a call. The first access makes it and registers the op."""
         if self._call is None:
             self._call = dispatch.caller(self)
         return self._call
@@ -38,27 +39,28 @@ class Op(Contract):
         return self._call is not None or self.caller() is not None
 
     def __call__(self, *args: Any, implementation: str | None = None) -> Any:
-        """Arguments come validated and in the reference's order, none left out."""
+        """Arguments are validated and in the reference's order, with none missing."""
         self._ready()
         assert self._call is not None
         return self._call(*args, implementation=implementation)
 
     def explain(self, *args: Any) -> dispatch.Explanation:
-        """What a call with these arguments would run, and why not the others."""
+        """Which kernel a call with these arguments would run, and why not the others."""
         return dispatch.explain(self, args)
 
 
 def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None = None) -> Op:
-    """The in-place twin of an op, `<op>_`: the same kernels, each output of `into` written over the input that it names. Its other outputs must be none.
+    """The in-place twin of an op, `<op>_`: the same kernels; each output of `into` is written over the input that it names. The other outputs must be absent.
 
-    Only for kernels whose every thread reads what it overwrites before it writes. An op file of its own holds it: ``OP = in_place(rope.OP, {"out": "x"})``.
+    Only for kernels in which every thread reads the elements that it overwrites before it writes. It has an op file of its own: ``OP = in_place(rope.OP,
+    {"out": "x"})``.
 
-    What the op's contract says holds for the twin by the inputs' names: `compare`, `sizes` and `tolerance` of an output are those of the input that it is
-    written over. Peers are its own.
+    The contract of the op applies to the twin, by the inputs' names: `compare`, `sizes` and `tolerance` of an output become those of the input that it
+    overwrites. Peers are the twin's own.
 
-    cases   those of the op whose inputs can hold the outputs; all of them where none are given
+    cases   those of the op whose inputs can hold the outputs; by default all of them
 
-    Raises ValueError where `into` names no output, or no tensor."""
+    Raises ValueError if `into` names no output, or no tensor."""
     for out, given in into.items():
         if out not in op.output_names or op.kinds.get(given) not in ("Tensor", "Tensor | None"):
             raise ValueError(f"{op.name}_: into is {{{out!r}: {given!r}}}; it takes an output ({', '.join(op.output_names)}) to a tensor "
@@ -79,7 +81,7 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
         return op.problem_of(dict(problem.tensors), {**dict(problem.options), **dict.fromkeys(op.runtime_options, 0)}, problem.device)
 
     def named(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """With the written inputs by the outputs' names as well."""
+        """Tensors by name, with the overwritten inputs under the outputs' names as well."""
         return {**tensors, **{out: tensors[given] for out, given in into.items() if given in tensors}}
 
     def judged(comparison: Callable[[Judged], str | None]) -> Callable[[Judged], str | None]:

@@ -1,8 +1,8 @@
-"""The parameters that a compiled kernel takes, read from its cubin, beside those that its head says.
+"""Compares the parameters of a compiled kernel, read from its cubin, with those in its head.
 
-A cubin is an ELF file. Its section `.nv.info.<kernel>` lists attributes, one of them for each parameter: which in the order, how many bytes.
-NVIDIA publishes no layout of that section; `cuobjdump --dump-elf` prints it (CUDA Binary Utilities), and tests compare what is read here with that.
-Sizes are all that is known there: a pointer and an i64 are alike, and so are an i32 and an f32."""
+A cubin is an ELF file. Its section `.nv.info.<kernel>` is a list of attributes, with one for each parameter: its index and its size in bytes. NVIDIA publishes
+no layout of that section; `cuobjdump --dump-elf` prints it (CUDA Binary Utilities), and tests compare what is read here with that. Only sizes are known: a
+pointer cannot be told from an i64, nor an i32 from an f32."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rooftop.core.launch import CTYPES
 from rooftop.core.spec import Launch
 
 BYTES: Mapping[str, int] = {kind: ctypes.sizeof(made) for kind, made in CTYPES.items()}
-_SECTION = struct.Struct("<IIQQQQ")  # of ELF-64: name, type, flags, address, offset, size, and what is of no use here
-_PARAMETER = struct.Struct("<IHHI")  # index, which parameter, offset, and bits of which the upper 14 are the bytes
+_SECTION = struct.Struct("<IIQQQQ")  # of ELF-64: name, type, flags, address, offset, size, and unused fields
+_PARAMETER = struct.Struct("<IHHI")  # index, number of the parameter, offset, and bits of which the upper 14 are the size in bytes
 _PARAMETER_INFO = 0x17  # EIATTR_KPARAM_INFO
 _THREADS = struct.Struct("<III")
 _REQUIRED_THREADS = 0x10  # EIATTR_REQNTID: threads of a block, x, y and z
@@ -26,9 +26,9 @@ _SIZED = 4  # EIFMT_SVAL: an attribute with a size; every other is four bytes in
 
 
 def check(launch: Launch, cubin: bytes, symbol: str, path: str) -> None:
-    """Raises HeadError, with the file, where the kernel `symbol` of `cubin` takes other parameters than `launch` hands it.
+    """Raises HeadError, with the file, if the kernel `symbol` of `cubin` has other parameters than `launch` passes.
 
-    Raises BinaryError for a cubin that cannot be read or does not hold the kernel."""
+    Raises BinaryError for a cubin that cannot be read or does not contain the kernel."""
     takes = sizes(cubin, symbol)
     given = [(name, kind, BYTES[kind]) for name, kind in zip(launch.args, launch.types, strict=True)]
     if len(given) != len(takes):
@@ -44,7 +44,7 @@ def check(launch: Launch, cubin: bytes, symbol: str, path: str) -> None:
 
 
 def sizes(cubin: bytes, symbol: str) -> tuple[int, ...]:
-    """Bytes of each parameter of a kernel (its symbol, mangled), in order. Raises BinaryError where the cubin cannot be read or holds no such kernel."""
+    """Bytes of each parameter of a kernel (its mangled symbol), in order. Raises BinaryError if the cubin cannot be read or does not contain the kernel."""
     try:
         listed = [_PARAMETER.unpack(value) for key, value in _attributes(cubin, symbol) if key == _PARAMETER_INFO]
     except (struct.error, IndexError) as error:
@@ -56,7 +56,7 @@ def sizes(cubin: bytes, symbol: str) -> tuple[int, ...]:
 
 
 def block_threads(cubin: bytes, symbol: str) -> int | None:
-    """Threads of a block of a kernel, where its machine code says how many it must have. Raises BinaryError as `sizes` does."""
+    """Threads of a block of a kernel, if its machine code requires a fixed number. Raises BinaryError like `sizes`."""
     try:
         found = [prod(_THREADS.unpack(value)) for key, value in _attributes(cubin, symbol) if key == _REQUIRED_THREADS]
     except (struct.error, IndexError) as error:
@@ -65,7 +65,7 @@ def block_threads(cubin: bytes, symbol: str) -> int | None:
 
 
 def _attributes(cubin: bytes, symbol: str) -> Iterator[tuple[int, bytes]]:
-    """(attribute, value) of a kernel's `.nv.info` section; values without a size of their own are two bytes."""
+    """(attribute, value) of a kernel's `.nv.info` section; values without an explicit size are two bytes."""
     if cubin[:4] != b"\x7fELF":
         raise BinaryError(f"not a cubin: it starts with {cubin[:4]!r}, an ELF file with b'\\x7fELF'")
     (start,) = struct.unpack_from("<Q", cubin, 0x28)

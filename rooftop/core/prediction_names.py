@@ -1,4 +1,4 @@
-"""What the head of a kernel may predict, by name."""
+"""The names that a head's `predict` may contain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 SPEEDUP = "speedup"
-COUNTS: Mapping[str, str] = {  # what the simulator counts of a rung: name -> what it is
+COUNTS: Mapping[str, str] = {  # counts of the simulator: name -> description
     "sectors_read": "32-byte sectors that a global read of a warp touches, on average",
     "sectors_written": "32-byte sectors that a global write of a warp touches, on average",
     "reads": "bytes of the global sectors read, as a multiple of what the op must read",
@@ -17,13 +17,13 @@ COUNTS: Mapping[str, str] = {  # what the simulator counts of a rung: name -> wh
     "wavefronts_per_fma": "wavefronts of shared memory for each FMA of a warp",
     "intensity": "floating-point operations, an FMA as two, for each byte of the global sectors touched",
 }
-FACTS = ("registers", "spills", "shared", "occupancy")  # of the binary: a thread's registers and bytes, a block's bytes, percent
-_INSTRUCTION = re.compile(r"[A-Z][A-Z0-9]*(\.[A-Z0-9]+)*")  # how often the binary has it
-_COUNTER = re.compile(r"[a-z0-9]+__\w+(\.\w+)*")  # of the hardware, as a record has it
+FACTS = ("registers", "spills", "shared", "occupancy")  # facts of the binary: registers and bytes of a thread, bytes of a block, percent
+_INSTRUCTION = re.compile(r"[A-Z][A-Z0-9]*(\.[A-Z0-9]+)*")  # how often the binary contains it
+_COUNTER = re.compile(r"[a-z0-9]+__\w+(\.\w+)*")  # hardware counters, by their names in records
 
 
 def refused(name: str) -> str | None:
-    """None, or what is wrong with the name of a prediction."""
+    """None, or why a prediction's name is not valid."""
     known = (SPEEDUP, *COUNTS, *FACTS)
     if name in known or _INSTRUCTION.fullmatch(name) or _COUNTER.fullmatch(name):
         return None

@@ -1,4 +1,4 @@
-"""What the public function of an op makes of its arguments, without running anything."""
+"""The arguments that an op's public function passes to its kernels, found without running anything."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from rooftop.core.contract import Contract
 from rooftop.core.op import Op
 
-_CAPTURING = threading.RLock()  # what an op calls is exchanged, for one thread
+_CAPTURING = threading.RLock()  # the call of the op is replaced, for one thread
 
 
 def arguments_of(found: Contract, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """What the public function `function` of the op `found` hands on to its kernels for these arguments, in the contract's order. Nothing runs.
+    """The arguments that the public function `function` of the op `found` passes on to its kernels, in the contract's order. Nothing runs.
 
-    Raises what the function raises for arguments that it does not take."""
+    Raises what the function raises for arguments that it does not accept."""
     captured: list[tuple[Any, ...]] = []
 
     class Stop(Exception):
-        """Ends the public function once its validated arguments are known."""
+        """Stops the public function once its validated arguments are known."""
 
     assert isinstance(found, Op)
     mine = threading.get_ident()
@@ -27,7 +27,7 @@ def arguments_of(found: Contract, function: Callable[..., Any], *args: Any, **kw
         present = found.caller()
 
         def capture(*given: Any, implementation: str | None = None) -> Any:
-            if threading.get_ident() != mine:  # another thread's call in the meantime is a call as any other
+            if threading.get_ident() != mine:  # calls of other threads in the meantime run as usual
                 return present(*given, implementation=implementation)
             captured.append(given)
             raise Stop

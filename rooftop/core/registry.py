@@ -1,4 +1,4 @@
-"""What there is, found by file name alone. A file is imported when it is used; a misspelt name is an error, not silence.
+"""Finds ops, kernels and ladders, by file name only. A file is imported when it is used; a misspelt name is an error.
 
     ops/<op>.py                                                        the contract
     kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation
@@ -32,7 +32,7 @@ _RUNG = re.compile(r"^(?P<number>\d\d)_(?P<slug>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?
 
 @dataclass(frozen=True)
 class House:
-    """Where the files lie. Tests build one of their own."""
+    """The folders that are searched. Tests build their own."""
 
     ops: Path = settings.PACKAGE / "ops"
     kernels: Path = settings.PACKAGE / "kernels"
@@ -44,7 +44,7 @@ HOUSE = House()
 
 @dataclass(frozen=True)
 class KernelFile:
-    """An implementation as its file name tells it."""
+    """What an implementation's file name says."""
 
     path: Path
     op: str
@@ -59,7 +59,7 @@ class KernelFile:
 
 @dataclass(frozen=True)
 class Rung:
-    """One version of a ladder's op. `implementation` is what it runs: its own file, or the shipped kernel it names."""
+    """One version of a ladder's op. `implementation` is what it runs: its own file, or the shipped kernel that it names."""
 
     ladder: str
     number: int
@@ -85,12 +85,12 @@ class Ladder:
     headline: str
     cases: tuple[str, ...]
     rungs: tuple[Rung, ...]
-    derivation: tuple[Mapping[str, Any], ...] = ()  # what its page opens with, as rooftop.lab.report.derivation reads it
+    derivation: tuple[Mapping[str, Any], ...] = ()  # tables with which its page opens; rooftop.lab.report.derivation reads them
 
 
 @dataclass(frozen=True)
 class KernelName:
-    """A kernel file's name, read."""
+    """The parsed name of a kernel's file."""
 
     op: str
     variant: str | None
@@ -99,9 +99,9 @@ class KernelName:
 
 
 def kernel_name(stem: str) -> KernelName | None:
-    """What a file's stem says; None where it does not read as a kernel's name.
+    """Parses a file's stem; None if it is not the name of a kernel.
 
-    Raises RegistryError for a backend or a target that is none."""
+    Raises RegistryError for an unknown backend or target."""
     match = _KERNEL.match(stem)
     if not match:
         return None
@@ -127,15 +127,15 @@ def op_names(house: House = HOUSE) -> tuple[str, ...]:
 
 @cache
 def op(name: str, house: House = HOUSE) -> Contract:
-    """The contract of `name`; `<op>_bwd` is the backward's, which follows from the forward's.
+    """The contract of `name`; for `<op>_bwd` that of the backward, which is derived from the forward's.
 
-    Raises RegistryError where there is none, or where its file is no Python."""
+    Raises RegistryError if there is none, or if its file is not valid Python."""
     base = name.removesuffix("_bwd") if name.removesuffix("_bwd") in op_names(house) else name
     if base not in op_names(house):
         raise unknown("op", name, list(op_names(house)))
     try:
         module = importlib.import_module(f"rooftop.ops.{base}") if house == HOUSE else load_file(house.ops / f"{base}.py")
-    except SyntaxError as error:  # of this file, or of one that it imports
+    except SyntaxError as error:  # in this file, or in one that it imports
         raise RegistryError(not_python(error)) from None
     found = getattr(module, "OP", None)
     if not isinstance(found, Contract):
@@ -151,13 +151,13 @@ def op(name: str, house: House = HOUSE) -> Contract:
 
 
 def not_python(error: SyntaxError) -> str:
-    """Where a file is no Python, and why, in one line."""
+    """The place and reason of a syntax error, in one line."""
     return f"{head_text.shown(Path(error.filename))}, line {error.lineno}: {error.msg}" if error.filename else str(error)
 
 
 @cache
 def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
-    """Every implementation's file. Raises RegistryError for a name that does not read as one, or that names no op."""
+    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op."""
     files = []
     for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu") and p.stem != "__init__"):
         if any(part.startswith("_") for part in path.relative_to(house.kernels).parts[:-1]):
@@ -171,7 +171,7 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
             raise RegistryError(f"kernels/{shown}: the name must read <op>[_bwd][__<variant>]__<backend>[_<target>]{path.suffix}")
         if path.suffix != name.backend.suffix:
             if path.with_suffix(name.backend.suffix).is_file():
-                _belongs(path, name.backend)
+                _check_stray_python(path, name.backend)
                 continue
             raise RegistryError(f"kernels/{shown}: a {name.backend.name} kernel is a {name.backend.suffix} file")
         base = name.op.removesuffix("_bwd") if name.op not in op_names(house) else name.op
@@ -181,8 +181,8 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
     return tuple(files)
 
 
-def _belongs(path: Path, backend: Backend) -> None:
-    """Raises RegistryError where a Python file lies beside a kernel whose head does not ask for it."""
+def _check_stray_python(path: Path, backend: Backend) -> None:
+    """Raises RegistryError if a Python file lies beside a kernel whose head does not list it."""
     kernel = path.with_suffix(backend.suffix)
     if backend.name != "cuda" or not head_text.parse(head_text.read(kernel), head_text.shown(kernel)).python:
         raise RegistryError(f"{head_text.shown(path)} lies beside {kernel.name}, which does not ask for it (docs/head.md: python = [...])")
@@ -195,7 +195,7 @@ def _made(backend: Backend, path: Path, op_name: str, name: str, arch: int, hous
 
 
 def implementation(name: str, house: House = HOUSE) -> Implementation:
-    """One implementation by its file's stem: the same object, however it is asked for."""
+    """An implementation by its file's stem; always the same object."""
     return _implementation(name, house)
 
 
@@ -209,7 +209,7 @@ def _implementation(name: str, house: House) -> Implementation:
 
 
 def implementations(op_name: str, house: House = HOUSE) -> list[Implementation]:
-    """Those of one op, by name of file."""
+    """The implementations of one op, by file name."""
     return [implementation(f.name, house) for f in kernel_files(house) if f.op == op_name]
 
 
@@ -223,7 +223,7 @@ _LADDER_KEYS: Mapping[str, type] = {"op": str, "title": str, "intro": str, "dtyp
 
 @cache
 def ladder(name: str, house: House = HOUSE) -> Ladder:
-    """A ladder with all its rungs. Raises RegistryError for a name that is not there or a folder that does not read as one."""
+    """A ladder with all its rungs. Raises RegistryError for an unknown name or a malformed folder."""
     if name not in ladder_names(house):
         raise unknown("ladder", name, list(ladder_names(house)))
     folder = house.ladders / name
@@ -255,7 +255,7 @@ def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
         if not match or path.suffix not in (".cu", ".py", ".toml"):
             raise RegistryError(f"ladders/{name}/{path.name}: a rung's name reads NN_slug.cu, .py or .toml")
         if path.suffix == ".py" and path.with_suffix(".cu").is_file():
-            _belongs(path, BACKENDS["cuda"])
+            _check_stray_python(path, BACKENDS["cuda"])
             continue
         number, slug = int(match["number"]), match["slug"]
         if rungs and number == rungs[-1].number:
@@ -290,7 +290,7 @@ def rung(name: str, house: House = HOUSE) -> Rung:
 
 
 def no_file(path: Path) -> str:
-    """What to say where `path` is no file: with the name beside it that comes closest."""
+    """The error message for a `path` that is not a file, with the closest name beside it."""
     if path.is_dir():
         return f"{path} is a folder; a file is needed"
     present = [p.name for p in path.parent.iterdir() if p.suffix in (".cu", ".py")] if path.parent.is_dir() else []
@@ -299,7 +299,7 @@ def no_file(path: Path) -> str:
 
 
 def no_op(path: Path) -> str:
-    """What to say of a head without an op."""
+    """The error message for a head without an op."""
     return (
         f'{path}: the head names no op (op = "softmax"; rooftop ls has all {len(op_names())}): name one, or judge it by a function of yours: '
         f"rooftop check {path} --reference my.py:{path.stem if path.stem.isidentifier() else 'reference'}"
@@ -307,7 +307,7 @@ def no_op(path: Path) -> str:
 
 
 def user_file(path: Path) -> Implementation:
-    """A user's own kernel: a `.cu` whose head names its op, or a `.py` whose name reads as a kernel's.
+    """A user's own kernel: a `.cu` whose head names its op, or a `.py` with the name of a kernel.
 
     Raises RegistryError or HeadError with what is accepted."""
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Every switch of the house, read from the environment in this one place.
+"""All settings, read from the environment in this one place.
 
 | variable | meaning | default |
 |---|---|---|
@@ -38,14 +38,14 @@ class Settings:
 
 
 def is_checkout() -> bool:
-    """Whether the package lies in its repository, not among installed ones."""
+    """Whether the package is in its repository, not in site-packages."""
     return (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "rooftop").is_dir()
 
 
 def load() -> Settings:
-    """The settings as the environment has them now.
+    """The settings that the environment gives now.
 
-    Raises ValueError where a variable is set to something that it cannot be, OSError where a folder is to lie in a home folder that there is not."""
+    Raises ValueError if a variable has an invalid value, OSError if a folder would have to be in a home folder that does not exist."""
     own = os.environ.get("ROOFTOP_CACHE") or (os.environ.get("XDG_CACHE_HOME", "") and Path(os.environ["XDG_CACHE_HOME"]) / "rooftop")
     cache = Path(own) if own else home("ROOFTOP_CACHE") / ".cache" / "rooftop"
     in_checkout = (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "results").is_dir()
@@ -71,7 +71,7 @@ def load() -> Settings:
 
 
 def home(instead: str) -> Path:
-    """The user's home folder. Raises OSError where there is none, naming the variable that does `instead`."""
+    """The user's home folder. Raises OSError if there is none, naming the variable that can be set `instead`."""
     try:
         return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # a user that the system does not know, as in a container
@@ -79,13 +79,13 @@ def home(instead: str) -> Path:
 
 
 def triton_cache() -> Path:
-    """The folder of Triton's own cache. Raises as `home`."""
+    """The folder of Triton's own cache. Raises like `home`."""
     chosen = os.environ.get("TRITON_CACHE_DIR")
     return Path(chosen) if chosen else Path(os.environ.get("TRITON_HOME") or home("TRITON_CACHE_DIR")) / ".triton" / "cache"
 
 
 def _state(cache: Path) -> Path:
-    """The folder of what is kept beside the cache; the cache's own where there is no home folder."""
+    """The folder of state files; the cache's own if there is no home folder."""
     try:
         return Path(os.environ.get("XDG_STATE_HOME") or home("XDG_STATE_HOME") / ".local" / "state") / "rooftop"
     except OSError:
@@ -93,7 +93,7 @@ def _state(cache: Path) -> Path:
 
 
 def torchrun() -> tuple[int, int]:
-    """(this process's number on its host, processes of the run), as torchrun has set them."""
+    """(this process's number on its host, number of processes of the run), as torchrun has set them."""
     return int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
@@ -107,12 +107,12 @@ def tool_path(name: str) -> Path | None:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that is started: this one's, with `more`."""
+    """The environment for a child process: this process's, with `more`."""
     return {**os.environ, **more}
 
 
 def bare_environment() -> dict[str, str]:
-    """The environment of a process that is to know no more than where programs and libraries lie."""
+    """The environment for a child process that may know only where programs and libraries are."""
     return {n: v for n in ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL") if (v := os.environ.get(n)) is not None}
 
 
@@ -122,5 +122,5 @@ def library_folders() -> list[Path]:
 
 
 def without_caching_allocator() -> None:
-    """Make every tensor of this process an allocation of its own. Torch reads the variable at its first allocation: call it before."""
+    """Make every tensor of this process a separate allocation. Torch reads the variable at its first allocation: call this before."""
     os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"

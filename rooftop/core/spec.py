@@ -1,7 +1,7 @@
-"""The words of the house as data: dtypes, tensor facts, cases, problems, work, launches.
+"""The data types of the package: dtypes, tensor metadata, cases, problems, work, launches.
 
-Everything here is plain data that needs neither torch nor a GPU, so that which kernel and which config a call would take can be
-worked out, tested and explained on any machine."""
+Everything here is plain data that needs neither torch nor a GPU, so the kernel and the config that a call would use can be computed, tested and explained on
+any machine."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Option: TypeAlias = int | float | bool | str
 
 @dataclass(frozen=True)
 class DType:
-    """One element type under the names the toolchains give it."""
+    """One element type and its names in the toolchains."""
 
     name: str
     bytes: int
     torch: str
     cuda: str
     triton: str
-    floating: bool  # a number that torch computes with; codes and integers are compared bit for bit
-    mantissa: int = 0  # bits stored after the binary point
+    floating: bool  # whether torch computes with it as a floating-point number; codes and integers are compared bit for bit
+    mantissa: int = 0  # explicit mantissa bits
     max: float = 0.0  # largest finite value
 
 
@@ -43,7 +43,7 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
             DType("f8e5m2", 1, "float8_e5m2", "__nv_fp8_e5m2", "fp8e5", True, 2, 57344.0),
             DType("f8e8m0", 1, "float8_e8m0fnu", "unsigned char", "u8", False),  # a power of two: the scale of an mx block
             DType("f4e2m1x2", 1, "float4_e2m1fn_x2", "unsigned char", "u8", False),  # two fp4 codes a byte, the first in the low half
-            DType("c64", 8, "complex64", "float2", "i64", False),  # moved, never computed with
+            DType("c64", 8, "complex64", "float2", "i64", False),  # can be moved, not computed with
             DType("u64", 8, "uint64", "unsigned long long", "u64", False),
             DType("u32", 4, "uint32", "unsigned int", "u32", False),
             DType("u16", 2, "uint16", "unsigned short", "u16", False),
@@ -60,7 +60,7 @@ OF_TORCH: Mapping[str, str] = MappingProxyType({d.torch: d.name for d in DTYPES.
 
 
 def dtype_of(torch_dtype: object) -> str:
-    """The house's name of a torch dtype. Raises TypeError for one that it has none for."""
+    """The name here of a torch dtype. Raises TypeError if there is none."""
     name = str(torch_dtype).removeprefix("torch.")
     if name not in OF_TORCH:
         raise TypeError(f"dtype is {torch_dtype}; accepted are {', '.join(f'torch.{n}' for n in OF_TORCH)}")
@@ -78,7 +78,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
-    """Dimensions as one (extent, stride), or None where they do not lie so. Extents of 1 have no say."""
+    """Dimensions merged into one (extent, stride), or None if their strides do not allow it. Dimensions of extent 1 are ignored."""
     extent, stride = 1, 1
     for n, s in reversed([(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]):
         if extent == 1:
@@ -92,7 +92,7 @@ def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int
 
 @dataclass(frozen=True)
 class Meta:
-    """The facts of one tensor that decide how it is handled: shape, strides (elements), dtype, alignment of its address (bytes)."""
+    """What is known of one tensor without its values: shape, strides (in elements), dtype, alignment of its address (in bytes)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -117,7 +117,7 @@ class Meta:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements (each counted once, whatever the strides)."""
+        """Bytes of its elements; each element counts once, whatever the strides."""
         return self.numel * self.itemsize
 
     @property
@@ -140,30 +140,30 @@ class Meta:
 
 @dataclass(frozen=True)
 class Device:
-    """What a kernel may ask about the card. The figures of a named target stand in where there is no GPU."""
+    """What a kernel's choices may depend on about the card. Without a GPU, the figures of a named target are used."""
 
     name: str
     arch: int  # 90 on an H100
     sms: int
-    shared_per_block: int  # bytes a block may ask for (opt-in)
+    shared_per_block: int  # bytes of shared memory that a block may request (opt-in)
     l2_bytes: int
-    clusters: tuple[int, ...] = ()  # of 1, 2, 4, 8 and 16 blocks, a block to a multiprocessor: how many run at once
+    clusters: tuple[int, ...] = ()  # how many clusters of 1, 2, 4, 8 and 16 blocks are resident at once, with one block a multiprocessor
 
     def resident(self, blocks: int) -> int:
-        """How many clusters of so many blocks run at once, a block to a multiprocessor. Fewer than `sms` allow: a cluster lies within a
-        group of multiprocessors, of which some are switched off, others on each card."""
+        """How many clusters of `blocks` blocks are resident at once, with one block a multiprocessor. It may be fewer than sms / blocks: a cluster must fit
+        into one GPC (a group of multiprocessors), and on each card other multiprocessors of a GPC are disabled."""
         sizes = [i for i in range(len(self.clusters)) if 1 << i >= blocks]
         return self.clusters[sizes[0]] if sizes else max(1, self.sms // blocks)
 
     @property
     def target(self) -> str:
-        """The compiler's name of the architecture: Hopper's own instructions need the `a`."""
+        """The compiler's name of the architecture. Hopper's own instructions need the `a`."""
         return f"sm_{self.arch}a" if self.arch >= 90 else f"sm_{self.arch}"
 
 
 class Targets(Mapping[int, Device]):
-    """Cards to compile for and to choose by where there is no GPU: one for each architecture, by its number (90, "90", "sm_90a"), and others by name
-    ("h100", "h200", or as torch calls them). Iterates over the architectures."""
+    """Cards to compile for and to choose configs for without a GPU: one for each architecture, by its number (90, "90", "sm_90a"), and others by name ("h100",
+    "h200", or torch's name). Iterates over the architectures."""
 
     def __init__(self, architectures: Mapping[int, Device], names: Mapping[str, Device]) -> None:
         self._architectures, self.names = architectures, names
@@ -192,15 +192,15 @@ TARGETS = Targets({80: _A800, 89: _RTX4090, 90: _H100}, {"a800": _A800, "rtx4090
 
 @dataclass(frozen=True)
 class Problem:
-    """One call, as facts: the tensors by the op's names for them (None where optional and absent), the options, the device."""
+    """One call without values: the tensors' Metas by the op's names (None for an absent optional one), the options, the device."""
 
     op: str
     tensors: tuple[tuple[str, Meta | None], ...]
     options: tuple[tuple[str, Option], ...] = ()
     device: Device = TARGETS[90]
-    runtime_options: tuple[str, ...] = ()  # options known only at each call: no kernel may be chosen by them
-    runtime_floats: tuple[str, ...] = ()  # those of them that are float32; the others are 32-bit integers
-    extra: tuple[str, ...] = ()  # parameters that were added to the op later and are not at their defaults (`Contract.core`)
+    runtime_options: tuple[str, ...] = ()  # options known only at each call: the choice of a kernel may not depend on them
+    runtime_floats: tuple[str, ...] = ()  # those that are float32; the others are 32-bit integers
+    extra: tuple[str, ...] = ()  # parameters that were added to the op later and do not have their defaults (`Contract.core`)
     bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
     rounded: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `near`
 
@@ -249,8 +249,8 @@ class Problem:
 
     @property
     def tune_key(self) -> str:
-        """What tuned configs are keyed by: the signature without float options, which decide nothing but values, of the problem that the contract
-        lets stand for its like (row counts in buckets, say)."""
+        """The key of tuned configs: the signature, without float options, which influence only values, of the problem that the contract's `bucket` puts in
+        place of similar ones (with row counts in buckets, for example)."""
         p = self if self.bucket is None else self.bucket(self)
         return replace(p, options=tuple((k, v) for k, v in p.options if not isinstance(v, float))).signature
 
@@ -267,7 +267,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Work:
-    """The least that a case must do: bytes read and written (each element once) and operations by unit (one FMA is one)."""
+    """The minimum that a case requires: bytes read and written (each element once) and operations by unit (one FMA is one)."""
 
     read: int
     write: int
@@ -278,57 +278,58 @@ class Work:
         return self.read + self.write
 
     def of_part(self, part: float) -> Work:
-        """That of a case whose values leave this share of the operations to do; the bytes are counted as they are."""
+        """The work if the values require only this share of the operations; the bytes stay the same."""
         return replace(self, ops={unit: n * part for unit, n in self.ops.items()})
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor as TMA copies it, in an argument of a launch: CUDA C++ gets it by value, as `const __grid_constant__ CUtensorMap` (tensor_map.cuh).
+    """A TMA tensor map as an argument of a launch. CUDA C++ gets it by value, as `const __grid_constant__ CUtensorMap` (tensor_map.cuh).
 
-    Sizes and strides count elements, the innermost dimension last. The driver makes the map for the address that each call brings."""
+    Sizes and strides count elements, the innermost dimension last. The driver encodes the map for the address of each call."""
 
-    tensor: str  # by the op's name for it, or of scratch memory
+    tensor: str  # the op's name for it, or the name of scratch memory
     box: tuple[int, ...]  # elements of one copy, at most 256 in each dimension
     swizzle: int = 0  # bytes: 0, 32, 64 or 128
-    steps: tuple[int, ...] = ()  # in each dimension every so many elements are copied; (): every one
-    dtype: str = ""  # of DTYPES, "tf32" or "f32ftz"; "": the tensor's own
+    steps: tuple[int, ...] = ()  # element strides: every n-th element of each dimension is copied; (): every element
+    dtype: str = ""  # of DTYPES, "tf32" or "f32ftz"; "": the tensor's own dtype
     promote: int = 256  # bytes that the L2 fetches at least: 0, 64, 128 or 256
-    fill: str = "zero"  # what lies outside reads as: "zero" or "nan"
-    shape: tuple[int, ...] = ()  # of the tensor; (): as the problem has it
+    fill: str = "zero"  # value of elements outside the tensor: "zero" or "nan"
+    shape: tuple[int, ...] = ()  # of the tensor; (): that of the problem
     strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A tensor as TMA copies it, in an argument of a launch of Triton or Gluon: a host-made `TensorDescriptor`, made for the address that each call
-    brings. `layout` (Gluon alone): an `NVMMASharedLayout`. Needs sm_90 to be of use; in Triton it works everywhere."""
+    """A TMA descriptor as an argument of a launch of Triton or Gluon: a host-side `TensorDescriptor`, made for the address of each call. `layout` (Gluon only):
+    an `NVMMASharedLayout`. It is only useful on sm_90; in Triton it works everywhere."""
 
     tensor: str
     block: tuple[int, ...]  # elements of one copy
     layout: Any = None
-    padding: str = "zero"  # what lies outside reads as: "zero" or "nan"
-    shape: tuple[int, ...] = ()  # of the tensor; (): as the problem has it
+    padding: str = "zero"  # value of elements outside the tensor: "zero" or "nan"
+    shape: tuple[int, ...] = ()  # of the tensor; (): that of the problem
     strides: tuple[int, ...] = ()
-    dtype: str = ""  # "tf32": float32 that TMA rounds to TF32 as it copies; "": the tensor's
+    dtype: str = ""  # "tf32": TMA rounds float32 to TF32 when it copies; "": the tensor's own dtype
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or runtime options (their value is); all else are numbers,
-    or tensors as TMA copies them.
+    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or runtime options (their value is passed); other values are numbers,
+    tensor maps or descriptors.
 
-    Triton, Gluon: `kernel` is the jit function, `args` go by parameter name (constexprs too), `warps`, `stages` and `options` apply: any option of
-    Triton's backend (`num_ctas`, `maxnreg`, `enable_fp_fusion`, `launch_cooperative_grid`, ...).
-    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types, `block`, `cluster`, `shared`, `cooperative` and
-    `options` apply: `carveout` (percent of the L1 that is to be shared memory) and `spread` (clusters over all groups of multiprocessors).
+    Triton, Gluon: `kernel` is the jit function, `args` go by parameter name (constexprs too); `warps`, `stages` and `options` apply: any option of Triton's
+    backend (`num_ctas`, `maxnreg`, `enable_fp_fusion`, `launch_cooperative_grid`, ...).
+    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types; `block`, `cluster`, `shared`, `cooperative` and `options`
+    apply: `carveout` (percent of the L1 to use as shared memory) and `spread` (distribute clusters over all GPCs).
 
-    `cooperative`: all blocks run at once and may wait for each other (`cooperative_groups::this_grid().sync()`); a grid of more is refused.
+    `cooperative`: a cooperative launch: all blocks are resident and may wait for each other (`cooperative_groups::this_grid().sync()`); a grid with more blocks
+    is refused.
 
-    `chained` (nothing is won or lost before sm_90): programmatic dependent launch: the kernel may start before the preceding one in the stream,
-    whoever's that is, has completed. Every thread waits for the whole of that one (`gdc_wait`, `griddepcontrol.wait`) before its first access of global
-    memory, without exception: `rooftop inspect` holds the machine code to it. Once it has waited it may release the dependent kernel
-    (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`); who does not releases it by completing."""
+    `chained`: programmatic dependent launch (from sm_90 on; below it has no effect): the kernel may start before the preceding kernel in the stream, whatever
+    kernel that is, has completed. Every thread must wait for it (`gdc_wait`, `griddepcontrol.wait`) before its first access of global memory, without
+    exception; `rooftop inspect` checks the machine code. After the wait a kernel may release the dependent kernel (`gdc_launch_dependents`,
+    `griddepcontrol.launch_dependents`); otherwise it is released when this kernel completes."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -346,9 +347,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class View:
-    """Part of a tensor, or of scratch memory, as a `TorchCall` takes it: strides and offset count elements of it."""
+    """Part of a tensor, or of scratch memory, as an argument of a `TorchCall`: strides and offset count its elements."""
 
-    tensor: str  # by the op's name for it, or of scratch memory
+    tensor: str  # the op's name for it, or the name of scratch memory
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
@@ -359,8 +360,8 @@ class View:
 
 @dataclass(frozen=True)
 class TorchCall:
-    """A step between launches that torch makes, a product by cuBLAS say: `function(**args)` on torch's current stream. Among `args` are numbers and
-    `View`s, which become tensors; the function writes into those, allocates nothing that is as large as they are, and waits for nothing."""
+    """A call of torch between launches, for example a cuBLAS product: `function(**args)` on torch's current stream. `args` may contain numbers and `View`s,
+    which become tensors. The function writes into those; it may not allocate memory of their size, nor synchronise."""
 
     function: Callable[..., None]
     args: Mapping[str, Any]
@@ -375,7 +376,7 @@ Step: TypeAlias = Launch | TorchCall
 
 @dataclass(frozen=True)
 class Input:
-    """How one input tensor of a case is made. `fill` and `layout` are names in `rooftop.lab.inputs`; integers are 0 to 99, or "below 1000"."""
+    """How to make one input tensor of a case. `fill` and `layout` are names in `rooftop.lab.inputs`; integers are 0 to 99, or "below 1000"."""
 
     shape: tuple[int, ...]
     dtype: str = "f32"
@@ -389,8 +390,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Case:
-    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU). A list of inputs is a tuple of `Input`.
-    `part`: the share of the work that its values leave to do, where shapes alone do not tell: of ignored tokens, for example."""
+    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU). A list of inputs is a tuple of `Input`. `part`:
+    the share of the work that its values require, if shapes alone do not determine it, for example with ignored tokens."""
 
     name: str
     inputs: Mapping[str, Input | tuple[Input, ...] | Option | None]
@@ -400,7 +401,7 @@ class Case:
 
     @cached_property
     def dtype(self) -> str:
-        """That of the first tensor."""
+        """The dtype of the first tensor."""
         return next(v.dtype for _, v in self.tensors())
 
     @cached_property
@@ -408,7 +409,7 @@ class Case:
         return f"{self.name} {self.dtype}"
 
     def tensors(self) -> Iterator[tuple[str, Input]]:
-        """Its tensors by name; those of a list are numbered: `xs` are `xs0`, `xs1`, ..."""
+        """Its tensors by name; those of a list are numbered: `xs` becomes `xs0`, `xs1`, ..."""
         for name, value in self.inputs.items():
             if isinstance(value, Input):
                 yield name, value
@@ -416,10 +417,10 @@ class Case:
                 yield from ((f"{name}{i}", v) for i, v in enumerate(value))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A read-only view of a dict is not pickled: another process gets the dict."""
+        """Makes cases picklable: a read-only view of a dict is not, so another process gets the dict."""
         return Case, (self.name, dict(self.inputs), self.tags, self.why, self.part)
 
 
 def case(name: str, *, tags: str = "", why: str = "", part: float = 1.0, **inputs: Any) -> Case:
-    """A case written in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""
+    """Makes a case in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""
     return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why, part)

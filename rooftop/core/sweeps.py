@@ -1,4 +1,4 @@
-"""Which numbers of an op are sizes: what a contract says for `rooftop sweep`, which measures between the cases."""
+"""Which numbers of an op are sizes: from the contract, for `rooftop sweep`, which measures between the cases."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Sizes:
 
     inputs   (dtype, **sizes) -> the inputs of a case, as in `Case`
     ranges   size -> (least, most)
-    rows     the size that takes what the others leave of a point's bytes, which grow linearly with it; "": every size is drawn
-    models   size -> the width of a model that stands for it (a name of `rooftop.lab.timing.models.WIDTHS`)
-    powers   sizes that are powers of two, as the side of a block is; their ranges begin and end at one
+    rows     the size that is computed from the bytes of a point and the other sizes; the bytes must grow linearly with it. "": every size is drawn
+    models   size -> the model dimension that it stands for (a name of `rooftop.lab.timing.models.WIDTHS`)
+    powers   sizes that are powers of two, such as the side of a block; their ranges start and end at one
     dtypes   of the first tensor, or of the values whose codes it holds
-    axis     the size that a drawing has on its x axis; "": their geometric mean"""
+    axis     the size on the x axis of a drawing; "": the geometric mean of all"""
 
     inputs: Callable[..., Mapping[str, Any]]
     ranges: Mapping[str, tuple[int, int]]
@@ -47,7 +47,7 @@ class Sizes:
 
     @property
     def drawn(self) -> tuple[str, ...]:
-        """The sizes that are drawn: all but the rows."""
+        """The sizes that are drawn: all except `rows`."""
         return tuple(n for n in self.ranges if n != self.rows)
 
     def case(self, dtype: str, sizes: Mapping[str, int]) -> Case:

@@ -1,4 +1,4 @@
-"""Tensor maps (`rooftop.core.spec.TensorMap`): what the hardware takes, and how the driver makes one.
+"""Tensor maps (`rooftop.core.spec.TensorMap`): what the hardware supports, and how the driver encodes one.
 
 The rules are those of `cuTensorMapEncodeTiled` in the CUDA Driver API, "Tensor Map Object Management",
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TENSOR__MEMORY.html."""
@@ -14,7 +14,7 @@ from rooftop.core.spec import DTYPES, Meta, TensorMap
 
 BYTES = 128  # of a map
 ALIGN = 128  # of the memory that the driver writes it to (64 before CUDA 13)
-_KEPT = 256  # maps by address, of one argument of one launch
+_KEPT = 256  # maps kept, by address, of one argument of one launch
 
 # Our name of an element type: the driver's number (CUtensorMapDataType). TMA copies bits, so 8-bit types are all one; "tf32" rounds what it copies.
 TYPES: Mapping[str, int] = {
@@ -28,7 +28,8 @@ FILLS: Mapping[str, int] = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
 
 
 def laid_out(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a tensor, or of another view of it. A dimension of one element has a stride that says nothing: it gets one that TMA takes."""
+    """Shape and strides of a tensor, or of another view of it. The stride of a dimension with one element has no effect: it is replaced by one that TMA
+    accepts."""
     shape, size = shape or meta.shape, meta.itemsize
     found = list(strides or meta.strides)
     for i in reversed(range(len(shape))):
@@ -38,13 +39,13 @@ def laid_out(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] =
 
 
 def settled(given: TensorMap, meta: Meta) -> TensorMap:
-    """The map with nothing left to the tensor: its dtype, shape, strides and steps."""
+    """The map with its defaults replaced by the tensor's dtype, shape, strides and steps."""
     shape, strides = laid_out(meta, given.shape, given.strides)
     return replace(given, dtype=given.dtype or meta.dtype, shape=shape, strides=strides, steps=given.steps or (1,) * len(shape))
 
 
 def refused(given: TensorMap, meta: Meta) -> str | None:
-    """None, or why the hardware makes no such map of a tensor with these facts."""
+    """None, or why the hardware does not support this map of a tensor with this Meta."""
     rank = len(given.shape or meta.shape)
     if not 1 <= rank <= 5:
         return f"a tensor of {rank} dimensions; TMA takes 1 to 5"
@@ -60,9 +61,9 @@ def refused(given: TensorMap, meta: Meta) -> str | None:
 
 
 def not_copied(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = (), *, stored: bool = False) -> str | None:
-    """None, or why TMA copies no tensor with these facts, whatever the box: what a kernel's `supports` asks. Shape and strides may be another view's.
+    """None, or why TMA cannot copy a tensor with this Meta, whatever the box; for a kernel's `supports`. Shape and strides may be those of another view.
 
-    stored   whether TMA writes it: its rows must then be whole 16 bytes. Seen on an H200: a store into a row of 2 bytes wrote 16"""
+    stored   whether TMA writes it: its rows must then be multiples of 16 bytes. On an H200 a store into a row of 2 bytes wrote 16"""
     shape, strides = laid_out(meta, shape, strides)
     if stored and shape and shape[-1] * meta.itemsize % 16:
         return f"its rows are {shape[-1] * meta.itemsize} bytes; TMA writes whole 16"
@@ -103,8 +104,8 @@ def _alike(tensor: str, taken: str) -> bool:
 
 
 class Encoder:
-    """The map of one argument for whatever address a call brings: `encoder(address)` gives its 128 bytes. `function`: the driver's
-    cuTensorMapEncodeTiled. Maps are kept by address, as callers come back with the same ones."""
+    """The map of one argument for the address of each call: `encoder(address)` gives its 128 bytes. `function`: the driver's cuTensorMapEncodeTiled. Maps are
+    cached by address, since callers often pass the same ones."""
 
     def __init__(self, function: Callable[..., int], given: TensorMap) -> None:
         rank = len(given.shape)
@@ -138,8 +139,7 @@ def _size(dtype: str) -> int:
 
 
 def encode_function(driver: Any) -> Callable[..., int]:
-    """cuTensorMapEncodeTiled, called past cuda-bindings: its CUtensorMap does not lie on the boundary that the driver relies on
-    (github.com/NVIDIA/cuda-python/pull/1692)."""
+    """cuTensorMapEncodeTiled, called without cuda-bindings: its CUtensorMap is not aligned as the driver requires (github.com/NVIDIA/cuda-python/pull/1692)."""
     status, pointer, *_ = driver.cuGetProcAddress(b"cuTensorMapEncodeTiled", 12000, 0)
     if int(status) != 0 or not int(pointer):
         raise ValueError(f"this driver makes no tensor maps: {status.name}")

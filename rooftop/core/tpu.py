@@ -1,8 +1,8 @@
-"""Google's TPUs as kernels are written and compiled for: what a kernel may ask of the chip, and where the toolchain is found.
+"""Google's TPUs as targets of kernels: the facts of a chip that a kernel may use, and where the toolchain is found.
 
-Figures from `jax.experimental.pallas.tpu.get_tpu_info_for_chip` of jax 0.10.2; nothing here imports jax. A v5p has two cores, between which libtpu divides
-what a grid calls parallel: its rates are those of both, its VMEM that of one. The clock is what makes those figures
-agree: operations a second over those of a cycle. Of v6e they do not (its two units of 256 x 256 would have to run at 3.5 GHz), so its clock is not stated."""
+Figures are from `jax.experimental.pallas.tpu.get_tpu_info_for_chip` of jax 0.10.2; nothing here imports jax. A v5p has two cores, between which libtpu divides
+the parallel dimensions of a grid: its rates are those of both, its VMEM that of one. The clock is derived from those figures: operations a second over
+operations a cycle. For v6e they are inconsistent (its two units of 256 x 256 would have to run at 3.5 GHz), so its clock is not stated."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EXTRA = "pip install 'rooftop[tpu]', Python 3.11; or make npu-env in a checkout"
 
 @dataclass(frozen=True)
 class Tpu(Device):
-    """A chip as one device. `sms` is 1 and `shared_per_block` the VMEM that a kernel may take, so that what is written for a `Device` can read it."""
+    """A chip as one device. `sms` is 1 and `shared_per_block` is the VMEM that a kernel may use, so that code for a `Device` can read it."""
 
     topology: str = ""  # as libtpu calls four of them
     kind: str = ""  # as jax calls it
-    vmem_bytes: int = 0  # scratch memory beside the core, which kernels compute from
+    vmem_bytes: int = 0  # on-chip memory that kernels compute from
     hbm_bytes_per_second: float = 0.0
     matrix_units: int = 0
     matrix_side: int = 0  # a unit multiplies side x side bfloat16 a cycle
@@ -38,7 +38,7 @@ class Tpu(Device):
 
     @property
     def products_a_cycle(self) -> int | None:
-        """bfloat16 products that the matrix units make in a cycle at most; None where that is not known."""
+        """bfloat16 products that the matrix units make in a cycle at most; None if unknown."""
         return self.matrix_units * self.matrix_side**2 if self.clock_hz else None
 
 
@@ -56,11 +56,11 @@ TPUS: Mapping[str, Tpu] = MappingProxyType(
         )
     }
 )
-ANY = TPUS["v5e"]  # stands in where no chip is named
+ANY = TPUS["v5e"]  # used if no chip is named
 
 
 def python(folder: str = ".venv-tpu", package: str = "jax") -> Path | None:
-    """The interpreter that has the toolchain: this one where it does, else that of the checkout's environment; None where there is neither."""
+    """The Python interpreter with the toolchain: this one if it has it, else that of the checkout's environment; None if there is neither."""
     if importlib.util.find_spec(package) is not None:
         return Path(sys.executable)
     found = settings.CHECKOUT / folder / "bin" / "python"
@@ -68,5 +68,5 @@ def python(folder: str = ".venv-tpu", package: str = "jax") -> Path | None:
 
 
 def absent() -> str | None:
-    """None, or that jax is not installed and how to get it."""
+    """None, or that jax is not installed and how to install it."""
     return None if python() else f"package jax is not installed ({EXTRA})"

@@ -1,6 +1,6 @@
-"""What differs between Triton 3.6 and 3.9, first half: compiling without a GPU, and the arguments of a launch as Triton looks at them.
+"""Differences between Triton 3.6 and 3.9, first half: compiling without a GPU, and how Triton specialises on the arguments of a launch.
 
-Nothing here touches a driver. Triton's cache folder is Triton's own (``TRITON_CACHE_DIR``). `rooftop.core.triton_launch` launches."""
+Nothing here uses a driver. Triton's cache folder is Triton's own (``TRITON_CACHE_DIR``). `rooftop.core.triton_launch` launches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
 
 OLDEST, NEWEST = (3, 6), (3, 9)
 DEFAULTS = {"enable_fp_fusion": True}  # 3.6's default, named because 3.9 warns that 3.10 will change it
-LATE = 2**30 + 1  # stands for a 32-bit number given at each call: neither 1 nor divisible by 16, which Triton would compile in
-LATE_FLOAT = 0.5  # stands for a float given at each call
-ALIGN = 16  # bytes: Triton's one alignment class for pointers, and its one divisor for integers
+RUNTIME_INTEGER = 2**30 + 1  # stands for a 32-bit runtime argument: neither 1 nor divisible by 16, on which Triton would specialise
+RUNTIME_FLOAT = 0.5  # stands for a float runtime argument
+ALIGN = 16  # bytes: the only alignment class for pointers, and the only divisor of integers, that Triton specialises on
 
 
 class UnsupportedTriton(RuntimeError):
-    """Triton's version is outside what the project was tried with."""
+    """Triton's version is not among those that were tested."""
 
 
 def version() -> tuple[int, int]:
@@ -42,14 +42,14 @@ def version() -> tuple[int, int]:
 class Compiled:
     """A kernel compiled ahead of time.
 
-    The entry ``name`` takes the parameters that are not constants, in order, then two pointers to scratch (null where ``scratch`` is 0)."""
+    The entry ``name`` takes the parameters that are not constants, in order, then two pointers to scratch memory (null if ``scratch`` is 0)."""
 
     name: str
     arch: int
     ptx: str
     cubin: bytes
-    shared: int  # bytes of dynamic shared memory; not checked against what the architecture has
-    num_warps: int  # of a block: blocks have 32 times as many threads
+    shared: int  # bytes of dynamic shared memory; not compared with the architecture's limit
+    num_warps: int  # warps of a block: it has 32 times as many threads
     num_ctas: int  # blocks of a cluster
     scratch: int  # bytes of global scratch that each program needs
 
@@ -65,16 +65,16 @@ def compile_for(
     num_ctas: int = 1,
     **options: object,
 ) -> Compiled:
-    """Compile a ``@triton.jit`` or Gluon kernel for ``arch`` (80, 89, 90: Triton itself makes sm_90a of 90) without a GPU or a driver.
+    """Compile a ``@triton.jit`` or Gluon kernel for ``arch`` (80, 89, 90; Triton makes sm_90a of 90) without a GPU or a driver.
 
     signature   Triton's type of each parameter that is not a constant: "*bf16", "i32", "fp32", "tensordesc<bf16[64,64]>", ...
-    constants   the value of each constexpr, and of any other parameter to be compiled in (an integer of 1, None for a pointer); constexprs
-                left out take their default
+    constants   the value of each constexpr, and of any other parameter to be compiled in (an integer of 1, None for a pointer); missing constexprs get their
+                default
     aligned     parameters known to be divisible by 16: addresses in bytes, integers as they are
     options     more of the backend's options (maxnreg, enable_fp_fusion, launch_pdl, ...)
 
-    Raises ValueError where the parameters do not fit the kernel, and what Triton raises where the kernel does not compile. A kernel with
-    instructions that ``arch`` lacks (wgmma on 80) ends the whole process inside LLVM: compile what may do so in a process of its own."""
+    Raises ValueError if the parameters do not match the kernel, and Triton's error if the kernel does not compile. A kernel with instructions that ``arch``
+    does not have (wgmma on 80) ends the whole process inside LLVM: compile such kernels in a separate process."""
     version()
     values: dict[str, Any] = {p.name: p.default for p in kernel.params if p.is_constexpr and p.has_default} | dict(constants)
     names = list(kernel.arg_names)
@@ -95,21 +95,21 @@ def compile_for(
 
 
 def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str] = ()) -> Compiled:
-    """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as Triton does when it
-    launches, without a GPU or a driver. ``tensors``: the facts of the tensors that the launch names. Raises as ``compile_for``."""
+    """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as in Triton's own launch, without a GPU or
+    a driver. ``tensors``: the Metas of the tensors that the launch names. Raises like ``compile_for``."""
     types, places, attrs = _specialised(launch, tensors, arch, runtime_floats)
     return _compile(launch.kernel, types, places, attrs, arch, options_of(launch))
 
 
 def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str] = ()) -> str:
-    """A text that is the same for launches that run one binary. Raises TypeError where arguments do not fit the kernel's parameters."""
+    """A text that is equal for launches of the same binary. Raises TypeError if arguments do not match the kernel's parameters."""
     kernel = launch.kernel
     facts = _specialised(launch, tensors, arch, runtime_floats)
     return f"{kernel.__module__}.{kernel.__name__} {facts} {sorted(options_of(launch).items())}"
 
 
 def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str]) -> tuple[Any, Any, Any]:
-    """Types, constants and attributes of the parameters, as Triton finds them in the arguments."""
+    """Types, constants and attributes of the parameters, as Triton derives them from the arguments."""
     version()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
@@ -126,7 +126,7 @@ def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, 
 
 
 def options_of(launch: Launch) -> dict[str, Any]:
-    """The options of Triton's backend that a launch states."""
+    """The options for Triton's backend that a launch gives."""
     stated = {"launch_pdl": launch.chained, "launch_cooperative_grid": launch.cooperative}
     return {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages, **{k: v for k, v in stated.items() if v}, **launch.options}
 
@@ -146,11 +146,11 @@ def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, option
     try:
         made = compiled()
         whole = whole_elf(made.asm["cubin"])
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # of what Triton reads in its cache, or of the kernel
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # from Triton's cache, or from the kernel
         if not disk_cache.mend_triton() and not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
             raise
         whole = False
-    if not whole:  # Triton believes what lies in its cache: a file that was cut off is made anew
+    if not whole:  # Triton trusts its cache: a truncated file is compiled again
         with triton.knobs.compilation.scope():
             triton.knobs.compilation.always_compile = True
             made = compiled()
@@ -177,7 +177,7 @@ def seen_as(kernel: Any, name: str, value: Any) -> Any:
 
 
 class Pointer:
-    """What Triton looks at in a tensor argument: the element's type and whether the address is a multiple of 16."""
+    """The properties of a tensor argument that Triton specialises on: the element's type and whether the address is a multiple of 16."""
 
     def __init__(self, dtype: Any, address: int) -> None:
         self.dtype, self.address = dtype, address
@@ -187,7 +187,7 @@ class Pointer:
 
 
 def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats: Collection[str] = ()) -> dict[str, Any]:
-    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, LATE for a runtime option.
+    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, RUNTIME_INTEGER for a runtime option.
 
     Raises ValueError for a `Descriptor` of a tensor that TMA does not copy."""
     found: dict[str, Any] = {}
@@ -198,7 +198,7 @@ def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats
         elif not isinstance(value, str):
             found[name] = value
         elif value not in tensors:
-            found[name] = LATE_FLOAT if value in runtime_floats else LATE
+            found[name] = RUNTIME_FLOAT if value in runtime_floats else RUNTIME_INTEGER
         else:
             meta = tensors[value]
             found[name] = None if meta is None else Pointer(DTYPES[meta.dtype].triton, 0 if meta.align % ALIGN == 0 else meta.align)

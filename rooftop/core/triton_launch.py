@@ -1,4 +1,4 @@
-"""Launches of Triton and Gluon at little cost to the host, and what differs there between Triton 3.6 and 3.9."""
+"""Launches of Triton and Gluon kernels with little host time, and their differences between Triton 3.6 and 3.9."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rooftop.core import tensor_maps
 from rooftop.core.spec import Descriptor, Launch, Meta
 from rooftop.core.triton_compat import ALIGN, descriptor, options_of, seen_as, values_of, version
 
-_KEPT = 256  # descriptors by address, of one argument of one launch
+_KEPT = 256  # descriptors kept, by address, of one argument of one launch
 
 
 class DescriptorSlot:
-    """Where one descriptor stands among the arguments of the C function, and what it is for whatever address a call brings.
+    """The position of one descriptor among the arguments of the C function, and its value for the address of each call.
 
-    Triton 3.6 hands its C function a tensor map and then each size and stride (on targets without TMA an address in its place, and all of them
-    twice); making the map asks the driver, so what was made is kept by address. Other versions get the descriptor and do that themselves."""
+    Triton 3.6 passes its C function a tensor map and then each size and stride (on targets without TMA an address instead, and all of them twice). Encoding the
+    map is a driver call, so maps are cached by address. Other versions pass the descriptor, and Triton does the rest."""
 
     __slots__ = ("_given", "_kept", "_make", "_meta", "index", "name", "place", "size")
 
@@ -44,8 +44,8 @@ class DescriptorSlot:
 
 
 def _expanded(compiled: Any) -> tuple[Callable[..., Any], Callable[[Any, Any], list[Any]], list[Any]] | None:
-    """Of a kernel that takes descriptors, in Triton 3.6: its C function, what makes the arguments of a descriptor, and what that asks of each.
-    None where this Triton has another way."""
+    """For a kernel with descriptors in Triton 3.6: its C function, the function that makes a descriptor's arguments, and its metadata for each. None for other
+    versions of Triton."""
     import inspect
 
     from triton.backends.nvidia import driver
@@ -58,12 +58,11 @@ def _expanded(compiled: Any) -> tuple[Callable[..., Any], Callable[[Any, Any], l
 
 
 class PreparedTriton:
-    """One kernel launch whose addresses alone change: ``prepared(stream, addresses)``. Safe to call from several threads.
+    """One kernel launch in which only the addresses change: ``prepared(stream, addresses)``. Thread-safe.
 
-    A call copies a list, fills in stream and addresses and makes one C call. Triton's binder, cache key, check of changed globals and
-    launch hooks are left out, as is its question to the driver whether an address is the GPU's: the caller answers for that and for the
-    current device being the one the launch was prepared for. Raises ValueError where an address that the kernel was compiled to take as a
-    multiple of 16 is not one."""
+    A call copies a list, fills in stream and addresses and makes one C call. It skips Triton's binder, cache key, check of changed globals and launch hooks,
+    and the driver query whether an address is the GPU's: the caller must ensure that, and that the current device is the one the launch was prepared for.
+    Raises ValueError if an address is not a multiple of 16 although the kernel was compiled for that."""
 
     __slots__ = ("_call", "_fixed", "_maps", "_numbers", "_rest", "_slots", "compiled")
 
@@ -71,8 +70,8 @@ class PreparedTriton:
         self, compiled: Any, grid: tuple[int, ...], values: Mapping[str, Any], places: Mapping[str, int],
         descriptors: Mapping[str, tuple[Descriptor, Meta]] | None = None,
     ) -> None:  # fmt: skip
-        """``compiled``: Triton's CompiledKernel with its handles made. ``values``: the arguments in order. ``places``: where the address of
-        each tensor parameter stands among the addresses of a call; ``descriptors``: those of them that are descriptors."""
+        """``compiled``: Triton's CompiledKernel with initialised handles. ``values``: the arguments in order. ``places``: the position of each tensor
+        parameter's address among the addresses of a call; ``descriptors``: those that are descriptors."""
         self.compiled = compiled
         runner = compiled.run
         own = bool(runner.global_scratch_size or runner.profile_scratch_size or getattr(runner, "gsan_enabled", False))
@@ -147,7 +146,7 @@ def _arguments(
     values: Mapping[str, Any], places: Mapping[str, int], descriptors: Mapping[str, tuple[Descriptor, Meta]],
     expanded: tuple[Callable[..., Any], Callable[[Any, Any], list[Any]], list[Any]] | None,
 ) -> tuple[list[Any], dict[str, int], list[DescriptorSlot]]:  # fmt: skip
-    """The arguments as the launcher takes them, where each parameter's begin, and the descriptors among them."""
+    """The arguments in the launcher's order, the position of each parameter's first one, and the descriptors among them."""
     given: list[Any] = []
     order: dict[str, int] = {}
     maps: list[DescriptorSlot] = []
@@ -173,7 +172,7 @@ def _arguments(
 
 
 def _with_allocator(runner: Callable[..., Any]) -> Callable[..., Any]:
-    """Triton's launcher with memory from torch, where the user has set no allocator of their own (`triton.set_allocator`)."""
+    """Triton's launcher with memory from torch, unless the user has set an allocator (`triton.set_allocator`)."""
 
     def call(*args: Any) -> Any:
         with _allocator():
@@ -198,7 +197,7 @@ def _allocator() -> Iterator[None]:
 
 
 def _from_torch(size: int, alignment: int, stream: int | None) -> Any:
-    """Memory of torch's caching allocator, on the current device and stream, which are the launch's: whoever is given it next comes after the launch."""
+    """Memory of torch's caching allocator, on the current device and stream, which are the launch's: it is reused only by work that comes after the launch."""
     import torch
 
     made = torch.empty(size + alignment, dtype=torch.uint8, device=torch.device("cuda", torch.cuda.current_device()))
@@ -210,8 +209,8 @@ def prepare(
 ) -> PreparedTriton:
     """Compile (or find in Triton's cache) and load a launch for the GPU ``device``; nothing is launched.
 
-    ``tensors``: the facts of the tensors that the launch names; the addresses of later calls must be of tensors like these. ``names`` gives
-    the order of those addresses. Raises TypeError where arguments do not fit the kernel's parameters."""
+    ``tensors``: the Metas of the tensors that the launch names; later calls must pass addresses of tensors like these. ``names`` is the order of those
+    addresses. Raises TypeError if arguments do not match the kernel's parameters."""
     key = _same_binary(launch, tensors, names, device, runtime_floats)
     known = None if key is None else _PREPARED.get(key)
     if known is not None:
@@ -224,12 +223,12 @@ def prepare(
     return made
 
 
-PREPARED = 2048  # launches that are remembered, to be prepared again with other numbers
+PREPARED = 2048  # launches kept: another launch of the same binary is copied from one of them
 _PREPARED: dict[Any, PreparedTriton] = {}
 
 
 def _same_binary(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]) -> Any:
-    """Equal for launches that run one binary and take the same addresses; None where that cannot be told."""
+    """A key that is equal for launches of the same binary with the same order of addresses; None if an argument cannot be compared."""
     facts: list[Any] = []
     for name, value in launch.args.items():
         if isinstance(value, Descriptor):
@@ -266,7 +265,7 @@ def _prepare(
     driver.active.set_current_device(device)
     try:
         made = kernel.run(grid=launch.grid, warmup=True, **{**options, **ordered})
-        made = made.result() if hasattr(made, "result") else made  # where Triton compiles asynchronously
+        made = made.result() if hasattr(made, "result") else made  # if Triton compiles asynchronously
         made._init_handles()
     finally:
         driver.active.set_current_device(before)

@@ -18,9 +18,9 @@ from rooftop.core.public_arguments import arguments_of
 
 
 class Loaded:
-    """What `rooftop.load` returns. Calls with inputs of a kind seen before only launch. On CPU tensors the kernel is simulated, thread by thread.
+    """The return value of `rooftop.load`. Calls with a known kind of input only launch. On CPU tensors the kernel is simulated, thread by thread.
 
-    Results have no gradient: asking for one is an error."""
+    Results have no gradient: an input that requires one is an error."""
 
     def __init__(self, path: Path, source: str | None = None) -> None:
         if source is None and not path.is_file():
@@ -50,7 +50,7 @@ class Loaded:
             self._refuse_gradients(values)
         present = [t for t in tensors if t is not None]
         if present and all(isinstance(t, torch.Tensor) and t.device.type == "cpu" for t in present):
-            # By its name: what runs in a call on a GPU stands on nothing of the workbench.
+            # Imported by name: code that runs in a call on a GPU does not depend on rooftop.lab.
             made = importlib.import_module("rooftop.lab.simt.called").run(self.op, self.implementation, values)
             return made[0] if len(made) == 1 else tuple(made)
         key = tuple(
@@ -79,7 +79,7 @@ class Loaded:
 
         import torch
 
-        if self._called_as_public(args, kwargs):  # it works out what it was not given: dims from a shape, a dim from its end
+        if self._called_as_public(args, kwargs):  # it computes missing arguments: dims from a shape, a dim from its end
             assert self._public is not None
             return dict(zip(self.op.kinds, arguments_of(self.op, self._public, *args, **kwargs), strict=True))
         bound = inspect.signature(self.op.reference).bind_partial(*args, **kwargs)
@@ -94,7 +94,8 @@ class Loaded:
         return values
 
     def _called_as_public(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether arguments are those of the public function: they fit it, and either mean the same there or are not all that the contract asks for."""
+        """Whether the arguments are those of the public function: they match its signature, and either mean the same there or are not all that the contract
+        requires."""
         if self._public is None:
             return False
         try:
@@ -115,7 +116,7 @@ class Loaded:
 
     @cached_property
     def _public(self) -> Callable[..., Any] | None:
-        """The public function of the op; None of a backward, and of an op that takes or returns objects."""
+        """The public function of the op; None for a backward, and for an op that takes or returns objects."""
         name = self.op.name
         return None if name not in registry.op_names() or self.op.objects else getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: what a full disk cuts off never takes the place of what was there."""
+"""Writes files completely or not at all: a partial file, after a full disk for example, never replaces the old one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import IO, Any
 
 @contextlib.contextmanager
 def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file to write into, which becomes `path` at the end. Raises OSError with the path; then what was there before still is."""
+    """A file to write into, which replaces `path` at the end. Raises OSError with the path; the old file is then unchanged."""
     path = Path(path)
     target = path.resolve() if path.is_symlink() else path
-    apart = not target.exists() or target.is_file()  # a device or a pipe is written into
+    apart = not target.exists() or target.is_file()  # devices and pipes are written into directly
     beside = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp") if apart else target
     try:
         with open(beside, "wb") as file:
@@ -28,7 +28,7 @@ def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         if error.filename is not None and str(error.filename) != str(beside):
             raise
-        code = error.errno or errno.ENOSPC  # NumPy says "n requested and m written" and no code
+        code = error.errno or errno.ENOSPC  # NumPy reports "n requested and m written" without an error code
         raise OSError(code, os.strerror(code), str(path)) from None
     finally:
         if apart:
@@ -37,7 +37,7 @@ def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """An error of writing that names no file names this one."""
+    """Adds this path to write errors that name no file."""
     try:
         yield
     except OSError as error:
@@ -47,13 +47,13 @@ def named(path: Path) -> Iterator[None]:
 
 
 def write(path: str | Path, data: str | bytes) -> None:
-    """The file's content made `data`."""
+    """Replaces the file's content by `data`."""
     with open_whole(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
 def save_array(path: str | Path, x: Any) -> None:
-    """A .npy file under any name."""
+    """Writes a .npy file under any name."""
     import numpy as np
 
     with open_whole(path) as file:

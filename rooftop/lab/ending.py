@@ -65,7 +65,7 @@ def gpu_for(what: str) -> None:
 def ended(task: Callable[[], object]) -> None:
     """Do a command's task. Errors that a user can mend are one clear text, not a traceback."""
     try:
-        _told(task)
+        _run_reporting_errors(task)
     except ModuleNotFoundError as error:
         absent = error.name or ""
         if absent.partition(".")[0] in ("", "rooftop"):
@@ -80,7 +80,7 @@ def ended(task: Callable[[], object]) -> None:
         disk_cache.trim()
 
 
-def _told(task: Callable[[], object]) -> None:
+def _run_reporting_errors(task: Callable[[], object]) -> None:
     from rooftop.core.compile import CompileError, ToolchainError
     from rooftop.core.expressions import ExpressionError
     from rooftop.core.head import HeadError

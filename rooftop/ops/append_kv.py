@@ -90,7 +90,7 @@ def append_kv(
             f"{tuple(k_cache.shape[2:])} as the cache's"
         )
     if not isinstance(lengths, torch.Tensor) or lengths.dim() != 1:
-        raise _error(lengths)(f"{op}: lengths is {_said(lengths)}; it must be an int32 or int64 tensor [B]")
+        raise _error(lengths)(f"{op}: lengths is {_description(lengths)}; it must be an int32 or int64 tensor [B]")
     batch = lengths.shape[0]
     integers(op, "lengths", lengths, ((batch,),), k.device)
     if (rank == 4 and k.shape[0] != batch) or (page_table is None and k_cache.shape[0] != batch):
@@ -99,7 +99,7 @@ def append_kv(
         )
     if page_table is not None:
         if not isinstance(page_table, torch.Tensor) or page_table.dim() != 2:
-            raise _error(page_table)(f"{op}: page_table is {_said(page_table)}; it must be [{batch}, pages]")
+            raise _error(page_table)(f"{op}: page_table is {_description(page_table)}; it must be [{batch}, pages]")
         integers(op, "page_table", page_table, ((batch, page_table.shape[1]),), k.device)
     if cu_seqlens is not None:
         integers(op, "cu_seqlens", cu_seqlens, ((batch + 1,),), k.device)
@@ -116,7 +116,7 @@ def append_kv(
         if t is None:
             continue
         if not isinstance(t, torch.Tensor) or t.dtype != torch.float32:
-            raise TypeError(f"{op}: {name} is {_said(t)}; it must be a tensor of torch.float32")
+            raise TypeError(f"{op}: {name} is {_description(t)}; it must be a tensor of torch.float32")
         if not limit or tuple(t.shape) not in ((1,), (k.shape[-2],)) or t.device != k.device:
             raise ValueError(
                 f"{op}: {name} has shape {tuple(t.shape)} on {t.device}; it must be (1,) or ({k.shape[-2]},) on {k.device}, "
@@ -135,7 +135,7 @@ def _error(t: Any) -> type[Exception]:
     return ValueError if hasattr(t, "dtype") else TypeError
 
 
-def _said(t: Any) -> str:
+def _description(t: Any) -> str:
     return f"{t.dtype} {tuple(t.shape)}" if hasattr(t, "dtype") else f"a {type(t).__name__}"
 
 

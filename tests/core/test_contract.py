@@ -101,7 +101,7 @@ block   = [32]
 def test_a_late_option_is_compiled_as_a_general_number() -> None:
     values = triton_compat.values_of(Launch(None, (1,), {"x": "x", "r": "r", "seed": "seed", "n": 3}), {"x": Meta((4,), "f32"), "r": None})
     assert values["r"] is None
-    assert values["seed"] == triton_compat.LATE
+    assert values["seed"] == triton_compat.RUNTIME_INTEGER
     assert values["seed"] % 16 != 0
 
 

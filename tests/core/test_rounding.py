@@ -109,7 +109,7 @@ def test_a_rounded_problem_that_a_kernel_does_not_take_decides_nothing(monkeypat
     exact = dict(f.choose(p))
     said = f.supports
     monkeypatch.setattr(f, "_rounded", {})
-    monkeypatch.setattr(f, "_settled_choice", None)
+    monkeypatch.setattr(f, "_last_choice", None)
     monkeypatch.setattr(f, "supports", lambda q: "too few rows" if q == p.near else said(q))
     assert dict(f.choose(p)) == exact and f._rounded == {p.near: None}  # type: ignore[attr-defined]
     assert Call.of(op, f, sized(op, 5003, 8192)).config == exact

@@ -139,7 +139,7 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
     peer = next(s for s in b.f.entries if s.peer is not None)
     vars(peer)["function"] = allocates(peer.name, 0, 70)
     rung = candidates.rungs(registry.ladder("sgemm_cuda"))[0]
-    monkeypatch.setattr(b, "_anew", allocates(rung.name, 40, 600))
+    monkeypatch.setattr(b, "_run_in_own_memory", allocates(rung.name, 40, 600))
     found = b._memory([peer, next(s for s in b.f.entries if s.peer is None), rung])
     assert found == {peer.name: 70, "add__triton": 300, rung.name: 600}
     assert log == [peer.name] * 2 + ["add__triton"] * 2 + [rung.name] * 2

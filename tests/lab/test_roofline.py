@@ -281,7 +281,7 @@ def test_sustained_only_the_fastest_loop_runs(monkeypatch: pytest.MonkeyPatch) -
     found = calibrate._tensor(Timer(device), Fixed(), lambda text: None)["rates"]["tensor-bf16"]  # type: ignore[arg-type]
     assert found["burst"]["by"] == found["sustained"]["by"] == "wgmma"
     assert found["burst"]["ops_per_s"] == pytest.approx(2e14) and found["burst"]["all"]["mma.sync"] == pytest.approx(1e14)
-    assert set(found["sustained"]["all"]) == {"wgmma"}, "one that draws less power would lend it clock"
+    assert set(found["sustained"]["all"]) == {"wgmma"}, "its clock would be higher with one that draws less power"
 
 
 def test_a_rate_that_no_such_card_has_is_refused() -> None:

@@ -243,7 +243,7 @@ def test_what_the_budget_does_not_reach_is_not_compiled(monkeypatch: pytest.Monk
     monkeypatch.setattr(sweep, "BATCH", 2)
     asked: list[list[int]] = []
     monkeypatch.setattr(run, "compile", lambda which: asked.append(list(which)) or 1)
-    order, said = list(sweep._spread(3)), list[str]()
+    order, said = list(sweep._scattered_order(3)), list[str]()
     assert len(run.run(60.0, said.append)["us"]) == 3 and asked == [order[:2], order[2:]]
     assert said[-1].startswith("add: 3 of 3 points in ") and "2 programs compiled" in said[-1]
     row = run._row
@@ -260,7 +260,7 @@ def test_what_the_budget_does_not_reach_is_not_compiled(monkeypatch: pytest.Monk
 def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     run, whole = swept_add(monkeypatch)
     row = run._row
-    bad = next(sweep._spread(3))
+    bad = next(sweep._scattered_order(3))
 
     def once(i: int, say: Any) -> Any:
         if i == bad:
@@ -302,7 +302,7 @@ def test_a_lost_context_ends_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "on", "cuda")
     monkeypatch.setattr(sweep, "context_lost", lambda: True)
     said: list[str] = []
-    first = run.points[next(sweep._spread(3))]
+    first = run.points[next(sweep._scattered_order(3))]
     monkeypatch.setattr(sweep, "make", lambda op, case, on, seed: make(op, case, "cpu", seed))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
     record = run.run(60.0, said.append)

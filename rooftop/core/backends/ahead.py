@@ -1,4 +1,4 @@
-"""What kernels have in common whose compiler runs in a process of its own and leaves a cubin: those of cuTile and CuTe DSL."""
+"""Shared by the backends whose compiler runs in a separate process and produces a cubin: cuTile and CuTe DSL."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from rooftop.core.spec import Launch, Meta, Problem
 
 
 def found(package: str) -> bool:
-    """Whether a package could be imported; it is not."""
+    """Whether a package can be imported; it is not imported."""
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # the package that it lies in
+    except ModuleNotFoundError:  # the parent package
         return False
 
 
 def constant(name: str, value: Any) -> Any:
-    """A constant as the job carries it. Raises TypeError for a value that cannot be written as JSON."""
+    """A constant in the form in which a job carries it. Raises TypeError for a value that cannot be written as JSON."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):
@@ -48,18 +48,18 @@ def constant(name: str, value: Any) -> Any:
 
 
 _PROCESSES: dict[tuple[str, str], Process] = {}  # by module and target
-_IMPORTED: dict[tuple[str, str], dict[Path, str]] = {}  # by the same: the text of each file when the process was first asked for a kernel of it
+_IMPORTED: dict[tuple[str, str], dict[Path, str]] = {}  # by module and target: the text of each file when the process was first asked for one of its kernels
 _LOCK = threading.Lock()
 
 
 class AheadImplementation(ModuleImplementation):
-    """A module whose `launches` name Python functions that another process compiles. It imports without the language: the functions are plain ones,
-    and what they call is looked up by the process that compiles them.
+    """A module whose `launches` name Python functions that another process compiles. It can be imported without the language: the functions are plain ones, and
+    the process that compiles them looks up what they call.
 
-    A kernel is taken by its name alone, and never for want of another: it may need a compiler that is not there.
+    Such a kernel runs only if a call names it, because its compiler may not be installed.
 
-    `distributions` are the packages whose versions tell one compiler from another, `child` the module that compiles, `part` the cache's folder,
-    `extra` what to install."""
+    `distributions` are the packages whose versions identify a compiler, `child` the module that compiles, `part` the cache's folder, `extra` what to
+    install."""
 
     needed = ("supports", "choose", "launches")
     automatic = False
@@ -77,20 +77,20 @@ class AheadImplementation(ModuleImplementation):
         return Where("none", f"{self.language} kernels run on a GPU only")
 
     def where(self) -> Where:
-        return self.runs()  # a cubin that is kept runs without the compiler
+        return self.runs()  # a cached cubin runs without the compiler
 
     @cached_property
     def module(self) -> ModuleType:
-        with self._fits():
+        with self._errors_name_the_file():
             return super().module
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        with self._fits():
+        with self._errors_name_the_file():
             return super().launches(problem, config)
 
     @contextlib.contextmanager
-    def _fits(self) -> Iterator[None]:
-        """What the kernel's file does wrong, as an error that names the file: a launch that does not fit its kernel, the language where there is none."""
+    def _errors_name_the_file(self) -> Iterator[None]:
+        """An error of the kernel's file, with its name: a launch that does not match its kernel, or a use of the language where it is not installed."""
         try:
             yield
         except (TypeError, AttributeError) as error:
@@ -100,35 +100,35 @@ class AheadImplementation(ModuleImplementation):
     def supports(self, problem: Problem) -> str | None:
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
-        said: str | None = self.module.supports(problem)
-        return said
+        reason: str | None = self.module.supports(problem)
+        return reason
 
     def prefers(self, problem: Problem) -> int:
-        return int(self._said("prefers", lambda p: 0)(problem))
+        return int(self._function_or("prefers", lambda p: 0)(problem))
 
     def builds(self) -> str | None:
-        """By its version too: a folder of the package's name, where Python happens to look, is not the package."""
+        """The package and its version must be found: a folder with the package's name that Python happens to find is not the package."""
         there = found(self.package) and cubins.versions(self.distributions[:1])
         return None if there else f"package {self.package} is not installed ({self.install})"
 
     def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
-        """All that the machine code of a launch follows from, as JSON. Raises TypeError where its arguments do not fit the kernel."""
+        """Everything that determines the machine code of a launch, as JSON. Raises TypeError if its arguments do not match the kernel."""
         raise NotImplementedError
 
     def refuses(self, target: str, compiler: str) -> str | None:
-        """None, or why this compiler cannot make code for a target, and what to do."""
+        """None, or why this compiler cannot compile for a target, and what to do."""
         return None
 
     def environment(self, target: str) -> dict[str, str]:
-        """What must be set before the language is imported."""
+        """Environment variables that must be set before the language is imported."""
         return {}
 
     def ready(self, launch: Launch, cubin: Cubin, tensors: Mapping[str, Meta | None], problem: Problem) -> Launch:
-        """The launch as the driver takes it: arguments by position, with their types."""
+        """The launch for the driver: arguments by position, with their types."""
         raise NotImplementedError
 
     def cubin(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> Cubin:
-        """The machine code of a launch: kept, or compiled now. Raises AbsentCompiler where it is neither there nor can be made, CompileError."""
+        """The machine code of a launch, from the cache or compiled now. Raises AbsentCompiler if it is neither cached nor can be compiled, CompileError."""
         target, (job, name) = problem.device.target, self._asked(launch, tensors, problem)
         missing = self.builds()
         compiler = "" if missing else cubins.versions(self.distributions)
@@ -142,7 +142,7 @@ class AheadImplementation(ModuleImplementation):
         if reason := self.refuses(target, compiler):
             raise AbsentCompiler(f"{self.name}: {reason}")
         with cubins.alone(self.part, name):
-            kept = cubins.read(self.part, name, compiler)  # another process may have made it meanwhile
+            kept = cubins.read(self.part, name, compiler)  # another process may have compiled it meanwhile
             if kept is not None:
                 return kept
             made = self._compiled(launch, job, target, compiler)
@@ -150,15 +150,15 @@ class AheadImplementation(ModuleImplementation):
         return made
 
     def _asked(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> tuple[dict[str, Any], str]:
-        """The job of a launch and its key. Raises HeadError where the launch is none of a function of the file, or its arguments do not fit."""
-        with self._fits():
+        """The job of a launch and its key. Raises HeadError if the launch is not of a function of the file, or its arguments do not match."""
+        with self._errors_name_the_file():
             if not isinstance(launch.kernel, FunctionType):
                 raise TypeError(f"a launch is of {launch.kernel!r}; it must be of a function of this file")
             job = self.job(launch, tensors, problem)
             return job, self._key(launch, problem.device.target, job)
 
     def _key(self, launch: Launch, target: str, job: Mapping[str, Any]) -> str:
-        """By the text of the kernel's functions, not of the whole file: how a config is chosen changes no cubin."""
+        """The key depends on the text of the kernel's functions, not on the whole file: a change of how configs are chosen changes no cubin."""
         function = launch.kernel.__name__
         if function not in self._texts:
             self._texts[function] = texts_of_function(self.path.read_text(encoding="utf-8"), function)
@@ -176,8 +176,8 @@ class AheadImplementation(ModuleImplementation):
         return Cubin(base64.b64decode(answer["code"]), answer["symbol"], compiler, answer["seconds"], answer.get("facts", {}))
 
     def _process(self, target: str) -> Process:
-        """The compiler's process for a target. It imports a file once: where this one or a helper was edited since then, another takes its place, for the
-        code of the old text would be kept as that of the new."""
+        """The compiler's process for a target. It imports a file once. If the file or a helper was edited since then, a new process replaces it; otherwise code
+        of the old text would be cached as that of the new."""
         which, text = (self.child, target), cubins.key(texts_of(self.path.read_text(encoding="utf-8")))
         with _LOCK:
             if which not in _PROCESSES:
@@ -190,7 +190,7 @@ class AheadImplementation(ModuleImplementation):
             return _PROCESSES[which]
 
     def verify(self, ready: Launch, cubin: Cubin) -> None:
-        """Raises HeadError where the kernel takes other parameters than the launch hands it."""
+        """Raises HeadError if the kernel has other parameters than the launch passes."""
         parameters.check(ready, cubin.code, cubin.symbol, self.path.name)
 
     def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
@@ -199,7 +199,7 @@ class AheadImplementation(ModuleImplementation):
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         tensors = {**dict(problem.tensors), **scratch}
         made = self.cubin(launch, tensors, problem)
-        with self._fits():
+        with self._errors_name_the_file():
             ready = self.ready(launch, made, tensors, problem)
         self.verify(ready, made)
         threads = parameters.block_threads(made.code, made.symbol) or prod(ready.block)
@@ -213,7 +213,7 @@ class AheadImplementation(ModuleImplementation):
 
     def _prepared(self, one: Launch, tensors: Mapping[str, Meta | None], problem: Problem, names: Sequence[str], index: int) -> Prepared:
         made = self.cubin(one, tensors, problem)
-        with self._fits():
+        with self._errors_name_the_file():
             ready = self.ready(one, made, tensors, problem)
         self.verify(ready, made)
         binary = Binary(made.code, {one.kernel.__name__: made.symbol}, problem.device.target)
@@ -224,5 +224,5 @@ class AheadImplementation(ModuleImplementation):
         return module.prepare(replace(ready, kernel=one.kernel.__name__), names, index)
 
     def driver(self) -> str:
-        """What to do where the driver does not take a cubin."""
+        """What to do if the driver cannot load a cubin."""
         return "update the driver, or compile with an older release of the compiler"

@@ -1,4 +1,4 @@
-"""CUDA C++: a `.cu` file read through its head, and a `.py` of the same stem beside it for what a head cannot say."""
+"""CUDA C++: a `.cu` file with a head, and a `.py` file of the same stem for what a head cannot express."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _facts(launch: LaunchHead) -> tuple[Any, ...]:
 
 
 def _formulas(head: heads.Head) -> dict[str, str]:
-    """The names of `let`. One that stands for a tensor or a constant, and only for other names of `let`, is written out: a formula that moves to
-    a header is the one that it was, and so is what was measured."""
+    """The formulas of `let` for the digest. A name that stands for a tensor or a constant, and is used only in other formulas, is substituted: so the digest
+    does not change when a formula moves to a header."""
     let, used = head.formulas(), {name for _, text in head.uses() for name in names(text)}
     other = {name: text for name, text in let.items() if text.isidentifier() and text not in let and name not in used}
     return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
@@ -50,15 +50,15 @@ def _keep(found: dict[Problem, Any], problem: Problem, what: Any) -> None:
 
 
 class CudaImplementation(Implementation):
-    """A `.cu` file. Where its head's `python` lists names, a module of the same stem beside it defines them, each taking the head last:
+    """A `.cu` file. If its head's `python` lists functions, a module of the same stem beside it defines them; each takes the head as its last argument:
 
-    supports(problem, head) -> str | None     asked after the head's own args and requires hold
-    prefers(problem, head) -> int
-    choose(problem, head) -> Mapping          the constants; names of `[config]` may be left out
-    configs(problem, head) -> Iterable        more of them, for tuning
-    launches(problem, config, head) -> list[Launch]
-    scratch(problem, config, head) -> dict[str, Meta]
-    zeroed(problem, config, head) -> Sequence[str]"""
+        supports(problem, head) -> str | None     called if the head's own args and requires are satisfied
+        prefers(problem, head) -> int
+        choose(problem, head) -> Mapping          the constants; names of `[config]` may be omitted
+        configs(problem, head) -> Iterable        more sets of constants, for tuning
+        launches(problem, config, head) -> list[Launch]
+        scratch(problem, config, head) -> dict[str, Meta]
+        zeroed(problem, config, head) -> Sequence[str]"""
 
     backend = "cuda"
 
@@ -69,11 +69,11 @@ class CudaImplementation(Implementation):
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
-        self._said: tuple[Problem, str | None] | None = None  # what `supports` said last
-        self._chosen: dict[Problem, dict[str, Any]] = {}  # what the module's `choose` said: some weigh a hundred configs
-        self._rounded: dict[Problem, dict[str, Any] | None] = {}  # the same of rounded problems; None: the kernel does not take it
-        self._settled_choice: tuple[Problem, dict[str, Any]] | None = None  # of the last problem
-        self._made: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the launches that the module made last
+        self._last_support: tuple[Problem, str | None] | None = None  # the last result of `supports`
+        self._chosen: dict[Problem, dict[str, Any]] = {}  # results of the module's `choose`, which may compare a hundred configs
+        self._rounded: dict[Problem, dict[str, Any] | None] = {}  # the same for rounded problems; None: the kernel does not support it
+        self._last_choice: tuple[Problem, dict[str, Any]] | None = None  # the last result of `choose`
+        self._last_launches: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the last result of the module's `launches`
 
     @property
     def head(self) -> heads.Head:
@@ -99,7 +99,7 @@ class CudaImplementation(Implementation):
             raise HeadError(f"{shown(path)} defines {', '.join(extra)}, which the head of {self.path.name} does not list (python = [...])")
         return module
 
-    def _said_by_python(self, name: str) -> Callable[..., Any] | None:
+    def _python_function(self, name: str) -> Callable[..., Any] | None:
         return getattr(self._module, name) if name in self._head.python else None
 
     @property
@@ -109,24 +109,24 @@ class CudaImplementation(Implementation):
     def supports(self, problem: Problem) -> str | None:
         if not self._head.python:
             return self._head.supports(problem)
-        if self._said is None or self._said[0] is not problem:
-            self._said = (problem, self._refusal(problem))
-        return self._said[1]
+        if self._last_support is None or self._last_support[0] is not problem:
+            self._last_support = (problem, self._refusal(problem))
+        return self._last_support[1]
 
     def _refusal(self, problem: Problem) -> str | None:
-        """As `Head.supports`, with what the module says in its places."""
+        """As `Head.supports`, with the module's functions in place of the head's."""
         try:
             if reason := self._head.refuses(problem):
                 return reason
-            asked = self._said_by_python("supports")
-            if asked is not None and (reason := asked(problem, self._head)):
+            function = self._python_function("supports")
+            if function is not None and (reason := function(problem, self._head)):
                 return str(reason)
             return self._unfit(problem, self.choose(problem))
         except (Unfit, ExpressionError) as error:
             return str(error)
 
     def _unfit(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
-        """None, or why a problem whose tensors are taken cannot run with these constants."""
+        """None, or why a problem whose tensors the kernel supports cannot run with these constants."""
         try:
             if reason := self._head.breaks(problem, config):
                 return reason
@@ -136,16 +136,16 @@ class CudaImplementation(Implementation):
         return None
 
     def prefers(self, problem: Problem) -> int:
-        asked = self._said_by_python("prefers")
-        if asked is None and (self._head.prefer is None or self._plainly_not(problem)):
+        function = self._python_function("prefers")
+        if function is None and (self._head.prefer is None or self._clearly_not_preferred(problem)):
             return 0
         if self.supports(problem) is not None:
             return 0
-        return self._head.prefers(problem, self.choose(problem)) if asked is None else int(asked(problem, self._head))
+        return self._head.prefers(problem, self.choose(problem)) if function is None else int(function(problem, self._head))
 
-    def _plainly_not(self, problem: Problem) -> bool:
-        """Whether the head does not prefer it: told without its launches, which nobody may ask for then. False where a problem that it does not take is
-        in the way; `supports` says so."""
+    def _clearly_not_preferred(self, problem: Problem) -> bool:
+        """Whether `prefer` of the head is false for this problem, decided without its launches. False if the problem is not supported; `supports` gives the
+        reason."""
         try:
             return not self._head.prefers(problem, self.choose(problem))
         except (Unfit, ExpressionError, HeadError):
@@ -154,57 +154,57 @@ class CudaImplementation(Implementation):
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
         choices = ({**self._head.config, **constants} for _, constants in self._head.choices)
-        asked = self._said_by_python("configs")
-        listed = self._head.configs if asked is None else [{**self._head.config, **config} for config in asked(problem, self._head)]
+        function = self._python_function("configs")
+        listed = self._head.configs if function is None else [{**self._head.config, **config} for config in function(problem, self._head)]
         for config in (self._head.config, *choices, *listed):
             if dict(config) not in found and self._valid(problem, config):
                 found.append(dict(config))
         return found
 
     def _valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
-        """Whether tuning may try these constants: `valid` holds, and every launch has the shared memory that it asks for."""
+        """Whether tuning may try these constants: `valid` holds, and every launch fits its shared memory."""
         return self._head.is_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
 
     def choose(self, problem: Problem) -> dict[str, Any]:
         """The constants that the head or the module chooses: those for `problem.near`, if the problem can run with them."""
-        asked = self._said_by_python("choose")
-        if asked is None:
+        function = self._python_function("choose")
+        if function is None:
             return dict(self._head.choose(problem))
-        last = self._settled_choice
+        last = self._last_choice
         if last is None or last[0] is not problem:
-            config = self._chosen_near(problem.near, asked) if problem.near is not problem else None
+            config = self._chosen_near(problem.near, function) if problem.near is not problem else None
             if config is None or self._unfit(problem, config) is not None:
-                config = self._chosen_for(problem, asked)
-            last = self._settled_choice = (problem, config)
+                config = self._chosen_for(problem, function)
+            last = self._last_choice = (problem, config)
         return dict(last[1])
 
-    def _chosen_for(self, problem: Problem, asked: Callable[..., Any]) -> dict[str, Any]:
+    def _chosen_for(self, problem: Problem, function: Callable[..., Any]) -> dict[str, Any]:
         found = self._chosen.get(problem)
         if found is None:
-            found = {**self._head.config, **asked(problem, self._head)}
+            found = {**self._head.config, **function(problem, self._head)}
             _keep(self._chosen, problem, found)
         return found
 
-    def _chosen_near(self, near: Problem, asked: Callable[..., Any]) -> dict[str, Any] | None:
+    def _chosen_near(self, near: Problem, function: Callable[..., Any]) -> dict[str, Any] | None:
         found = self._rounded.get(near)
         if found is None and near not in self._rounded:
-            found = None if self.supports(near) is not None else self._chosen_for(near, asked)
+            found = None if self.supports(near) is not None else self._chosen_for(near, function)
             _keep(self._rounded, near, found)
         return found
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        asked = self._said_by_python("launches")
-        if asked is None:
+        function = self._python_function("launches")
+        if function is None:
             return self._head.launches_for(problem, config)
-        made = self._made
+        made = self._last_launches
         if made is None or made[0] is not problem or made[1] != config:
             tensors = {**dict(problem.tensors), **self.scratch(problem, config)}
-            found = [self._settled(launch, tensors) for launch in asked(problem, config, self._head)]
-            made = self._made = (problem, dict(config), found)
+            found = [self._with_full_maps(launch, tensors) for launch in function(problem, config, self._head)]
+            made = self._last_launches = (problem, dict(config), found)
         return list(made[2])
 
-    def _settled(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
-        """A launch that Python made, its tensor maps with all that the driver asks for. Raises Unfit for a grid that no GPU takes."""
+    def _with_full_maps(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
+        """A launch made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports."""
         for extent, most in zip(launch.grid, GRID, strict=False):
             if not 1 <= extent <= most:
                 raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
@@ -220,16 +220,16 @@ class CudaImplementation(Implementation):
         return dataclasses.replace(launch, args={**launch.args, **args}) if args else launch
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
-        asked = self._said_by_python("scratch")
-        return self._head.scratch_for(problem, config) if asked is None else dict(asked(problem, config, self._head))
+        function = self._python_function("scratch")
+        return self._head.scratch_for(problem, config) if function is None else dict(function(problem, config, self._head))
 
     def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
-        asked = self._said_by_python("zeroed")
-        return self._head.zeroed if asked is None else tuple(asked(problem, config, self._head))
+        function = self._python_function("zeroed")
+        return self._head.zeroed if function is None else tuple(function(problem, config, self._head))
 
     def explains(self, problem: Problem, config: Any) -> str:
-        asked = self._said_by_python("explains")
-        return "" if asked is None else str(asked(problem, config, self._head))
+        function = self._python_function("explains")
+        return "" if function is None else str(function(problem, config, self._head))
 
     def where(self) -> Where:
         return self._where
@@ -245,7 +245,7 @@ class CudaImplementation(Implementation):
         return compile_cuda(source, name=name, target=target, kernels=wanted)
 
     def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
-        """What `compile_many` takes."""
+        """The jobs for `compile_many`."""
         return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
@@ -260,7 +260,7 @@ class CudaImplementation(Implementation):
         target = problem.device.target
         new = {launch.kernel for launch in launches if (target, launch.kernel) not in self._loaded}
         if new:
-            binary = self.compile(tuple(new), target)  # all of them at once: most of the time goes into the headers
+            binary = self.compile(tuple(new), target)  # all at once: most of the time is spent on the headers
             for launch in launches:
                 if launch.kernel in new:
                     check_parameters(launch, binary.cubin, binary.names[launch.kernel], self._head.path)
@@ -281,7 +281,7 @@ class CudaImplementation(Implementation):
             "chained": [x.chained for x in h.launches], "cooperative": [x.cooperative for x in h.launches], "zeroed": list(h.zeroed),
             "tensors": [dataclasses.astuple(a) for a in h.tensors],
         }  # fmt: skip
-        facts.update({key: said for key, said in more.items() if any(said)})  # what a head does not say leaves its digest as it was
+        facts.update({key: said for key, said in more.items() if any(said)})  # keys that a head does not use leave its digest unchanged
         path = self.beside
         python = texts_of(path.read_text(encoding="utf-8")) if path is not None else []
         return digest(*(strip(text, "c") for text in with_headers(self._text)), facts, *python)

@@ -21,16 +21,16 @@ OLDEST = (4, 3, 5)  # nvidia-cutlass-dsl, as in pyproject.toml
 
 
 class CuteImplementation(AheadImplementation):
-    """A module as of Triton. `cute` and `cutlass` come from `rooftop.kernels._device.cute`; the file evaluates its annotations (no
-    `from __future__ import annotations`), which the language reads.
+    """A module like Triton's. `cute` and `cutlass` come from `rooftop.kernels._device.cute`. The file's annotations must be evaluated (no `from __future__
+    import annotations`), because the language reads them.
 
-    `Launch.kernel` is a `@cute.jit` function that launches one `@cute.kernel` and hands it all of its own parameters in order. They are annotated
-    `cute.Pointer` (a tensor's name), `cutlass.Int32`, `cutlass.Int64` or `cutlass.Float32` (a number or a runtime option), or `cutlass.Constexpr`.
-    Where the kernel has others, of TMA say, `Launch.types` are given: `args` are then the kernel's own, as of CUDA C++, and those of the function lie
-    in `options["compile"]`.
+    `Launch.kernel` is a `@cute.jit` function that launches one `@cute.kernel` and passes it all of its own parameters in order. They are annotated
+    `cute.Pointer` (a tensor's name), `cutlass.Int32`, `cutlass.Int64` or `cutlass.Float32` (a number or a runtime option), or `cutlass.Constexpr`. If the
+    kernel has other parameters, TMA descriptors for example, `Launch.types` are given: `args` are then the kernel's own, as for CUDA C++, and those of the
+    function are in `options["compile"]`.
 
-    `Launch.block` says the threads, `Launch.shared` the bytes that SmemAllocator hands out; grid and block of the launch in the language count for
-    nothing but the threads that a block must have."""
+    `Launch.block` gives the threads, `Launch.shared` the bytes that SmemAllocator may allocate; grid and block of the launch in the language are ignored,
+    except that they set the number of threads that a block must have."""
 
     backend = "cute"
     language = "CuTe DSL"
@@ -47,7 +47,7 @@ class CuteImplementation(AheadImplementation):
         return None
 
     def environment(self, target: str) -> dict[str, str]:
-        """A user's own folder would have the cubin lie elsewhere than in the child's working folder, and a dry run would not make it."""
+        """Unset: with a folder of the user's, the cubin would not be in the child's working folder, and a dry run would not produce it."""
         return {"CUTE_DSL_ARCH": target, "CUTE_DSL_KEEP_CUBIN": "1", "CUTE_DSL_DUMP_DIR": ".", "CUTE_DSL_DRYRUN": "0"}
 
     def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class CuteImplementation(AheadImplementation):
 
     def ready(self, launch: Launch, cubin: Cubin, tensors: Mapping[str, Meta | None], problem: Problem) -> Launch:
         if launch.types:
-            return replace(launch, kernel="", args={k: _settled(v, tensors) for k, v in launch.args.items()}, options={})
+            return replace(launch, kernel="", args={k: _full_map(v, tensors) for k, v in launch.args.items()}, options={})
         facts = self.job(launch, tensors, problem)["parameters"]
         given = [(name, fact) for name, fact in zip(inspect.get_annotations(launch.kernel), facts, strict=False) if "constant" not in fact]
         types = tuple("ptr" if "pointer" in fact else fact["scalar"] for _, fact in given)
@@ -88,8 +88,8 @@ class CuteImplementation(AheadImplementation):
             raise HeadError(f"{shown(self.path)}: the blocks of its kernel must have {must} threads; Launch.block gives them {given}")
 
 
-def _settled(value: Any, tensors: Mapping[str, Meta | None]) -> Any:
-    """A tensor map with all that the driver asks for. Raises TypeError where TMA does not copy the tensor."""
+def _full_map(value: Any, tensors: Mapping[str, Meta | None]) -> Any:
+    """A tensor map completed for the driver. Raises TypeError if TMA cannot copy the tensor."""
     if not isinstance(value, TensorMap):
         return value
     meta = tensors.get(value.tensor)

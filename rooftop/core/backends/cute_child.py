@@ -1,7 +1,7 @@
-"""The process that has nvidia-cutlass-dsl: reads jobs as JSON lines, compiles one kernel each, and answers in a line each.
+"""The process that imports nvidia-cutlass-dsl: reads jobs as JSON lines, compiles one kernel each, and answers each with one line.
 
-Started by rooftop/core/backends/ahead.py, which sets the environment; the only module of the package that imports cutlass. The language compiles first
-and then loads what it made, which fails where there is no driver: the cubin lies in the working folder by then."""
+Started by rooftop/core/backends/ahead.py, which sets the environment; the only module of the package that imports cutlass. The language compiles a kernel and
+then loads it, which fails without a driver; by then the cubin is in the working folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = {
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # what the compiler prints must not be taken for an answer
+    answers = os.fdopen(os.dup(1), "w")  # the compiler's own output must not be mistaken for an answer
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -50,7 +50,7 @@ def compiled(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from rooftop.core.backends.python_files import load_file
     from rooftop.kernels._device import cute as names
 
-    names.cute, names.cutlass = cute, cutlass  # before the kernel's file and its helpers take them from there
+    names.cute, names.cutlass = cute, cutlass  # before the kernel's file and its helpers import them from there
     function = getattr(load_file(Path(job["kernel"])), job["function"])
     for old in folder.glob("*.cubin"):
         old.unlink()

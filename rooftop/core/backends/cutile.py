@@ -17,12 +17,12 @@ LANGUAGE = (1, 7)  # cuda-tile, as in pyproject.toml
 
 
 class CutileImplementation(AheadImplementation):
-    """A module as of Triton. Its kernels are undecorated functions with `ct` from `rooftop.kernels._device.cutile` and parameters that are
-    arrays, numbers (32-bit) or, annotated `ct.Constant[...]`, constants. An array is named, or a `View` of one with other shape and strides.
-    `Launch.options`: those of `ct.kernel`.
+    """A module like Triton's. Its kernels are undecorated functions that use `ct` from `rooftop.kernels._device.cutile`. Their parameters are arrays, numbers
+    (32-bit) or, annotated `ct.Constant[...]`, constants. An array is given by name, or as a `View` of one with another shape and strides. `Launch.options`:
+    those of `ct.kernel`.
 
-    What a cubin assumes of an array is its dtype and rank, strides of 1, and whether 16 bytes divide its address, its other strides and its extents:
-    shapes are no part of it."""
+    A cubin assumes of an array its dtype and rank, which strides are 1, and whether its address, its other strides and its extents are divisible by 16 bytes;
+    it does not depend on shapes."""
 
     backend = "cutile"
     language = "cuTile"
@@ -51,7 +51,7 @@ class CutileImplementation(AheadImplementation):
         return {"function": launch.kernel.__name__, "parameters": values, "options": dict(launch.options)}
 
     def ready(self, launch: Launch, cubin: Cubin, tensors: Mapping[str, Meta | None], problem: Problem) -> Launch:
-        """Of an array a kernel takes the address, each extent and each stride; of a constant nothing."""
+        """The parameters of the cubin's kernel: for an array the address, each extent and each stride; none for a constant."""
         args: dict[str, Any] = {}
         types: list[str] = []
         for name in _parameters(launch):
@@ -70,13 +70,13 @@ class CutileImplementation(AheadImplementation):
         return Launch("", launch.grid, args, types=tuple(types), cluster=(int(launch.options.get("num_ctas") or 1),))
 
     def verify(self, ready: Launch, cubin: Cubin) -> None:
-        """Where the compiler took TMA, the driver makes the tensor maps: the cubin holds the code for it, and its kernel has parameters of its own."""
+        """If the compiler used TMA, the driver must encode the tensor maps: the cubin contains code for that, and its kernel has additional parameters."""
         if b".nv.host" not in cubin.code:
             super().verify(ready, cubin)
 
 
 def _parameters(launch: Launch) -> list[str]:
-    """The kernel's parameters by name. Raises TypeError where the launch gives others."""
+    """The kernel's arguments by parameter name. Raises TypeError if the launch gives others."""
     takes = list(inspect.signature(launch.kernel).parameters)
     if set(takes) != set(launch.args):
         raise TypeError(f"{launch.kernel.__name__} takes {', '.join(takes)}; the launch gives {', '.join(launch.args)}")
@@ -92,7 +92,7 @@ def _tensor(value: Any, tensors: Mapping[str, Meta | None]) -> Meta | None:
 
 
 def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
-    """What the compiler is told of one argument: {"array": facts}, {"constant": value} or {"scalar": type}."""
+    """The description of one argument for the compiler: {"array": facts}, {"constant": value} or {"scalar": type}."""
     value = launch.args[name]
     if "Constant" in str(inspect.get_annotations(launch.kernel).get(name, "")):
         return {"constant": constant(name, value)}
@@ -106,8 +106,8 @@ def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], proble
 
 
 def steps(meta: Meta) -> tuple[int, ...]:
-    """The strides, those of single elements as they would be without gaps: nothing is reached by them, and any other would hide what is known of the rest.
-    They are not rounded up: TMA would be taken for rows that do not end on 16 bytes, of which it stores the whole."""
+    """The strides, with those of dimensions of extent 1 replaced by the strides of a dense tensor: they have no effect, and other values would hide what is
+    known of the rest. They are not rounded up: the compiler would then use TMA for rows that do not end on 16 bytes, and TMA would store beyond their ends."""
     found: list[int] = []
     inner = 1
     for n, step in zip(reversed(meta.shape), reversed(meta.strides), strict=True):
@@ -119,7 +119,8 @@ def steps(meta: Meta) -> tuple[int, ...]:
 
 
 def array(meta: Meta) -> dict[str, Any]:
-    """The facts of an array that its cubin relies on. Of a stride or extent only whether 16 bytes divide it counts, so that few cubins serve many."""
+    """The facts of an array on which its cubin depends. Of a stride or extent only the divisibility by 16 bytes matters, so that few cubins serve many
+    shapes."""
     unit = max(1, 16 // meta.itemsize)
 
     def divides(n: int) -> int:

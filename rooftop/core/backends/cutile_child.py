@@ -1,4 +1,4 @@
-"""The process that has cuda-tile: reads jobs as JSON lines, compiles one kernel each with tileiras, and answers in a line each.
+"""The process that imports cuda-tile: reads jobs as JSON lines, compiles one kernel each with tileiras, and answers each with one line.
 
 Started by rooftop/core/backends/ahead.py; the only module of the package that imports cuda.tile."""
 
@@ -23,7 +23,7 @@ NAMES = {
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # what the compiler prints must not be taken for an answer
+    answers = os.fdopen(os.dup(1), "w")  # the compiler's own output must not be mistaken for an answer
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
@@ -42,7 +42,7 @@ def compiled(job: Mapping[str, Any]) -> dict[str, Any]:
     from rooftop.core.backends.python_files import load_file
     from rooftop.kernels._device import cutile
 
-    cutile.ct = ct  # before the kernel's file and its helpers take it from there
+    cutile.ct = ct  # before the kernel's file and its helpers import it from there
     function = getattr(load_file(Path(job["kernel"])), job["function"])
     symbol = job["function"]
     signature = KernelSignature([_constraint(p) for p in job["parameters"]], CallingConvention.cutile_python_v2(), symbol=symbol)

@@ -1,4 +1,4 @@
-"""Whether CUDA C++ uses instructions that are simulated nowhere: then the kernel runs on a GPU only."""
+"""Whether CUDA C++ uses instructions that the simulator does not support: then the kernel runs on a GPU only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rooftop.core.compile import headers
 from rooftop.core.digests import without_comments
 
-_KINDS = (  # instructions and types, as PTX, CUTLASS-free CUDA C++ and CCCL write them; what is said of them
+_KINDS = (  # instructions and types, as in PTX, in CUDA C++ without CUTLASS, and in CCCL; their names for messages
     (re.compile(r"\bwgmma\.(?:mma_async|fence|commit_group|wait_group)"), "wgmma"),
     (re.compile(r"\bcp\.(?:reduce\.)?async\.bulk\b|\bcp_async_bulk|\bCUtensorMap\b|\bprefetch\.tensormap\b|\btensormap\.\w+"), "TMA"),
     (re.compile(r"\bmultimem\.\w+"), "multimem"),
@@ -21,13 +21,13 @@ _WORDS = frozenset({"if", "for", "while", "switch", "asm", "sizeof", "return"})
 
 
 def needs_gpu(source: str) -> str | None:
-    """None, or which instructions of `source`, and of the functions that it uses of the house's headers, run on a GPU only."""
+    """None, or which instructions of `source`, and of the functions of shared headers that it uses, run on a GPU only."""
     found = _kinds(without_comments(source))
-    names: dict[str, set[str]] = {}  # of the headers' functions: what each needs
+    names: dict[str, set[str]] = {}  # functions of the headers, with what each needs
     parts = [part for path in headers(source) for part in _parts(without_comments(path.read_text(encoding="utf-8")))]
     for name, body in parts:
         names.setdefault(name, set()).update(_kinds(body))
-    while True:  # what a function calls, it needs too
+    while True:  # a function needs what the functions that it calls need
         before = sum(map(len, names.values()))
         for name, body in parts:
             for word in set(re.findall(r"\w+", body)) & set(names) - {name}:

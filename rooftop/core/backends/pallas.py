@@ -1,4 +1,4 @@
-"""Pallas: a module whose `run` is written in jax for a TPU. It runs in jax's interpreter, in a process of its own; this one never imports jax."""
+"""Pallas: a module whose `run` is written in jax for a TPU. It runs in jax's interpreter, in a separate process; this process never imports jax."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",  # else a second process finds libtpu's lock file and ends
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_LOG_DIR": "disabled",
-    "PJRT_NPROC": "16",  # jax 0.10.2 on few cores: four interpreted devices wait for each other for ever once a buffer has 32 KiB
+    "PJRT_NPROC": "16",  # with few cores, jax 0.10.2 otherwise deadlocks between four interpreted devices if a buffer has 32 KiB
     "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
 }  # fmt: skip
 
 
 class PallasError(child.ChildError):
-    """What the interpreter or the compiler says of a kernel: a race, an access out of range, an operation that the TPU has not."""
+    """An error that the interpreter or the compiler reports for a kernel: a race, an access out of range, an operation that a TPU does not have."""
 
 
 class PallasTimeout(PallasError):
-    """A process that did not answer in time: a wait that nothing signals, or a compiler that found no end."""
+    """The process did not answer in time: a wait that nothing signals, or a compiler that does not finish."""
 
 
 class Process(child.Process):
-    """A Python with jax that runs and compiles kernels, one job after the other, and is ended where it does not answer in time."""
+    """A Python process with jax that runs and compiles kernels one after another; it is killed if it does not answer in time."""
 
     def __init__(self, python: Path, more: Mapping[str, str] | None = None) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ _PROCESS: dict[Path, Process] = {}
 
 
 def process() -> Process:
-    """The one that interprets kernels for this Python. Raises PallasError where there is no jax."""
+    """The process that interprets kernels for this one. Raises PallasError without jax."""
     python = tpu.python()
     if python is None:
         raise PallasError(str(tpu.absent()))
@@ -124,12 +124,12 @@ class PallasImplementation(ModuleImplementation):
         return []
 
     def job(self, problem: Problem, config: Any) -> dict[str, Any]:
-        """What a process must know to run or compile it for a problem."""
+        """What a process needs to run or compile it for a problem."""
         facts = base64.b64encode(pickle.dumps(replace(problem, bucket=None, rounded=None))).decode()
         return {"kernel": str(self.path), "problem": facts, "config": self.config_dict(config), "interpreter": self.interpreter}
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
-        """What one call runs on CPU tensors, in the interpreter."""
+        """Runs one call on CPU tensors, in the interpreter."""
         assert self.contract is not None, f"{self.name} has no contract"
         contract, worker = self.contract(), process()
         job = {**self.job(problem, config), "what": "run", "runtime_floats": list(problem.runtime_floats)}
@@ -158,7 +158,7 @@ class PallasImplementation(ModuleImplementation):
 
 @contextlib.contextmanager
 def _shared() -> Any:
-    """A folder in memory, where there is such a thing, for the tensors of one call."""
+    """A folder in memory, if the system has one, for the tensors of one call."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="rooftop-", dir=base))
     try:

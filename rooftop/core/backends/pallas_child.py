@@ -1,4 +1,4 @@
-"""The process that has jax: reads jobs as JSON lines, runs kernels in the interpreter or compiles them with libtpu, and answers in a line each.
+"""The process that imports jax: reads jobs as JSON lines, runs kernels in the interpreter or compiles them with libtpu, and answers each with one line.
 
 Started by rooftop/core/backends/pallas.py, which sets the environment; the only module of the package that imports jax."""
 
@@ -20,7 +20,7 @@ NUMPY = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "u32": "uint32", 
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # what jax prints must not be taken for an answer
+    answers = os.fdopen(os.dup(1), "w")  # jax's own output must not be mistaken for an answer
     os.dup2(2, 1)
     for line in sys.stdin:
         job = json.loads(line)
@@ -37,7 +37,7 @@ def _answer(to: TextIO, found: Mapping[str, Any]) -> None:
 
 
 def said(error: BaseException) -> str:
-    """The text of an error: that of its cause where a callback of the interpreter raised it, without the compiler's dump."""
+    """The text of an error, or that of its cause if a callback of the interpreter raised it, without the compiler's dump."""
     text = str(error)
     causes = re.findall(r"^(?:\w+\.)*(\w*Error|\w*Exception): (.+)$", text, re.M)
     kind, words = causes[-1] if "callback" in text and causes else (type(error).__name__, text)
@@ -113,7 +113,7 @@ def races() -> bool:
 
 
 def abstract(device: Any) -> Any:
-    """The chip that is asked for where a kernel is traced: `emit_pipeline` needs one, though none is there."""
+    """The chip for tracing a kernel: `emit_pipeline` asks for one, though there is none."""
     import jax
 
     about = jax.sharding.AbstractDevice(device_kind=device.kind, num_cores=1, platform="tpu")
@@ -121,7 +121,7 @@ def abstract(device: Any) -> Any:
 
 
 def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The kernel compiled by libtpu for its problem's chip: bytes of memory and of code. The bundles lie where `LIBTPU_INIT_ARGS` says."""
+    """The kernel compiled by libtpu for its problem's chip: bytes of memory and of code. The bundles are in the folder that `LIBTPU_INIT_ARGS` names."""
     import jax
     import numpy as np
     from jax.experimental import topologies

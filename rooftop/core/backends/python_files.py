@@ -1,4 +1,4 @@
-"""Python files of kernels: loaded by their path, and the text that counts for their digest."""
+"""Python files of kernels: loading by path, and the parts of their text that a digest covers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _IMPORTS = re.compile(r"^(?:from rooftop[\w.]* import (?:\([^)]*\)|[^\n(]*)|impo
 
 
 def without_imports(text: str) -> str:
-    """A Python file without what it imports from the package: where a helper lies does not change what runs. The helpers' own text is hashed beside it."""
+    """A Python file without its imports from the package: the location of a helper has no effect on what runs. The helpers' own text is hashed too."""
     return _IMPORTS.sub("", text)
 
 
@@ -53,7 +53,7 @@ def _helpers(text: str) -> list[str]:
 
 
 def _with_helpers(text: str) -> list[str]:
-    """A kernel's text and those of the modules of kernels/_device that it takes from, and so on."""
+    """A kernel's text and those of the modules of kernels/_device that it imports, directly or indirectly."""
     found, todo = {"": text}, [text]
     while todo:
         for name in _helpers(todo.pop()):
@@ -64,12 +64,12 @@ def _with_helpers(text: str) -> list[str]:
 
 
 def texts_of(text: str) -> list[str]:
-    """What counts of a kernel's Python text: it and its helpers, each without comments, imports and the head."""
+    """The text of a kernel for its digest: its file and its helpers, each without comments, imports and the head."""
     return [strip(without_imports(without_head(one)), "python") for one in _with_helpers(text)]
 
 
 def _binds(node: ast.stmt) -> list[str]:
-    """The names of a module that a statement of it gives a value, or changes: `x`, of `x.y = 1` too, and what stands under `if`."""
+    """The names of a module that a statement assigns or changes: `x`, also in `x.y = 1`, and those in the body of an `if`."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
@@ -84,7 +84,8 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def texts_of_function(text: str, name: str) -> list[str]:
-    """What counts of one function of a kernel's Python text: it, what it names of the file and what that names, and the file's helpers whole."""
+    """The text of one function of a kernel for its digest: the function, everything of the file that it uses, directly or indirectly, and all of the file's
+    helpers."""
     tree = ast.parse(text)
     defined: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
@@ -106,7 +107,7 @@ _ANY_HELPER = re.compile(r"^from rooftop\.kernels\._device(?:\.(\w+) import |  *
 
 
 def helpers(text: str) -> list[Path]:
-    """The modules of kernels/_device that a kernel's Python text imports, and those that they import, in the order in which one reads them."""
+    """The modules of kernels/_device that a kernel's Python text imports, directly or indirectly, in reading order."""
     found: list[Path] = []
     todo = [text]
     while todo:

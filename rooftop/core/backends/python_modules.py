@@ -1,4 +1,4 @@
-"""Implementations that are Python modules: what the module says, whatever it launches."""
+"""Implementations that are Python modules, whatever they launch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rooftop.core.head_text import shown
 from rooftop.core.implementation import Implementation, Where
 from rooftop.core.spec import Launch, Meta, Problem
 
-_PRESENT: set[str] = set()  # packages that were found
+_PRESENT: set[str] = set()  # packages known to be installed
 
 
 def missing(package: str, install: str) -> str | None:
-    """None, or that a package is not installed and how to get it."""
+    """None, or that a package is not installed and how to install it."""
     if package in _PRESENT:
         return None
     if importlib.util.find_spec(package) is None:
@@ -29,17 +29,17 @@ def missing(package: str, install: str) -> str | None:
 
 
 class ModuleImplementation(Implementation):
-    """A file that is a module. It defines `needed`, and where it has something to say:
+    """A kernel that is a module. It defines the functions of `needed`, and optionally:
 
-    prefers(problem) -> int                   how much it is the one to take (0: as the others; True is 1)
+    prefers(problem) -> int                   the preference for this problem (default 0; True is 1)
     configs(problem) -> Iterable              more configs, for tuning
     scratch(problem, config) -> dict[str, Meta]
-    zeroed(problem, config) -> Sequence[str]  those of scratch that must hold zeros when the first launch begins
-    explains(problem, config) -> str          what `rooftop.explain` says of a config: tile, why, predicted time
-    DEMANDS                                   what the machine code must hold (docs/head.md, "Demands")
-    UNORDERED                                 (a rung) why two runs may differ in their last bits: it adds by atomics
+    zeroed(problem, config) -> Sequence[str]  scratch tensors that must be zero when the first launch starts
+    explains(problem, config) -> str          a sentence for `rooftop.explain`: tile, reason, predicted time
+    DEMANDS                                   what the machine code must contain (docs/head.md, "Demands")
+    UNORDERED                                 (a rung) why two runs may differ in their last bits: atomic additions
 
-    `package` is what must be installed to run it, `install` how."""
+    `package` must be installed to run it; `install` says how."""
 
     needed: tuple[str, ...]
     package: str
@@ -52,7 +52,7 @@ class ModuleImplementation(Implementation):
             raise HeadError(f"{shown(self.path)} lacks {', '.join(lacks)}: a {self.backend} kernel defines {', '.join(self.needed)}")
         return module
 
-    def _said(self, name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    def _function_or(self, name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(self.module, name, otherwise)
         return found
 
@@ -69,29 +69,29 @@ class ModuleImplementation(Implementation):
         return Where("none", reason) if reason else self.runs()
 
     def runs(self) -> Where:
-        """Where it can be run without a GPU once its package is there."""
+        """How it can run without a GPU, if its package is installed."""
         raise NotImplementedError
 
     def supports(self, problem: Problem) -> str | None:
-        if reason := missing(self.package, self.install):
-            return reason
+        if absent := missing(self.package, self.install):
+            return absent
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
-        said: str | None = self.module.supports(problem)
-        return said
+        reason: str | None = self.module.supports(problem)
+        return reason
 
     def prefers(self, problem: Problem) -> int:
         if missing(self.package, self.install):
             return 0
-        return int(self._said("prefers", lambda p: 0)(problem))
+        return int(self._function_or("prefers", lambda p: 0)(problem))
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
-        listed: Iterable[Any] = self._said("configs", lambda p: [])(problem)
+        listed: Iterable[Any] = self._function_or("configs", lambda p: [])(problem)
         return found + [c for c in listed if c not in found]
 
     def choose(self, problem: Problem) -> Any:
-        return self._said("choose", lambda p: {})(problem)
+        return self._function_or("choose", lambda p: {})(problem)
 
     def config_of(self, values: Mapping[str, Any]) -> Any:
         made = getattr(self.module, "Config", None)
@@ -102,16 +102,16 @@ class ModuleImplementation(Implementation):
         return found
 
     def scratch(self, problem: Problem, config: Any) -> dict[str, Meta]:
-        found: dict[str, Meta] = self._said("scratch", lambda p, c: {})(problem, config)
+        found: dict[str, Meta] = self._function_or("scratch", lambda p, c: {})(problem, config)
         return found
 
     def zeroed(self, problem: Problem, config: Any) -> tuple[str, ...]:
-        found: Sequence[str] = self._said("zeroed", lambda p, c: ())(problem, config)
+        found: Sequence[str] = self._function_or("zeroed", lambda p, c: ())(problem, config)
         return tuple(found)
 
     def explains(self, problem: Problem, config: Any) -> str:
-        said: str = self._said("explains", lambda p, c: "")(problem, config)
-        return said
+        text: str = self._function_or("explains", lambda p, c: "")(problem, config)
+        return text
 
     @cached_property
     def digest(self) -> str:

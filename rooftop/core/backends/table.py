@@ -1,4 +1,4 @@
-"""The backends: what a kernel file's name and suffix say that it is written in, and what reads it. Adding one is a class and a line here."""
+"""The backends: the names and suffixes of their kernel files, and the classes that read them. A new backend is a class and a line here."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SM = r"sm(\d+)a?"  # the architecture of an NVIDIA GPU, in a file's name: sm90 i
 
 @dataclass(frozen=True)
 class Backend:
-    """One toolchain. A kernel file is called ``<op>[_bwd][__<variant>]__<backend>[_<target>]<suffix>``."""
+    """One toolchain. Its kernel files are named ``<op>[_bwd][__<variant>]__<backend>[_<target>]<suffix>``."""
 
     name: str
-    language: str  # as people call it
+    language: str  # its usual name
     suffix: str
     implementation: type[Implementation]
-    targets: str = SM  # what its file names may say it is for: a regular expression; a group of digits in it is the lowest architecture
+    targets: str = SM  # the targets that its file names may have: a regular expression; a group of digits in it is the lowest architecture
     reads: str = "it reads sm80, sm89, sm90, ..."
-    arch: int = 80  # of a file that does not say
+    arch: int = 80  # of a file without a target
 
     def arch_of(self, target: str | None) -> int:
-        """The lowest architecture that a file is for. Raises RegistryError for a target that is none of this backend's."""
+        """The lowest architecture that a file supports. Raises RegistryError for a target that this backend does not have."""
         if target is None:
             return self.arch
         match = re.fullmatch(self.targets, target)
@@ -42,8 +42,8 @@ class Backend:
         return int(match[1]) if match.groups() else self.arch
 
 
-# In the order in which they are asked where nothing else decides (`Implementation.preference`): Triton, which is written for every shape, before what is
-# written for some; torch, which is what a kernel must beat, last.
+# The order among kernels with the same preference (`Implementation.preference`): Triton, whose kernels support every shape, before kernels for some shapes
+# only; torch, which a kernel must beat, last.
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         b.name: b
@@ -62,6 +62,6 @@ _ORDER = {name: place for place, name in enumerate(BACKENDS)}
 
 
 def preference(implementation: Implementation, problem: Problem) -> tuple[int, int, str]:
-    """The key by which implementations are sorted before they are asked: how much each says that it is to be preferred for this problem (`prefer` of a
-    head, `prefers` of a module: what measurements showed), then by backend, then by name. The first that takes the problem runs."""
+    """The sort key of implementations: their preference for this problem (`prefer` of a head, `prefers` of a module: from measurements), then the backend, then
+    the name. The first that supports the problem runs."""
     return -implementation.prefers(problem), _ORDER.get(implementation.backend, len(_ORDER)), implementation.name

@@ -1,4 +1,4 @@
-"""Plain torch as an implementation: a module whose `run` fills the outputs by calls of torch, cuBLAS and cuDNN among them."""
+"""Plain torch as an implementation: a module whose `run` fills the outputs by calling torch, which includes cuBLAS and cuDNN."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rooftop.core.spec import Launch, Meta, Problem
 
 
 class TorchImplementation(ModuleImplementation):
-    """A module with `supports(problem)` and `run(inputs, outputs, scratch, config)`, where needed `choose`, `scratch` and the rest of `ModuleImplementation`.
+    """A module with `supports(problem)` and `run(inputs, outputs, scratch, config)`, optionally with `choose`, `scratch` and the rest of
+    `ModuleImplementation`.
 
-    `run` gets tensors by name as the problem has them (shapes and strides), fills every element of the outputs, in place, and returns nothing; the
-    options of the problem and runtime numbers are among the inputs. It runs wherever torch does, on torch's current stream."""
+    `run` gets tensors by name with the problem's shapes and strides, writes every element of the outputs in place, and returns nothing; the options of the
+    problem and runtime numbers are among the inputs. It runs wherever torch does, on torch's current stream."""
 
     backend = "torch"
     needed = ("supports", "run")

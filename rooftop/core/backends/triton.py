@@ -37,7 +37,7 @@ class TritonImplementation(ModuleImplementation):
         return found
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
-        """Of steps that run one binary the first."""
+        """The launches. If the module defines `steps`: those of them that are launches, one for each binary."""
         if not hasattr(self.module, "steps"):
             return super().launches(problem, config)
         found: dict[Any, Launch] = {}
@@ -74,16 +74,17 @@ class TritonImplementation(ModuleImplementation):
 
 
 def _kind(launch: Launch) -> Any:
-    """Equal for launches that Triton compiles alike."""
+    """A key that is equal for launches with the same compiled code."""
     from rooftop.core.triton_compat import seen_as
+
 
     facts = tuple((name, seen_as(launch.kernel, name, value)) for name, value in launch.args.items())
     return launch.kernel, launch.warps, launch.stages, launch.chained, facts
 
 
 class GluonImplementation(TritonImplementation):
-    """Gluon: as Triton, with `@gluon.jit` functions. They name layouts, shared memory and the instructions of one architecture, which the file's
-    name says, and run on a GPU only."""
+    """Gluon: like Triton, with `@gluon.jit` functions. They use layouts, shared memory and the instructions of one architecture, which the file's name gives,
+    and run on a GPU only."""
 
     backend = "gluon"
 

@@ -142,7 +142,7 @@ class Matmul:
               ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))  # fmt: skip
 
     def forget(self) -> None:
-        """Keeps no tensor alive: from now on each run is given its own."""
+        """Releases the tensors it was described with: from now on each run must be given its own."""
         self.a, self.b, self.c, self.bias = (replace(self.a, tensor=None), replace(self.b, tensor=None), replace(self.c, tensor=None), None)
 
     def _on_cpu(self) -> None:

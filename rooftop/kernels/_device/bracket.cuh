@@ -1,6 +1,7 @@
-// The k-th of a row for any k: a sample of the row gives a bracket, two keys between which the k-th almost certainly lies. One read counts the elements above
-// the bracket, and those equal to either end, and keeps the few that lie strictly inside. So any number of equal elements takes no room: more of them than
-// the sample's error are an end of the bracket.
+// Selects the k-th element of a row, for any k, with one read of the row. A random sample of the row gives a bracket: two keys between which the k-th element
+// almost certainly lies (four standard deviations). While the row is read, elements above the bracket and elements equal to one of its ends are only counted;
+// the few strictly inside are kept in shared memory. So equal elements need no memory: a value that occurs more often than the error of the sample is an end of
+// the bracket.
 #pragma once
 #include "picked.cuh"
 #include "random.cuh"
@@ -15,8 +16,8 @@ struct Bracketing {
     unsigned indices[32], warps[32], sums[4], over, found;
 };
 
-/// Entries strictly inside a bracket: thread t has places t, THREADS + t, ... of the first `slots` * THREADS; what is more lies behind them. So entries are
-/// kept without atomic additions.
+/// Entries strictly inside a bracket, kept without atomic additions: thread t has slots t, THREADS + t, ... of the first `slots` * THREADS. Entries that do not
+/// fit a thread's slots are stored behind all slots.
 template <typename K>
 struct Entries {
     K* keys;
@@ -24,7 +25,7 @@ struct Entries {
     unsigned slots, capacity;
 };
 
-/// The sum of four counts of all threads, in s.sums.
+/// Adds four counts over all threads; the sums are in s.sums.
 template <int THREADS>
 __device__ void add_up(unsigned a, unsigned b, unsigned c, unsigned d, Bracketing& s) {
     unsigned v[4] = {a, b, c, d};
@@ -40,7 +41,7 @@ __device__ void add_up(unsigned a, unsigned b, unsigned c, unsigned d, Bracketin
     __syncthreads();
 }
 
-/// The last in order of the threads' entries, to all threads.
+/// The last entry in order among those of the threads, in all threads.
 template <typename K, int THREADS>
 __device__ void last_of(K& key, unsigned& index, Bracketing& s) {
 #pragma unroll
@@ -60,7 +61,7 @@ __device__ void last_of(K& key, unsigned& index, Bracketing& s) {
     __syncthreads();
 }
 
-/// The k-th of the entries that `each` enumerates, 1 <= k <= their number: exactly, where kth_of may give an entry between it and the next one.
+/// The k-th of the entries that `each` enumerates, 1 <= k <= their number. Exact: kth_of may return an entry between the k-th and the next one.
 template <typename K, int BITS, int THREADS, typename Each>
 __device__ void exact_kth(Each each, unsigned k, int index_bits, Bracketing& s, K& key, unsigned& index) {
     kth_of<K, BITS, THREADS>(each, k, index_bits, s.selecting, key, index);
@@ -76,13 +77,13 @@ __device__ void exact_kth(Each each, unsigned k, int index_bits, Bracketing& s, 
 }
 
 /// The bracket of the k-th of `count` >= m elements; `sample(i)` is the key of element i, and `keys` has room for m. Its ends are keys of the sample, four
-/// standard deviations to either side of the place expected; or 0 and ~0, which leave out nothing.
+/// standard deviations above and below the expected place; or 0 and ~0, which exclude nothing.
 template <typename K, int BITS, int THREADS, typename Sample>
 __device__ void bracket_of(Sample sample, unsigned count, unsigned k, unsigned m, K* keys, Bracketing& s, K& low, K& high) {
     const unsigned apart = count / (m / RUN);
 #pragma unroll 8
     for (unsigned i = threadIdx.x; i < m; i += THREADS) {
-        const unsigned run = i / RUN;  // one in each stretch of the row, at a random place of it: no period of the data meets it
+        const unsigned run = i / RUN;  // one run in each section of the row, at a random place, so that no period in the data can bias the sample
         keys[i] = sample(run * apart + __umulhi(random_mix(run + 1), apart - RUN + 1) + i % RUN);
     }
     __syncthreads();
@@ -99,7 +100,7 @@ __device__ void bracket_of(Sample sample, unsigned count, unsigned k, unsigned m
     __syncthreads();
 }
 
-/// What a thread finds while elements go by.
+/// What one thread counts and keeps while it reads elements.
 template <typename K, int THREADS>
 struct Taking {
     K low, high;
@@ -118,7 +119,7 @@ struct Taking {
             ++inside;
         }
     }
-    /// `look(key, index())` for the thread's share of what the block keeps.
+    /// Calls `look(key, index())` for this thread's share of the entries that the block keeps.
     template <typename Look>
     __device__ void each(Look look, const Bracketing& s) const {
         for (unsigned i = 0; i < min(inside, to.slots); ++i) look(to.keys[i * THREADS + threadIdx.x], [&] { return to.at[i * THREADS + threadIdx.x]; });
@@ -126,7 +127,7 @@ struct Taking {
     }
 };
 
-/// All `count` elements of `r` go by; `begin` is the index of the first.
+/// Reads all `count` elements of `r`; `begin` is the index of the first.
 template <typename T, int THREADS>
 __device__ void pass_row(const bits_of<T>* r, unsigned begin, unsigned count, unsigned sense, Taking<key_of<T>, THREADS>& take, Bracketing& s) {
     using B = bits_of<T>;
@@ -137,7 +138,7 @@ __device__ void pass_row(const bits_of<T>* r, unsigned begin, unsigned count, un
     if (threadIdx.x < head) take(to_key<T>(r[threadIdx.x], sense), begin + threadIdx.x, s);
     if (threadIdx.x < count - tail) take(to_key<T>(r[tail + threadIdx.x], sense), begin + tail + threadIdx.x, s);
     const float turn = sense & SMALLEST_FIRST ? -1.0f : 1.0f;
-    float least = 0, most = 0;  // the bracket as numbers; NaN, where it is one, leaves all to `take`
+    float least = 0, most = 0;  // the bracket as numbers; an end that is NaN excludes nothing, and `take` compares keys
     if constexpr (Order<T>::FLOAT) {
         const auto bar = [&](key_of<T> key) { return turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key)); };
         least = bar(take.low), most = bar(take.high);
@@ -197,10 +198,10 @@ __device__ void pass_list(const K* keys, const unsigned* at, unsigned begin, uns
     }
 }
 
-/// Where the k-th lies once all have gone by.
+/// Where the k-th element is, once all elements are read.
 enum Lies { AMONG, EQUAL, LOST };  // among the entries; equal to an end of the bracket; neither: the sample was misleading
 
-/// `counts`: above, equal to `high`, equal to `low`, inside. k becomes its place among the entries, or among those equal to `key`.
+/// `counts`: above, equal to `high`, equal to `low`, inside. On return k is the place among the entries, or among the elements equal to `key`.
 template <typename K>
 __device__ Lies where(const unsigned* counts, K low, K high, unsigned room, unsigned& k, K& key) {
     if (k <= counts[0] || counts[3] > room) return LOST;
@@ -216,7 +217,7 @@ __device__ Lies where(const unsigned* counts, K low, K high, unsigned room, unsi
     return k <= counts[2] ? EQUAL : LOST;
 }
 
-/// The index of the k-th element of a row that is equal to `key`, 1 <= k <= their number.
+/// The index of the k-th of the elements of a row that are equal to `key`, 1 <= k <= their number.
 template <typename T, int THREADS>
 __device__ unsigned nth_equal(const bits_of<T>* r, unsigned length, key_of<T> key, unsigned k, unsigned sense, Bracketing& s) {
     constexpr unsigned WARPS = THREADS / 32;
@@ -232,7 +233,7 @@ __device__ unsigned nth_equal(const bits_of<T>* r, unsigned length, key_of<T> ke
     __syncthreads();
     unsigned upto = 0;
     for (unsigned w = 0; w < warp; ++w) upto += s.warps[w];
-    if (upto < k && k <= upto + mine) {  // one warp
+    if (upto < k && k <= upto + mine) {  // true in one warp
         for (unsigned from = begin; from < end; from += 32) {
             const bool same = from + lane < end && to_key<T>(r[from + lane], sense) == key;
             const unsigned all = __ballot_sync(~0u, same);
@@ -245,7 +246,7 @@ __device__ unsigned nth_equal(const bits_of<T>* r, unsigned length, key_of<T> ke
     return s.found;
 }
 
-/// The k-th of a row by all its digits: one read of the row for each.
+/// Radix select in memory: the k-th element of a row, with one read of the row for each digit.
 template <typename T, int THREADS>
 __device__ void kth_by_digits(const bits_of<T>* r, unsigned length, unsigned k, int index_bits, unsigned sense, Bracketing& s, key_of<T>& key, unsigned& index) {
     const auto each = [&](auto look) {

@@ -1,9 +1,9 @@
-// The k-th of a row, or a mask of its first k, by a bracket (bracket.cuh): one block a row, or several blocks that pass the row on as a list.
+// Kernels that select by a bracket (bracket.cuh) the k-th element of a row, or a mask of its first k: one block a row, or several blocks, which write lists.
 #pragma once
 #include "bracket.cuh"
 #include "chain.cuh"
 
-/// What is asked of a row: its k-th element, or (`mask` present) a mark at each of the first k.
+/// The result requested for a row: its k-th element or, if `mask` is given, a mask of the first k.
 template <typename T>
 struct Asked {
     bits_of<T>* value;
@@ -11,7 +11,7 @@ struct Asked {
     unsigned char* mask;
     unsigned row, n, sense;
 
-    /// A row with fewer than k elements: all are selected, and there is no k-th.
+    /// Result of a row with fewer than k elements: all are selected, and there is no k-th.
     template <int THREADS>
     __device__ void all(unsigned length) const {
         if (mask == nullptr) {
@@ -20,7 +20,7 @@ struct Asked {
         }
         for (unsigned i = threadIdx.x; i < n; i += THREADS) mask[static_cast<long long>(row) * n + i] = i < length;
     }
-    /// The row's k-th is (key, at).
+    /// Result of a row whose k-th element is (key, at).
     template <int THREADS>
     __device__ void upto(const bits_of<T>* r, unsigned length, key_of<T> key, unsigned at) const {
         using B = bits_of<T>;
@@ -96,14 +96,14 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     asked.template upto<THREADS>(r, length, key, at);
 }
 
-/// The counts and brackets of each level of lists: [levels, rows, 4] as in where(), [levels, rows, 2].
+/// The counts and brackets of each level of lists: [levels, rows, 4] as in where(), and [levels, rows, 2].
 template <typename K>
 struct Levels {
     unsigned* counts;
     K* ends;
-    unsigned rows, room0, room1;  // room: of a row's list, by level
+    unsigned rows, room0, room1;  // room0, room1: capacity of a row's list at level 0 and 1
 
-    /// Follows the k-th of a row through the first `levels` lists.
+    /// Follows the k-th element of a row through the first `levels` lists.
     __device__ Lies follow(unsigned row, unsigned levels, unsigned& k, unsigned& held, K& key) const {
         for (unsigned l = 0; l < levels; ++l) {
             const unsigned* c = counts + (l * rows + row) * 4ull;
@@ -116,8 +116,8 @@ struct Levels {
     }
 };
 
-/// `splits` blocks a row. Level 0: each reads `per` elements of the row; level 1: its share of the list of level 0. What lies inside the bracket is
-/// appended to the row's list, in any order.
+/// `splits` blocks a row. At level 0 each reads `per` elements of the row; at level 1 its share of the list of level 0. Entries inside the bracket are appended
+/// to the row's list, in any order.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     bracket_parts(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, const key_of<T>* __restrict__ in_keys,
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     if (threadIdx.x < 3 && s.sums[threadIdx.x] != 0) atomicAdd(&c[threadIdx.x], s.sums[threadIdx.x]);
     const bool fits = slots * THREADS + s.over <= capacity;
     if (threadIdx.x == 0) {
-        s.found = atomicAdd(&c[3], fits ? s.sums[3] : 1u << 30);  // no list has so much room
+        s.found = atomicAdd(&c[3], fits ? s.sums[3] : 1u << 30);  // larger than any list's capacity
         if (split == 0) ends[(level * rows + row) * 2ull] = low, ends[(level * rows + row) * 2ull + 1] = high;
     }
     const unsigned own = min(take.inside, slots);
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     }
 }
 
-/// One block a row: the k-th of the last list.
+/// One block a row: the k-th element, from the last list.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
     bracket_lists(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, const key_of<T>* __restrict__ in_keys,

@@ -1,4 +1,5 @@
-"""How the kernels of bracket_rows.cuh divide rows: the sample, the room for what lies inside the bracket, blocks per row and, with several, levels of lists."""
+"""How the kernels of bracket_rows.cuh divide rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there are several, levels of
+lists."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ LEAST = 4096  # elements of a row
 SAMPLES = (512, 1024, 2048, 4096, 8192, 16384)
 PART = 4096  # elements of a row for a block, at least
 SINGLE = 65536  # entries of a list that one block reads
-BEHIND = 3  # entries a thread behind the slots, for threads that find more than the others: one or two standard deviations of what each finds
+BEHIND = 3  # entries a thread behind the slots, for threads that find more than the others: one or two standard deviations
 WIDE, NARROW, SMALL = 1024, 512, 256  # threads of a block: one, two or four a multiprocessor
 
 
 def inside(n: int, m: int) -> int:
-    """Elements inside the bracket of a sample of m, at most (four standard deviations): k in the middle of the row, where a sample says least."""
+    """An upper bound (four standard deviations) of the elements inside the bracket of a sample of m, for a k in the middle of the row, where a sample is least
+    accurate."""
     width = 2 * (4 * sqrt(m / 4) + 4) + 2
     return min(n, ceil((width + 4 * sqrt(width)) * n / m))
 
@@ -30,7 +32,8 @@ def _room(p: Problem, threads: int) -> int:
 
 
 def _held(p: Problem, threads: int, whole: int, part: int) -> dict[str, int] | None:
-    """Sample, slots and capacity of a block that reads `part` elements of `whole`: the sample for which it and the elements inside are fewest."""
+    """Sample size, slots and capacity of a block that reads `part` elements of `whole`: the sample size that minimises the sample plus the elements inside the
+    bracket."""
     room, found = _room(p, threads), []
     for m in SAMPLES:
         slots = max(-(-inside(whole, m) * part // (whole * threads)) + 1, ceil(m / threads))
@@ -41,20 +44,20 @@ def _held(p: Problem, threads: int, whole: int, part: int) -> dict[str, int] | N
 
 
 def plan(p: Problem) -> dict[str, Any] | None:
-    """The config for any k; None if rows are short or no block holds what lies inside the bracket."""
+    """The config for any k; None if rows are short or the entries inside the bracket do not fit a block."""
     rows, n = rows_of(p)
     if n < LEAST:
         return None
     sms = p.device.sms
     splits = 1 if 2 * rows > sms else max(1, min(2 * sms // rows, n // PART))
     threads = NARROW if splits > 1 or rows > sms else WIDE
-    if rows > 2 * sms and n <= 8 * LEAST:  # short rows: most of their time goes to barriers, so that more blocks a multiprocessor help
+    if rows > 2 * sms and n <= 8 * LEAST:  # short rows spend most of their time at barriers, so more resident blocks help
         threads = SMALL
     if splits == 1:
         fitting = ((t, _held(p, t, n, n)) for t in (SMALL, NARROW, WIDE) if t >= threads)
         if (found := next(((t, h) for t, h in fitting if h is not None), None)) is not None:
             return {"way": "rows", **found[1], "threads": found[0], "splits": 1}
-        splits = 2  # the rows are too long for a block each
+        splits = 2  # rows are too long for one block each
     while (first := _held(p, NARROW, n, -(-n // splits))) is None and n // splits > PART:
         splits *= 2
     if first is None:
@@ -82,7 +85,7 @@ def refused(p: Problem) -> str | None:
 
 
 def prefers(p: Problem, k: int) -> int:
-    """Where more than a small part of a row lies before the k-th, `k` counted from the nearer end, and one wave of clusters does not hold all rows."""
+    """Where more than a small part of a row is before the k-th, `k` counted from the nearer end, and the rows do not all fit one wave of clusters."""
     rows, n = rows_of(p)
     if k <= selecting.MOST and 16 * k <= n:
         return -1

@@ -1,4 +1,4 @@
-"""How many blocks of a cluster share a row that lies in their shared memory, and of how many threads each is."""
+"""How many blocks of a cluster share a row that is held in their shared memory, and how many threads each block has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ MOST = 6  # blocks of a multiprocessor: more would have few threads each
 
 
 def choose(held: int, warps: int, device: Device) -> dict[str, int]:
-    """Few blocks to a row, since each is one more to wait for, but three resident blocks at least: while one computes, the copies of the others are in flight.
+    """Few blocks a row, since each additional block is one more to wait for; but at least three resident blocks: while one computes, the copies of the others
+    are in flight.
 
     held   bytes of shared memory that a row takes, of all its tensors
     warps  of all blocks of a multiprocessor"""

@@ -13,7 +13,7 @@ from rooftop.core.spec import Device, Launch
 from rooftop.kernels._device.launching import chained
 
 HEIGHT = 1024  # partial rows at a time, at most
-LEAST = 64  # fewer are masked, which costs no trip to memory: a binary for many row counts
+LEAST = 64  # fewer are masked, which costs no memory traffic: one binary for many numbers of rows
 TILE = 8192  # elements that a program holds
 
 

@@ -1,5 +1,5 @@
-// Draws from whole rows, one block a row: sums of chunks of the row by one read, each relative to the chunk's own largest logit, so that nothing about the row
-// need be known before; then the element of the chunk in which the draw lies.
+// Draws from whole rows, one block a row. One read computes the sum of each chunk of the row, relative to the chunk's own largest logit, so that the row's
+// largest need not be known first. Then the chunk that contains the draw is read again to find the element.
 #pragma once
 #include "picked.cuh"
 #include "sample_rows.cuh"
@@ -8,7 +8,7 @@
 namespace draws {
 
 constexpr float LOWEST = -3.4028234663852886e38f;
-constexpr float LIGHTEST = 2.3283064365386963e-10f;  // 2^-32: what weighs less is never drawn
+constexpr float LIGHTEST = 2.3283064365386963e-10f;  // 2^-32: elements with a smaller weight are never drawn
 
 __device__ inline float power_of_two(float x) {
     float w;
@@ -18,7 +18,7 @@ __device__ inline float power_of_two(float x) {
 
 __device__ inline Sum to_units(float w) { return __float2ull_rz(w * 4294967296.0f); }
 
-/// A row as packs of 16 bytes from the last 16-byte boundary before it on. A chunk is `each` times 32 U packs, and belongs to one warp.
+/// A row as packs of 16 bytes, from the last 16-byte boundary before it on. A chunk is `each` times 32 U packs, and belongs to one warp.
 template <typename T>
 struct Chunks {
     static constexpr unsigned N = 16 / sizeof(T), U = 4;
@@ -32,7 +32,7 @@ struct Chunks {
         each = (steps + CHUNKS - 1) / CHUNKS;
         count = (steps + each - 1) / each;
     }
-    /// The index of the first element of pack p; wraps around before the row.
+    /// The index of the first element of pack p; wraps around if that is before the row.
     __device__ unsigned index(unsigned p) const { return p * N - off; }
     __device__ unsigned chunk_of(unsigned i) const { return (i + off) / (N * 32 * U * each); }
     __device__ uint4 pack(unsigned p) const {
@@ -46,7 +46,7 @@ struct Chunks {
         }
         return v;
     }
-    /// Calls `look(packs, p, chunk)` for U packs a thread, p and every 32nd after it, with the next loads in flight; `end(chunk)` after a chunk.
+    /// Calls `look(packs, p, chunk)` with U packs a thread (p and every 32nd after it) while the next loads are in flight, and `end(chunk)` after each chunk.
     template <typename Look, typename End>
     __device__ void walk(Look look, End end) const {
         const unsigned lane = threadIdx.x % 32;
@@ -83,7 +83,7 @@ __device__ float value_of(const uint4& v, unsigned j) {  // j is known at compil
     }
 }
 
-/// What elements weigh in comparison with one of logit `most`; NaN for NaN.
+/// The weights of elements relative to one with logit `most`; NaN for NaN.
 struct Scaled {
     float scale;  // log2(e) / temperature
 
@@ -92,7 +92,7 @@ struct Scaled {
     __device__ float operator()(float x, float most) const { return power_of_two(__fmul_rn(__fsub_rn(x, most), scale)); }
 };
 
-/// The largest logit of a pack's elements and `most`; NaN is left out.
+/// The largest of `most` and the logits of some packs; NaN is ignored.
 template <typename T>
 __device__ float larger(const uint4 (&v)[Chunks<T>::U], float most) {
     using W = Word<T>;
@@ -104,8 +104,8 @@ __device__ float larger(const uint4 (&v)[Chunks<T>::U], float most) {
     return fmaxf(most, fmaxf(f[0], f[W::N - 1]));
 }
 
-/// The largest logit of the row, at least LOWEST, and in s.sums (`weights` given) the weight of each chunk in comparison with it, in units of 2^-32. `mosts`,
-/// `masses`: shared, a chunk each.
+/// Returns the largest logit of the row, at least LOWEST. If `weights` is set, s.sums gets the weight of each chunk relative to that logit, in units of 2^-32.
+/// `mosts`, `masses`: shared memory, one entry a chunk.
 template <typename T>
 __device__ float sum_chunks(const Chunks<T>& row, const Scaled& scaled, bool weights, float* mosts, float* masses, Sampling& s) {
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -152,8 +152,8 @@ __device__ float sum_chunks(const Chunks<T>& row, const Scaled& scaled, bool wei
     return top;
 }
 
-/// Draws with the chunks' weights in s.sums; `weight(bits, index)` is that of an element. Where roundings leave the chunk's elements short of its sum, the last
-/// that weighs anything is drawn; -1 where nothing does.
+/// Draws, given the weights of the chunks in s.sums; `weight(bits, index)` is the weight of an element. If rounding makes the sum of a chunk's elements smaller
+/// than the chunk's own sum, the last element with a weight may be drawn. The result is -1 if no element has a weight.
 template <typename T, typename Of>
 __device__ void draw_from_chunks(const Chunks<T>& row, Of weight, Sum u, long long* out, Sampling& s) {
     Sum rest, all;

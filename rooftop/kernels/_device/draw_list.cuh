@@ -1,11 +1,11 @@
-// A draw from the first top_k of a row, top_k <= LIST: one read of the row leaves those that reach a pivot, which a sample of the row gives (pivot_rows.cuh).
+// A draw from the first top_k elements of a row, top_k <= LIST. A sample of the row gives a pivot (pivot_rows.cuh); one read keeps the elements that reach it.
 #pragma once
 #include "pivot_rows.cuh"
 #include "sample_rows.cuh"
 
 namespace draws {
 
-/// Looks for `limit` <= LIST of n elements, with a sample of m of them. `keys`, `at`: `capacity` entries of shared memory.
+/// Selects the first `limit` <= LIST of n elements, with a sample of m of them, and draws. `keys`, `at`: `capacity` entries of shared memory.
 template <typename T>
 __device__ void draw_from_first(const bits_of<T>* r, unsigned n, unsigned limit, unsigned m, unsigned capacity, int index_bits, float temperature, float top_p,
                                 float min_p, Sum u, unsigned* keys, unsigned* at, long long* out, Sampling& s) {

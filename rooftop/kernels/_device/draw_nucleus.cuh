@@ -1,17 +1,18 @@
-// The end of a nucleus (top_p) without a histogram of the row. A sample of the row tells between which two weights it lies: what lies below the end together
-// weighs (1 - top_p) of the row, whose weight is known exactly, and of these elements none weighs more than the one at the end, so that a sample tells their
-// sum well however few elements carry most of the row. One more read sums up what is heavier, and lists what lies between the two.
+// A draw from the nucleus (top_p) without a histogram of the row. A sample of the row gives two weights between which the nucleus ends. The elements below its
+// end weigh (1 - top_p) of the row together, and the weight of the row is known exactly; none of them is heavier than the element at the end. So a sample
+// estimates their sum well, however few elements carry most of the weight. One more read adds up what is heavier than both weights, and lists the elements
+// between them.
 #pragma once
 #include "draw_chunks.cuh"
 
 namespace draws {
 
-constexpr unsigned LOOKED = 8192, RUN = 8;  // elements of the sample; consecutive ones
-constexpr unsigned GRADES = 2048;           // of weights, 64 to a factor of two
+constexpr unsigned LOOKED = 8192, RUN = 8;  // elements of the sample; consecutive ones in a run
+constexpr unsigned GRADES = 2048;           // bins of weights, 64 to a factor of two
 constexpr float PER_OCTAVE = 64.0f;
-constexpr unsigned BEHIND = 1024;           // candidates that have no slot of their thread's
+constexpr unsigned BEHIND = 1024;           // candidates that do not fit the slots of their thread
 
-/// Elements near the end of the nucleus: thread t has places t, THREADS + t, ... of the first `slots` * THREADS.
+/// Elements near the end of the nucleus: thread t has slots t, THREADS + t, ... of the first `slots` * THREADS.
 struct Candidates {
     float* weights;
     unsigned* at;
@@ -22,7 +23,7 @@ struct Candidates {
         if (to < slots * THREADS + BEHIND) weights[to] = w, at[to] = index;
         ++mine;
     }
-    /// `look(weight, index)` for this thread's share.
+    /// Calls `look(weight, index)` for this thread's share.
     template <typename Look>
     __device__ void each(Look look) const {
         for (unsigned i = 0; i < min(mine, slots); ++i) look(weights[i * THREADS + threadIdx.x], at[i * THREADS + threadIdx.x]);
@@ -30,8 +31,8 @@ struct Candidates {
     }
 };
 
-/// Two weights between which the nucleus almost certainly ends: its elements are all those of at least `high`, and some of those of at least `low`. `whole`:
-/// the row's weight in units of 2^-32. `grades`: shared, GRADES. LOOKED <= row.n.
+/// Two weights between which the nucleus almost certainly ends: it has all elements of at least `high`, and some of those of at least `low`. `whole`: the row's
+/// weight in units of 2^-32. `grades`: shared memory for GRADES bins. Requires LOOKED <= row.n.
 template <typename T>
 __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, float most, Sum whole, float top_p, unsigned* grades, float& high, float& low, Sampling& s) {
     constexpr int EACH = GRADES / THREADS;
@@ -45,7 +46,7 @@ __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, floa
         if (octaves < GRADES / PER_OCTAVE) atomicAdd(&grades[static_cast<unsigned>(octaves * PER_OCTAVE)], 1u);
     }
     __syncthreads();
-    // This thread's grades, the heaviest first: how many elements, their weight, and the squares of their weights.
+    // This thread's bins, the heaviest first: number of elements, sum of their weights, sum of the squares of their weights.
     const auto weight = [&](unsigned b) { return power_of_two(-(static_cast<float>(b) + 0.5f) / PER_OCTAVE); };
     Sum count = 0, mass = 0, squares = 0, counts, masses, all_squares;
     unsigned own[EACH];
@@ -57,9 +58,9 @@ __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, floa
     }
     const Sum upto = sum_upto<THREADS>(count, s.warps, counts) - count, mass_upto = sum_upto<THREADS>(mass, s.warps, masses) - mass;
     const Sum squares_upto = sum_upto<THREADS>(squares, s.warps, all_squares) - squares;
-    // What may lie below the end, of the sample.
+    // The weight below the end of the nucleus, as a part of the sample's.
     const Sum below = static_cast<Sum>((1.0 - static_cast<double>(top_p)) * static_cast<double>(whole) * LOOKED / row.n);
-    if (threadIdx.x == 0) s.found[0] = 0, s.found[1] = 4;  // how many of the sample lie before the end; how far that may be off
+    if (threadIdx.x == 0) s.found[0] = 0, s.found[1] = 4;  // how many elements of the sample are before the end; how wrong that may be
     __syncthreads();
     {
         Sum n = upto, m = mass_upto, q = squares_upto;
@@ -68,7 +69,7 @@ __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, floa
             const unsigned b = threadIdx.x * EACH + j;
             const float w = weight(b);
             const Sum from_here = masses - m, after = from_here - own[j] * to_units(w);
-            if (from_here >= below && after < below) {  // one grade of all. Four and a half standard deviations, and half a grade of every weight
+            if (from_here >= below && after < below) {  // true for one bin. 4.5 standard deviations, and half a bin of error in every weight
                 const float lower = static_cast<float>(all_squares - q) / (4294967296.0f * w * w), elements = static_cast<float>(from_here) / (4294967296.0f * w);
                 s.found[0] = n, s.found[1] = static_cast<Sum>(4.5f * sqrtf(lower) + 0.006f * elements) + own[j] + 8;
             }
@@ -85,8 +86,8 @@ __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, floa
     for (int j = 0; j < EACH; ++j) {
         const unsigned b = threadIdx.x * EACH + j;
         const Sum with = n + own[j];
-        if (n + spread <= place && with + spread > place) s.found[2] = b;       // the grades before b are surely in
-        if (n < place + spread && with >= place + spread) s.found[3] = b + 1;   // those from here on are surely out
+        if (n + spread <= place && with + spread > place) s.found[2] = b;       // bins before b are certainly in the nucleus
+        if (n < place + spread && with >= place + spread) s.found[3] = b + 1;   // bins from b + 1 on are certainly not
         n = with;
     }
     __syncthreads();
@@ -96,7 +97,7 @@ __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, floa
     __syncthreads();
 }
 
-/// Sums of what weighs at least `sure`, by chunk, to s.sums; what weighs at least `low` becomes a candidate.
+/// Adds up, by chunk, the weights of at least `sure`, to s.sums; elements lighter than that but of at least `low` become candidates.
 template <typename T>
 __device__ void sum_above(const Chunks<T>& row, const Scaled& scaled, float most, float sure, float low, Candidates& near, Sampling& s) {
     float mass = 0.0f;
@@ -131,11 +132,11 @@ __device__ void sum_above(const Chunks<T>& row, const Scaled& scaled, float most
     __syncthreads();
 }
 
-/// The last element of a nucleus: (key, index), whose weight's bits are from `base` to `base + span`.
+/// The last element of a nucleus: (key, index); the bits of its weight are from `base` to `base + span`.
 struct LastOne {
     unsigned base, span, key, index;
 
-    /// Whether an element between `high` and `low` is in.
+    /// Whether an element with a weight between `high` and `low` is in the nucleus.
     template <typename T>
     __device__ bool holds(float w, bits_of<T> bits, unsigned i) const {
         const unsigned b = __float_as_uint(w);
@@ -143,8 +144,8 @@ struct LastOne {
     }
 };
 
-/// The last of the nucleus among the candidates, whose weights from the heaviest on come to `need`. `slack`: what rounding may leave `need` too large. False
-/// where the candidates do not come to it, or too many lie too close together.
+/// The last element of the nucleus, among the candidates: their weights, the heaviest first, add up to `need` there. `slack`: how much rounding may have made
+/// `need` too large. Returns false if the candidates weigh less, or if too many have nearly the same weight.
 template <typename T>
 __device__ bool last_of_candidates(const Chunks<T>& row, const Scaled& scaled, float most, const Candidates& near, Sum need, Sum slack, float high, float low,
                                    LastOne& end, Sampling& s) {
@@ -153,7 +154,7 @@ __device__ bool last_of_candidates(const Chunks<T>& row, const Scaled& scaled, f
     sum_upto<THREADS>(mine, s.warps, all);
     if (need > all) {
         if (low > LIGHTEST && need - all > slack) return false;
-        end = {0, ~0u, 0, NOBODY};  // all are in
+        end = {0, ~0u, 0, NOBODY};  // all candidates are in the nucleus
         return true;
     }
     unsigned base = __float_as_uint(low), span = __float_as_uint(fminf(high, 1.0f)) - base + 1;
@@ -210,9 +211,9 @@ __device__ bool last_of_candidates(const Chunks<T>& row, const Scaled& scaled, f
     return true;
 }
 
-/// One draw from the nucleus of a row, of its elements that reach min_p. `whole`: the row's weight, that of LOOKED elements or of no more than there is room
-/// for; `memory`: shared, for `slots` slots a thread and BEHIND more. False where it cannot be told so: too many elements near the end of the nucleus, or a
-/// sample that misled.
+/// One draw from the nucleus of a row, among its elements that reach min_p. `whole`: the row's weight, computed from LOOKED elements or from no more than there
+/// is room for. `memory`: shared, for `slots` slots a thread and BEHIND more entries. Returns false, and another method is needed, if too many elements are
+/// near the end of the nucleus or the sample was misleading.
 template <typename T>
 __device__ bool draw_from_nucleus(const Chunks<T>& row, const Scaled& scaled, float most, Sum whole, float top_p, float min_p, unsigned slots, float* memory, Sum u,
                                   long long* out, Sampling& s) {
@@ -223,7 +224,7 @@ __device__ bool draw_from_nucleus(const Chunks<T>& row, const Scaled& scaled, fl
     __syncthreads();
     const unsigned capacity = slots * THREADS + BEHIND;
     Candidates near{memory, reinterpret_cast<unsigned*>(memory + capacity), slots, 0, &over};
-    const bool by_min_p = min_p >= high;  // all that may be drawn surely lie in the nucleus
+    const bool by_min_p = min_p >= high;  // all elements that may be drawn are certainly in the nucleus
     const float sure = by_min_p ? fmaxf(min_p, LIGHTEST) : high;
     sum_above<T>(row, scaled, most, sure, by_min_p ? sure : low, near, s);
     LastOne end{~0u, 0, 0, 0};

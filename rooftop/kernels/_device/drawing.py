@@ -7,7 +7,7 @@ from typing import Any
 from rooftop.core.spec import DTYPES, Launch, Problem
 
 THREADS, LIST, ROUND = 256, 1024, 256 * 16  # as in the kernel
-CAPACITY = ROUND + LIST + 2048  # entries: a round beside the list, and as many again as come between two selections
+CAPACITY = ROUND + LIST + 2048  # entries: an iteration besides the list, and as many again as accumulate between two selections
 
 
 def rows_launch(p: Problem, only: int) -> Launch:

@@ -145,7 +145,7 @@ def chosen(rows: int, n: int, sms: int, carriers: int = 0, codes: bool = False) 
 
 
 def places(p: Problem) -> dict[str, Meta]:
-    """The buffer of what every reader has from every rank: [reader, rank, element]."""
+    """The buffer of the parts that every reader gets from every rank: [reader, rank, element]."""
     (ranks, m, _), n = p["a"].shape, p["b"].shape[2]
     count = m // ranks * n
     if p.option("wire") == "none":

@@ -14,7 +14,7 @@ def preferred(p: Problem) -> int:
 
 
 def _by_program(width: int) -> int:
-    """Features that a program of a gather or a spread moves at once."""
+    """Features that a program of a gather or a scatter moves at once."""
     return min(2048, max(128, 1 << (width - 1).bit_length()))
 
 

@@ -1,15 +1,15 @@
 """Configs and launches of the backward of rms_norm and layer_norm (norm_rows_bwd.cuh), for any number of rows and columns.
 
-A row is `vectors` of 16 bytes of s, dy and dx each, taken by a team: a few lanes of a warp, or whole warps; a block has `teams` teams. The kernels are
-persistent, one block a multiprocessor, so that it leaves one partial row of sums. Its time for its rows is estimated, in cycles, by the longest of
+A row is `vectors` vectors of 16 bytes of s, dy and dx each. A team processes it: a few lanes of a warp, or whole warps; a block has `teams` teams. The kernels
+are persistent, with one block a multiprocessor, so that there are few partial rows of sums. The time of a block for its rows, in cycles, is estimated as the
+longest of
 
     instructions   ELEMENT for each element, SUMS for each warp's sums; four schedulers issue one each
     latency        a warp's own instructions, and the exchange between warps
-    memory         BYTES a cycle, if the ring has enough bytes on their way
+    memory         BYTES a cycle, if the ring buffer has enough bytes in flight
 
-and the config of the least estimate is taken. A vector takes 16 registers for its sums of dweight and dbias, 8 where one is not wanted, of the 128 that
-512 threads may have.
-"""
+and the config with the lowest estimate is chosen. A vector takes 16 registers for its sums of dweight and dbias (8 if one of them is not needed), of the 128
+that a thread has in a block of 512."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device import norm_bwd_sm90
 
 THREADS = 512  # of a block, at most
-RING = 96 * 1024  # bytes in flight to a multiprocessor: 40 KiB keep an H200 busy, and a row also stays while it is processed
-RESERVED = 2048  # bytes of shared memory of a block besides the ring: 1 KiB of the system, and its static part
+RING = 96 * 1024  # bytes in flight to a multiprocessor: 40 KiB saturate an H200's memory, but a row also stays in the ring while it is processed
+RESERVED = 2048  # bytes of shared memory of a block besides the ring: 1 KiB of the system, and the static part
 BYTES = 19  # a cycle: a multiprocessor's share of an H200's 4.3 TB/s at 1.7 GHz
-ODD = 1.5  # times the memory's time of odd rows: a warp's vectors that start amid 32 bytes are asked for one by one
-CLUSTERS = 1.08  # times as fast as these kernels by the estimate: clusters are preferred
-OVERLAP = 0.25  # the part of the shorter times that the longest does not hide
+ODD = 1.5  # factor on the memory time of odd rows: vectors of a warp that start amid 32 bytes are requested one by one
+CLUSTERS = 1.08  # clusters are preferred if the estimate for these kernels is more than so many times theirs
+OVERLAP = 0.25  # the fraction of the shorter times that is not hidden behind the longest
 ELEMENT, SUMS, EXCHANGE = 20, 120, 600  # instructions of an element, and of a warp's sums; cycles of a barrier and the sums after it
 TENSORS = ("s", "dy", "dx", "ds", "weight")
 
@@ -40,9 +40,9 @@ class Rows:
     count: int
     columns: int
     vectors: int  # of a row
-    aligned: bool  # no single elements: all rows are whole vectors on 16 bytes
+    aligned: bool  # whether all rows are whole vectors on 16 bytes, so that there are no single elements
     period: int  # rows this far apart have the same offset from a 16-byte boundary
-    tensors: int  # read: 3 with ds
+    tensors: int  # tensors that are read: 3 with ds
     weight: bool
     sums: int  # how many of dweight and dbias are computed; at least 1
     itemsize: int
@@ -107,7 +107,7 @@ def _candidates(r: Rows) -> Iterator[dict[str, int]]:
 
 
 def _cycles(r: Rows, c: Mapping[str, int]) -> float:
-    """The estimated cycles: of the block with the most rows, and of its partial row."""
+    """The estimated cycles: those of the block with the most rows, plus those of its partial row."""
     team, teams, vectors = c["team"], c["teams"], c["vectors"]
     elements = vectors * 16 // r.itemsize
     per_warp = elements * ELEMENT + SUMS
@@ -122,8 +122,8 @@ def _cycles(r: Rows, c: Mapping[str, int]) -> float:
 
 
 def clusters_are_faster(p: Problem, centre: bool) -> bool:
-    """Whether the kernel of clusters is preferred, by one estimate for both (norm_bwd_sm90.py): what it predicts for these kernels is within 0.1 of what an
-    H200 took, rows with padding and odd rows included, where `_cycles` is too hopeful."""
+    """Whether the kernel with clusters is preferred, by one estimate for both (norm_bwd_sm90.py). That estimate was within 0.1 of what these kernels took on an
+    H200, also for padded and odd rows, for which `_cycles` is too optimistic."""
     r, s = of(p), p["s"]
     if p.device.arch < 90 or s.shape[1] < 1024 or s.nbytes <= 32 << 20:
         return False

@@ -1,7 +1,7 @@
 """The backward of rms_norm and layer_norm on sm_90 (norms_bwd.cuh): how many blocks share a row, and what a thread holds. One table for both ops.
 
-The kernel is persistent: as many clusters as are resident at once, each loops over rows and writes one partial row of sums at its end; a second launch adds
-the partial rows in order. A config holds
+The kernel is persistent: as many clusters as are resident at once; each loops over rows and writes one partial row of sums at its end; a second launch adds the
+partial rows in order. A config holds
 
     cluster   blocks that share a row
     blocks    resident blocks of a multiprocessor
@@ -11,9 +11,8 @@ the partial rows in order. A config holds
     group     blocks that add up their sums before they write them
     joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
 
-The numbers of the table were timed on an H100. Where an estimate by timings on an H200 (`_share`) finds a config that is 4 % faster, that one is taken. The
-sm_80 kernels (norm_bwd_configs.py) are preferred for most aligned rows of up to 24 KiB.
-"""
+The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_share`), finds a config that is 4 % faster, that config is used instead. The
+sm_80 kernels (norm_bwd_configs.py) are preferred for most aligned rows of up to 24 KiB."""
 
 from __future__ import annotations
 
@@ -175,27 +174,27 @@ def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
-MOST = 1.32  # times its share that a multiprocessor can move
-FLYING = 40 * KIB  # bytes in flight to a multiprocessor that keep the memory busy
-EXCHANGE = 850  # cycles of a row's sums over a warp, a block and a cluster; with a mean 1250, with all sums at once 900
+MOST = 1.32  # how many times its share of the bandwidth one multiprocessor can move
+FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memory
+EXCHANGE = 850  # cycles of the reduction of a row's sums over a warp, a block and a cluster; with a mean 1250, with all sums at once 900
 PACK = 140  # instructions of a warp for 32 packs of 16 bits; with a mean 210; for float32, half the elements, 0.63 of that
-OVERLAP = 0.15  # the part of the shorter time that the longer one does not hide
+OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 REGISTERS = 0, 72, 88, 104, 128  # of a thread, by its packs, with the sums in registers; odd rows need 16 more, two packs of layer_norm in 16 bits 128
-ROUNDS = 8  # fewer rows a cluster do not pay for filling and emptying the ring
-GAIN = 0.96  # a config that is not faster than that is not worth leaving the table's, which was timed
+ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs more than it gains
+GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
 def _registers(c: Mapping[str, Any]) -> int:
-    """What __launch_bounds__ leaves a thread: each of the four schedulers has 512 registers a lane for its warps, given out by the eight."""
+    """Registers a thread under __launch_bounds__: each of the four schedulers has 512 registers a lane for its warps, allocated in units of eight."""
     return 512 // -(-c["blocks"] * c["threads"] // 128) // 8 * 8
 
 
 def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
-    """Whether the compiler keeps everything in registers, by what `rooftop inspect` shows. With 16-bit elements it spills some bytes of three and four packs
-    whatever it may use, but for these."""
+    """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three and four packs,
+    whatever the limit, except in these cases."""
     pieces, room = c["pieces"], _registers(c)
     half = r.slices.itemsize == 2
-    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces) == 2:  # rows that fill their threads
+    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces) == 2:  # rows that fill all threads
         return False
     if half and pieces == 4:
         return r.centre and c["cluster"] > 1 and room == 128
@@ -207,16 +206,17 @@ def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
 
 
 def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, exchange: float = 1.0) -> float:
-    """Cycles of a round of a multiprocessor, whose `warps` have `packs` packs a lane each: as long as the memory, or as the row's sums and the instructions
-    if these are longer. With `exchange` sums take that part of their time."""
+    """Cycles of a multiprocessor for a round, in which each of its clusters processes a row; its `warps` warps have `packs` packs a lane each. A round takes as
+    long as the memory traffic, or as the reduction of a row's sums and the instructions if these take longer. `exchange`: a factor on the cycles of the
+    reduction."""
     a_pack = PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
     own = EXCHANGE * (1.47 if centre else 1) * exchange + warps * packs * a_pack / 4
     return max(memory, own) + OVERLAP * min(memory, own)
 
 
 def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
-    """The estimated speed for so many rows, as a share of the memory's, by what was timed on an H200: rounds, in which each cluster takes a row, and then the
-    partial rows."""
+    """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each cluster processes a
+    row, and then the partial rows."""
     clusters = r.slices.clusters(1 << 30, slices.resident(r.card, c["cluster"], c["blocks"]))
     tensors, odd = 4 if r.second else 3, not r.slices.aligned and r.slices.itemsize == 2
     flying = c["blocks"] * (c["stages"] - 1) * 2 * r.bytes / c["cluster"]
@@ -237,13 +237,13 @@ def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
 
 
 def _fastest(r: Rows) -> dict[str, Any] | None:
-    """The config with the least estimate, for rows of more than 4 KiB, of which each cluster has several; None where the table decides. The ring is best as
-    full as shared memory allows: the sums of a row over warps and blocks take as long for a short slice as for a long one."""
+    """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs whose ring fills shared
+    memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as for a long one."""
     if not r.count:
         return None
-    rows = 1 << r.count.bit_length() - 1  # of a power of two: a new number of rows seldom compiles anything
+    rows = 1 << r.count.bit_length() - 1  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
     table = _of_table(r)
-    if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):  # blocks hide each other's sums: 0.88 to 0.99
+    if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):  # blocks hide each other's reductions: 0.88 to 0.99
         return None
     waited = [c for c in _candidates(replace(r, count=0)) if rows >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
     timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
@@ -256,7 +256,7 @@ def _of_table(r: Rows) -> dict[str, Any]:
 
 
 def share_of(p: Problem, centre: bool) -> float:
-    """The estimated speed as a share of the memory's; 0 for what the estimate is not for: few rows, short ones, and ds."""
+    """The estimated speed as a fraction of the memory's; 0 if the estimate does not apply: few rows, short rows, and with ds."""
     r = of(p, centre)
     config = choose(r)
     fair = r.bytes > 2 * KIB and not r.second and not refuses(r) and r.count >= ROUNDS * clusters(p, r, config)

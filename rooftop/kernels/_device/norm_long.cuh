@@ -1,5 +1,5 @@
-// Forward of rms_norm and layer_norm for rows too long for a block's registers. A group of persistent blocks shares a row, a slice each. The slice stays in a
-// ring buffer in shared memory until the row is finished, LAG rows after the blocks have sent each other its statistics. A row is read once.
+// Forward of rms_norm and layer_norm for rows too long for a block's registers. A group of persistent blocks shares a row, one slice each. The blocks exchange
+// the statistics of their slices and finish the row LAG rows later; until then its slices stay in a ring buffer in shared memory. So a row is read once.
 //
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(512, 1)
               const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps, int period, int blocks,
               unsigned long long* all_mail) {
     constexpr int WORDS = CENTRE ? 2 : 1;
-    __shared__ Moments parts[2][16];  // of the warps, for this row and the next
-    __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST], of_warps[16];  // of the blocks; numbers of elements of blocks and of warps
+    __shared__ Moments parts[2][16];  // by warp, for this row and the next
+    __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST], of_warps[16];  // by block; numbers of elements by block and by warp
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, rank = blockIdx.x % blocks;
     const Walk walk(R, period, blockIdx.x / blocks, gridDim.x / blocks, 0, 1);
     const Mail<WORDS> mail(all_mail, blocks);

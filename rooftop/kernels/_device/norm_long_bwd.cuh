@@ -1,5 +1,5 @@
-// Backward of rms_norm and layer_norm for rows too long for a block: a group of blocks shares a row, a slice each. Like norm_bwd_block in norm_rows_bwd.cuh,
-// but a row is finished LAG rows after its statistics were sent, and its slice stays in the ring buffer until then.
+// Backward of rms_norm and layer_norm for rows too long for a block: a group of blocks shares a row, one slice each. Like norm_bwd_block in norm_rows_bwd.cuh,
+// but a row is finished LAG rows after its statistics were sent, and its slices stay in the ring buffer until then.
 #pragma once
 #include "norm_rows_bwd.cuh"
 #include "row_group.cuh"
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(512, 1)
                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb,
                   int blocks, unsigned long long* all_mail) {
     constexpr int WORDS = CENTRE ? 4 : 2;
-    __shared__ Part parts[2][16];  // of the warps, for this row and the next
-    __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST];  // of the blocks
+    __shared__ Part parts[2][16];  // by warp, for this row and the next
+    __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST];  // by block
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const int group = blockIdx.x / blocks, rank = blockIdx.x % blocks;
     const Walk walk(R, period, group, gridDim.x / blocks, 0, 1);

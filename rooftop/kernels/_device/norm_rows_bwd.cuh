@@ -1,5 +1,5 @@
-// Backward of rms_norm and layer_norm. CENTRE is true for layer_norm, whose forward subtracts the mean. With scale = 1 / sqrt(mean of (s - mean)^2 + eps), n
-// = (s - mean) * scale and g = dy * weight:
+// Backward of rms_norm and layer_norm. CENTRE is true for layer_norm, whose forward subtracts the mean.
+// With scale = 1 / sqrt(mean of (s - mean)^2 + eps), n = (s - mean) * scale and g = dy * weight:
 //
 //     dx = scale * (g - mean of g - n * mean of (g n)) + ds     dweight = sum over rows of dy n     dbias = sum over rows of dy
 //

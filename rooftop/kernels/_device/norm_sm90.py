@@ -209,18 +209,19 @@ def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
-MOST = 1.32  # times its share that a multiprocessor can move: 100 of the 132 keep the memory busy
-FLYING = 40 * KIB  # bytes in flight to a multiprocessor that keep the memory busy
-EXCHANGE = 900  # cycles of a row's sums over a warp, a block and a cluster, one after another; without a mean 600
+MOST = 1.32  # how many times its share of the bandwidth one multiprocessor can move: 100 of the 132 saturate the memory
+FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memory
+EXCHANGE = 900  # cycles of the reduction of a row's sums over a warp, a block and a cluster, in sequence; without a mean 600
 PACK = 110  # instructions of a warp for 32 packs of 16 bits, both passes; fewer without a mean, and for float32
-OVERLAP = 0.15  # the part of the shorter time that the longer one does not hide
-ROUNDS = 4  # fewer rows a cluster do not pay for filling and emptying the ring
-SLOWEST = 1.15, 1.6  # times the memory's time, without and with a mean: streaming clusters take as long, in which layer_norm also reads a bias
+OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
+ROUNDS = 4  # with fewer rows a cluster, filling and draining the ring costs more than it gains
+SLOWEST = 1.15, 1.6  # limits of the estimate, without and with a mean: streaming clusters take so long, in which layer_norm also reads a bias
 
 
 def _in_the_ring(r: Rows, c: Mapping[str, Any]) -> float:
-    """The time of a row in norm_persistent, by what was timed on an H200, as a multiple of the memory's: a round, in which each cluster moves a row, takes as
-    long as the memory, or as a row's own sums and instructions if these are longer. It does not depend on the number of rows: a new one compiles nothing."""
+    """The time of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A round, in which each cluster processes a row,
+    takes as long as the memory traffic, or as a row's own reductions and instructions if these take longer. It does not depend on the number of rows, so a new
+    number of rows compiles nothing new."""
     clusters = r.slices.clusters(1 << 30, slices.resident(r.card, c["cluster"], c["blocks"]))
     flying = c["blocks"] * (c["stages"] - 1) * r.bytes / c["cluster"]
     least = 2 * r.bytes * clusters / (BYTES * r.sms)
@@ -238,11 +239,11 @@ def _rings(r: Rows) -> tuple[dict[str, Any], ...]:
 
 
 def _ring(r: Rows) -> dict[str, Any] | None:
-    """The persistent clusters with the least time a row, for rows longer than a block's registers; None where other kernels are better.
+    """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers; None if other kernels are faster.
 
-    A ring has two advantages over clusters that end with their row (streaming): weight and bias, as long as the row, are not read from the L2 again and again
-    (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65 of a copy), and there is no last wave: a cluster of a
-    streaming kernel lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
+    A ring buffer has two advantages over streaming clusters, which end after a row or two. Weight and bias, each as long as a row, are not read from the L2
+    again and again (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65 of a copy). And there is no last wave: a
+    streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
     longest = 64 * KIB if r.slices.aligned else 32 * KIB if r.centre else 48 * KIB
     if not r.alike or r.residual or r.bytes <= longest:
         return None

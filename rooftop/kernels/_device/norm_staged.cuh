@@ -1,6 +1,6 @@
 // Forward of rms_norm and layer_norm for short rows of any length. A block copies a range of consecutive rows to shared memory in vectors of 16 bytes that
-// ignore row boundaries; teams of LANES lanes then process the rows from there, element by element. So a row of 66 16-bit elements, which starts and ends at
-// any address, costs no more than its elements.
+// ignore row boundaries; teams of LANES lanes then read the rows from there, element by element. So a row of 66 16-bit elements, which starts and ends at any
+// address, needs no extra instructions for its ends.
 //
 //     y = (x - mean) / sqrt(mean of (x - mean)^2 + eps) * weight + bias
 //

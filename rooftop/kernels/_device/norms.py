@@ -42,7 +42,7 @@ def over(v, n):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def seen(columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many elements each of COLUMNS positions has processed after `columns` columns."""
+    """The number of elements that each of COLUMNS positions has processed after `columns` columns."""
     return tl.maximum((columns - tl.arange(0, COLUMNS) + COLUMNS - 1) // COLUMNS, 0).to(tl.float32)
 
 
@@ -80,10 +80,10 @@ def _folded(v, u, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr
 
 @triton.jit
 def _take(x, r, s, row, xs, rs, ss, column, inside):  # type: ignore[no-untyped-def]
-    """Elements of x, or of s = x + r, which is stored too."""
+    """Loads elements of x, or of s = x + r, and then stores s."""
     v = load(x, row * xs + column, inside)
     if r is not None:
-        v = (v + load(r, row * rs + column, inside)).to(s.dtype.element_ty)  # what is normalised is what is returned
+        v = (v + load(r, row * rs + column, inside)).to(s.dtype.element_ty)  # the rounded sum, which is returned, is normalised
         tl.store(s + row * ss + column, v, inside)
         v = v.to(tl.float32)
     return v

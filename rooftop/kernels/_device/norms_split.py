@@ -1,8 +1,8 @@
-"""rms_norm and layer_norm (CENTRE) of rows too long for a cluster: rows are cut into tiles (split_tiles.py).
+"""rms_norm and layer_norm (CENTRE) of rows too long for a cluster: rows are divided into tiles (split_tiles.py).
 
-Forward: the tiles' means and squares, then the result. Backward: four statistics of each tile, combined to four of each row; then blocks of columns are
-processed down the rows, so that dweight and dbias are sums in registers (`slabs`, norms_bwd.py): dy and s are read twice, dx is written once, 5/3 of the
-fewest bytes."""
+Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row; then blocks of
+columns are processed down the rows, so that dweight and dbias are summed in registers (`slabs`, norms_bwd.py): dy and s are read twice, dx is written once, 5/3
+of the fewest bytes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _tile(x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SI
     at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = load(x, at, inside)
     if r is not None:
-        v = (v + load(r, at, inside)).to(s.dtype.element_ty)  # what is normalised is what is returned
+        v = (v + load(r, at, inside)).to(s.dtype.element_ty)  # the rounded sum, which is returned, is normalised
         tl.store(s + at, v, inside)
         v = v.to(tl.float32)
     mean, _, squares = _moments(v, inside, n, CENTRE)
@@ -66,7 +66,7 @@ def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMN
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
-    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R  # one tile of all rows, then the next: they share the weight's tile in the L2
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R  # tile by tile over all rows, which then share the weight's tile in the L2
     begin, shift, first, last = located(row, xs, C, V)
     if r is not None:
         r += (row * rs) // V * V

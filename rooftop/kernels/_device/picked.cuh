@@ -1,4 +1,4 @@
-// An element of a pack of 16 bytes by its number: registers cannot be indexed, so that it is selected.
+// Element number i of a pack of 16 bytes, by selections: registers cannot be indexed.
 #pragma once
 
 template <typename B>

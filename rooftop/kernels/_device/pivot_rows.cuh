@@ -1,14 +1,14 @@
-// The first k of long rows: a sample of the row gives a pivot, a threshold that slightly more than k elements reach. So one read of the row leaves a short
-// list of candidates.
+// The first k elements of long rows. A sample of the row gives a pivot: a threshold that slightly more than k elements reach. So one read of the row leaves a
+// short list of candidates.
 #pragma once
 #include "select.cuh"
 
 constexpr unsigned RUN = 32;  // consecutive elements in a sample: one access of a warp
-constexpr unsigned COUNTED = 512;  // up to so many entries are sorted by counting
+constexpr unsigned COUNTED = 512;  // at most so many entries are sorted by counting
 constexpr unsigned LISTS = 512;  // the most lists of a row
 constexpr unsigned EVERYTHING = ~0u;
 
-/// The place in the order of a sample of m elements that almost never lies before the k-th of n elements: four standard deviations beyond the expected place.
+/// The place in a sorted sample of m elements that is almost never before the k-th of all n elements: four standard deviations past the expected place.
 __device__ inline unsigned pivot_place(unsigned k, unsigned n, unsigned m) {
     const float mean = static_cast<float>(k) * static_cast<float>(m) / static_cast<float>(n);
     return min(m, static_cast<unsigned>(mean + 4.0f * sqrtf(mean)) + 4);
@@ -35,7 +35,7 @@ __device__ void take_sample(const bits_of<T>* r, unsigned length, unsigned m, un
     __syncthreads();
 }
 
-/// Calls `look(bits, place)` for elements 0 to `count` of `r` that reach `low`, and possibly for some that do not.
+/// Calls `look(bits, place)` for those of the first `count` elements of `r` that reach `low`, and possibly for a few that do not.
 template <typename T, int THREADS, typename Look>
 __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low, unsigned sense, Look look) {
     constexpr unsigned N = 16 / sizeof(T), U = 4;
@@ -75,7 +75,7 @@ __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low
     for (; p < packs; p += THREADS) one(from[p], p);
 }
 
-/// Collects entries of those of `count` elements from `begin` on that reach `low`, at most `capacity`. Returns how many reach it.
+/// Appends entries of those of the `count` elements from `begin` on that reach `low`, at most `capacity`. Returns how many reach it.
 template <typename T, int THREADS>
 __device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, key_of<T> low, unsigned sense, unsigned tie, unsigned capacity, key_of<T>* keys,
                            unsigned* at, Selecting& s) {
@@ -93,7 +93,7 @@ __device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, 
     return reached;
 }
 
-/// Writes the first `wanted` of `held` entries as results; k were requested.
+/// Writes the first `wanted` of `held` entries as results, of the k that were requested.
 template <typename T, int THREADS>
 __device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned wanted, unsigned k, int index_bits, Selecting& s) {
     using K = key_of<T>;
@@ -121,8 +121,8 @@ __device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned*
     for (unsigned i = held + threadIdx.x; i < k; i += THREADS) results.none(i);
 }
 
-/// One block a row. `m`: size of the sample. If the pivot was too high (many equal elements, an unusual distribution), the row is read again as in
-/// select_rows.
+/// One block a row. `m`: size of the sample. If fewer than k elements reach the pivot, or too many (many equal elements, an unusual distribution), the row is
+/// read again as in select_rows.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     pivot_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned m, unsigned capacity,
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     finish_row<T, THREADS>(results, keys, at, held, wanted, k, index_bits, s);
 }
 
-/// `splits` blocks a row with `per` elements each, all with the same pivot, of the whole row. They write lists [rows, splits, k] and the length of each.
+/// `splits` blocks a row, `per` elements each, all with the pivot of the whole row. They write lists [rows, splits, k] and the length of each.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     pivot_parts(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned m, unsigned splits,

@@ -43,7 +43,8 @@ __device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned numb
             if (tries % 256) continue;
             unsigned long long now;
             asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-            // fault lies in the host's memory, and a read by every block takes 100 us in all: an ordinary call's wait begins none; one that has failed asks at once
+            // `fault` is in the host's memory; reads by all blocks take 100 us in all. So it is read only after ASK_NS, longer than an ordinary call waits;
+            // after an earlier failure (`spoilt`) at once.
             const bool late = static_cast<long long>(now - begun) > patience;
             if (!late && !spoilt && now - asked < ASK_NS) continue;
             asked = now;

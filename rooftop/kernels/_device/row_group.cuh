@@ -1,8 +1,9 @@
 // Rows too long for one block: each block of a group has a slice, and the blocks exchange the statistics of their slices through global memory.
 //
-// All blocks of the grid are resident (a cooperative launch), so they may wait for each other. A message is one 64-bit word, a float and the number of its
-// row: one store, so it needs no fence. The mailbox starts as zeros, which belong to no row. Messages of row k are read LAG rows later, when they have
-// usually arrived; a block that sends row k knows that all have read row k - 2 LAG - 2, whose slot in the mailbox it reuses.
+// All blocks of the grid are resident (a cooperative launch), so they may wait for each other. A message is one 64-bit word, which holds a float and the number
+// of its row; it is stored at once, so no fence is needed. The mailbox starts as zeros, which is the number of no row. Messages of row k are read LAG rows
+// later, when they have usually arrived. A block that sends row k knows that all blocks have read row k - 2 LAG - 2, so it may reuse that row's slot of the
+// mailbox.
 #pragma once
 #include "rows.cuh"
 
@@ -22,7 +23,7 @@ struct Mail {
     }
     /// Loads one word a thread, which may not have arrived yet; issued early, so that its L2 latency is hidden.
     __device__ unsigned long long look(int k) const { return threadIdx.x < WORDS * blocks ? word(k, threadIdx.x) : 0; }
-    /// Waits for all messages of row k and writes them to inbox[which][block]; called by all threads, to be read after a barrier. The block has at least
+    /// Waits for all messages of row k and writes them to inbox[which][block]. All threads call it, and read the inbox after a barrier. The block has at least
     /// WORDS * blocks threads.
     __device__ void take(int k, unsigned long long looked, float (&inbox)[WORDS][GROUP_MOST]) const {
         const bool mine = threadIdx.x < WORDS * blocks;

@@ -1,12 +1,11 @@
-"""How rows that no block holds are shared out among the blocks of groups (row_group.cuh), for any number of rows and columns.
+"""How rows that are too long for a block are divided among the blocks of a group (row_group.cuh), for any number of rows and columns.
 
-One block a multiprocessor, all of them at once; `blocks` of them are a group and take one row after another together. A block's slice of a row waits in
-its ring from when it is asked for until the row is finished, `lag` rows after the slice's part was sent. What is weighed:
+The kernels are persistent, one block a multiprocessor. `blocks` blocks are a group, which processes one row after another. A block's slice of a row is in its
+ring buffer from the time the copy is issued until the row is finished, `lag` rows after the statistics of the slice were sent. The choice weighs
 
-    shared memory   `stages` rows of all tensors that are read: `lag` + 2 at least, so that one is on its way, one worked on, and others wait for mail
-    idle blocks     those that make no whole group, and groups that have a row less than others
-    messages        a round costs an exchange, however short the slice: OVERHEAD vectors
-"""
+    shared memory   `stages` rows of all tensors that are read: at least `lag` + 2, since one is being loaded, one computed, and others wait for messages
+    idle blocks     blocks that do not make a whole group, and groups that have one row less than others
+    messages        an iteration costs an exchange, however short the slice: OVERHEAD vectors"""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from rooftop.core.spec import Launch, Meta, Problem
 THREADS = 512
 MAIL_ROWS = 8
 GROUP_MOST = 128
-OVERHEAD = 128  # vectors that a block moves in the time of an iteration's barrier; kernels that were timed on an H200 give more
+OVERHEAD = 128  # vectors that a block moves in the time of an iteration's barrier; kernels that were timed on an H200 pass a larger number
 STATIC = 6 * 1024  # bytes of shared memory besides the ring, at most
 
 
@@ -71,7 +70,7 @@ def ring(r: LongRows, threads: int, vectors: int, stages: int) -> int:
 
 
 def groups(r: LongRows, blocks: int) -> int:
-    """The number of groups of so many blocks: a multiple of the period, and no more than have a row."""
+    """The number of groups of `blocks` blocks: a multiple of the period, and at most one for each row."""
     fit = r.sms // blocks
     return min(fit // r.period, -(-r.count // r.period)) * r.period
 
@@ -111,7 +110,7 @@ def share(r: LongRows) -> float:
 
 
 def configs(r: LongRows) -> list[dict[str, int]]:
-    """The configs for tuning: the cheapest ten, and fewer stages."""
+    """The configs for tuning: the ten with the lowest cost, and fewer stages."""
     found = [dict(c) for c in sorted(_candidates(replace(r, count=0)), key=lambda c: _cost(r, c))[:10]]
     return found + [{**c, "stages": 4, "lag": 1} for c in found if c["stages"] > 4]
 

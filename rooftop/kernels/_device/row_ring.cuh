@@ -1,5 +1,5 @@
-// The prefetch of a persistent kernel: a ring buffer in shared memory that cp.async fills several rows ahead. A thread reads only what it copied itself, so
-// the ring needs no barrier.
+// Prefetching in a persistent kernel: a ring buffer in shared memory that cp.async fills several rows ahead. A thread reads only what it copied itself, so the
+// ring needs no barrier.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -8,8 +8,9 @@
 // Aligned to 128 bytes: with a less aligned destination, cp.async requests each line two or three times from the L2.
 extern __shared__ __align__(128) uint4 ring[];
 
-/// Which rows a team takes: the k-th is first + k * step. Rows `period` apart have the same offset from a 16-byte boundary, and a team takes rows with one
-/// offset (row % period), so its columns are the same in each. Place p of `places` (blocks, or groups of blocks; a multiple of the period) has `teams` teams.
+/// Which rows a team processes: its k-th row is first + k * step. Rows `period` apart have the same offset from a 16-byte boundary, and all rows of a team have
+/// the same one (row % period), so its columns are the same in each. Place p of `places` (blocks, or groups of blocks; a multiple of the period) has `teams`
+/// teams.
 struct Walk {
     int phase, first, step, count;
     __device__ Walk(int R, int period, int p, int places, int team, int teams) : phase(p % period) {
@@ -18,8 +19,8 @@ struct Walk {
     }
 };
 
-/// One thread's vectors and single element of each row of its team: STAGES rows of TENSORS tensors in the ring, and KEPT tensors that stay, such as the
-/// weight. `row`: the position of the thread's vectors, computed for the first tensor.
+/// One thread's vectors and single element of each row of its team: STAGES rows of TENSORS tensors in the ring, and KEPT tensors that stay in shared memory,
+/// such as the weight. `row`: the position of the thread's vectors, computed for the first tensor.
 template <typename T, int VECTORS, int STAGES, int TENSORS, int KEPT, bool ALIGNED>
 struct Ring {
     using P = Pack<T>;

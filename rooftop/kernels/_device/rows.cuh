@@ -1,4 +1,4 @@
-// A row held in the registers of a team of threads (some lanes of a warp, or a block). It is read once and written once. It is not padded to a power
+// A row held in the registers of a team of threads (a team is some lanes of a warp, or a block). It is read once and written once. It is not padded to a power
 // of two.
 #pragma once
 #include "packs.cuh"
@@ -6,8 +6,8 @@
 constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
 constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
 
-/// A row of `columns` elements in vectors of 16 bytes (what packs.cuh and the sm_90 kernels call a pack). Thread t holds vectors t, t + team, t + 2 team, ...:
-/// at most VECTORS of them, and neighbouring threads load neighbouring vectors.
+/// A row of `columns` elements in vectors of 16 bytes (a Pack of packs.cuh; the sm_90 kernels call it a pack too). Thread t holds vectors t, t + team, t + 2
+/// team, ...: at most VECTORS of them, and neighbouring threads load neighbouring vectors.
 ///
 /// Vectors start on 16-byte boundaries of memory, wherever the row starts, so every vector is one 16-byte access. If ALIGNED is false, the row has up
 /// to N - 1 elements before its first vector and up to N - 1 after its last. These are its singles: one a thread, held by the first 2 (N - 1) threads.

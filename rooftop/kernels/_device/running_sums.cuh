@@ -1,13 +1,14 @@
-// Running sums: their types, and words by which blocks hand sums to later blocks of a scan in one pass (decoupled look-back).
+// Prefix sums: the types of the sums, and the words by which blocks pass their sums to later blocks of a single-pass scan (decoupled look-back).
 #pragma once
 
-/// The type of long sums of T.
+/// The accumulator type of long sums of T.
 template <typename T>
 struct Sum { using type = float; };
 template <>
 struct Sum<float> { using type = double; };
 
-/// What is added to the float32 sums of a few elements: of float32 elements the sum of all before them as two numbers, so that it is not rounded first.
+/// The sum of all earlier elements, to which float32 sums of a few elements are added. For float32 elements it is a pair of numbers (high and low part), so
+/// that it is not rounded before the addition.
 template <typename T>
 struct Base {
     float sum;
@@ -25,12 +26,12 @@ struct Base<float> {
     __device__ float plus(float run) const { return high + (low + run); }
 };
 
-/// A published word is the complement of a number's bits, with one NaN pattern, so it is never 0 (which means: not there yet).
+/// A published word is the complement of a number's bits, with one NaN pattern, so it is never 0. A word of 0 is not published yet.
 __device__ inline void publish(unsigned long long* word, double v) {
     *reinterpret_cast<volatile unsigned long long*>(word) = ~(v == v ? static_cast<unsigned long long>(__double_as_longlong(v)) : 0x7ff8000000000000ull);
 }
 
-/// The sum of `count` words, `step` apart, added in their order; waits for each of them. EACH loads are in flight together.
+/// The sum of `count` words, `step` apart, added in order; waits until each of them is published. EACH loads are in flight together.
 template <int EACH>
 __device__ inline double awaited(const unsigned long long* words, int count, long long step) {
     double sum = 0;

@@ -1,5 +1,5 @@
-// One draw from each row, one block a row: from a sorted list of the most likely elements, by prefix sums of chunks of the row, or by a digit-by-digit
-// search.
+// One draw from each row, one block a row: from a sorted list of the most likely elements, by prefix sums over chunks of the row, or by a search digit by digit
+// of the keys.
 #pragma once
 #include "random.cuh"
 #include "sampling.cuh"

@@ -1,10 +1,10 @@
-// The first k of each row in order, exactly. A row is read once; elements that are not behind the k-th of those seen so far are kept in shared memory.
+// The first k elements of each row in order, exactly. A row is read once; elements that are not after the k-th of those read so far are kept in shared memory.
 #pragma once
 #include "chain.cuh"
 #include "entries.cuh"
 #include "order.cuh"
 
-constexpr unsigned PLACED = 192;  // up to so many entries are sorted by counting
+constexpr unsigned PLACED = 192;  // at most so many entries are sorted by counting
 constexpr int SELECT_ITEMS = 8;  // entries of a list that a thread loads in an iteration
 
 /// Shared memory of a block, besides its entries.

@@ -11,8 +11,8 @@
 /// and are whole packs. FILLED: aligned, and every thread has all of its PIECES packs.
 constexpr int ANYWHERE = 0, ALIGNED = 1, FILLED = 2;
 
-/// A block's slice of the rows that its cluster takes. All these rows start `shift` elements after a 32-byte boundary. The boundary is 32 bytes and not 16,
-/// since a warp that copies half sectors to aligned shared memory requests each pack separately from the L2 (docs/persistent.md).
+/// A block's slice of the rows that its cluster processes. All these rows start `shift` elements after a 32-byte boundary. The boundary is 32 bytes and not 16:
+/// if a warp copies half sectors to aligned shared memory, it requests each pack separately from the L2 (docs/persistent.md).
 /// Each thread has PIECES packs. With FIT == ANYWHERE all of these are inside the row; up to four more packs, at the ends of the row, are the EDGE. At most
 /// 32 elements of the edge are inside the row, and each of them belongs to one lane of the first warp. So only that warp tests whether an element is inside
 /// the row, and the few packs at the ends need no extra warp.

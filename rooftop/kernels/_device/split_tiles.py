@@ -1,13 +1,13 @@
-"""Rows so long that no cluster holds one: cut into tiles, a program each. One launch leaves the statistics of each tile, a second folds those of a row and
-reads the tile again for the result, the last tiles first, since they still lie in the L2.
+"""Rows too long for a cluster: they are divided into tiles, one program each, in two launches. The first computes the statistics of each tile; the second
+combines those of a row and reads the tile again for the result, the last tiles first, since they are still in the L2.
 
-    bytes   a row is read twice and written once: 1.5 times the copy, less what the L2 holds
-    even    tiles of all rows are one list: few rows keep all multiprocessors busy as well as many
-    whole   tiles begin on 16 bytes of memory wherever the row does, so that every access is 16 bytes a thread. What a row has before its first and after
-            its last whole vector, up to 2 (V - 1) elements of V a vector, is a tile of its own: its singles.
+    bytes   a row is read twice and written once: 1.5 times the copy, less what hits the L2
+    even    the tiles of all rows are one list: few rows keep all multiprocessors as busy as many rows do
+    whole   tiles start on 16-byte boundaries of memory wherever the row starts, so every access is 16 bytes a thread. The elements of a row before its first
+            and after its last whole vector, up to 2 (V - 1) with V elements a vector, are a tile of their own: its singles.
 
-Statistics are taken of a tile in registers, so the mean comes first and the squares about it after: no division an element. Sizes are not specialised on:
-the binary depends on dtypes, on tensors that are absent, and on whether there are singles."""
+The tile is in registers, so its mean is computed first and then the squares about it, with no division an element. Kernels are not specialised on sizes: the
+binary depends on dtypes, on which tensors are absent, and on whether there are singles."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SINGLES = 16  # elements of a tile of singles
 
 @triton.jit
 def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
-    """For a row: the start of its first vector's memory, in elements; how many elements before it are not part of the row (its shift); and the places,
-    counted from that start, of the first whole vector and past the last one."""
+    """For a row, in elements: the 16-byte boundary at or before its start; the number of elements from there to the row (its shift); and the places, counted
+    from that boundary, of the first whole vector and past the last one."""
     start = row * stride
     begin = start // V * V
     shift = (start - begin).to(tl.int32)
@@ -33,8 +33,8 @@ def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def places(tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Places of a tile, counted as in `located`, and which of them are in the row: of whole vectors, or with SINGLES of a row's single elements, those
-    before the first whole vector and then those after the last. A row without a whole vector has only single elements."""
+    """The places of a tile's elements, counted as in `located`, and which of them are in the row: whole vectors, or with SINGLES the row's single elements,
+    those before the first whole vector and then those after the last. A row without a whole vector has only single elements."""
     if SINGLES > 0:
         e = tl.arange(0, SINGLES)
         before = tl.minimum(first - shift, C)
@@ -65,7 +65,7 @@ def vector(m: Meta) -> int:
 
 
 def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
-    """Why it does not support rows of p[row] [R, C, ...], or None. `alike`: the tensors whose rows must have the same offset from 16 bytes."""
+    """Why rows of p[row] [R, C, ...] are not supported, or None. `alike`: the tensors whose rows must have the same offset from 16 bytes."""
     x = p[row]
     rows, columns = x.shape[:2]
     if x.numel == 0:
@@ -85,8 +85,8 @@ def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
 
 
 def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
-    """64 bytes of each tensor a thread: 1024 threads have 64 KiB in flight to a multiprocessor. For 16 bits, which take more instructions a byte, in
-    programs of 256 threads: while one computes, three others load."""
+    """64 bytes of each tensor a thread: 1024 threads have 64 KiB in flight to a multiprocessor. For 16 bits, which take more instructions a byte, programs have
+    256 threads: while one computes, three others load."""
     x = p[row]
     rows, columns = x.shape[:2]
     whole = columns % vector(x) == 0 and (rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2]))
@@ -101,7 +101,7 @@ def configs(one: Config) -> list[Config]:
 
 
 def folded(tiles: int) -> int:
-    """Places for the tiles of a row, in few sizes: the binary depends on it."""
+    """The number of tiles of a row, rounded up to one of a few sizes, because the binary depends on it."""
     return 128 if tiles <= 128 else max(1024, pow2(tiles))
 
 

@@ -1,8 +1,8 @@
-"""How short rows that lie one after another are shared out among blocks that bring many of them to shared memory at once (norm_staged.cuh,
+"""How short rows that are adjacent in memory are divided among blocks that copy many of them to shared memory at once (norm_staged.cuh,
 softmax__staged__cuda_sm80.cu).
 
-    lanes   of a row: 12 or 16 elements a lane at most, or registers do not let four blocks of 256 threads run on a multiprocessor
-    rows    of a block: about 24 KiB, so that four blocks keep 96 KiB on their way; whole rounds of its teams; and a few blocks a multiprocessor"""
+    lanes   of a row: 12 or 16 elements a lane at most; with more, registers do not allow four resident blocks of 256 threads
+    rows    of a block: about 24 KiB, so that four blocks have 96 KiB in flight; a whole number of rows for each team; and a few blocks a multiprocessor"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRETCH = 24 * 1024  # bytes of a block
 
 
 def most(p: Problem) -> int:
-    """The most elements of a row that a lane holds, besides those of weight and bias, for 64 registers."""
+    """The most elements of a row that a lane can hold, with those of weight and bias, in 64 registers."""
     return 12 if p.get("weight") is not None and p.get("bias") is not None else 16
 
 
@@ -51,7 +51,7 @@ def config(p: Problem, lanes: int, stretch: int = STRETCH) -> dict[str, Any]:
 
 
 def choose(p: Problem) -> dict[str, Any]:
-    """As few lanes as possible, since each step of a sum over lanes costs all of them two instructions."""
+    """As few lanes as possible: each step of a reduction over lanes costs all of them two instructions."""
     columns = p["x"].shape[1]
     return config(p, next(lanes for lanes in (4, 8, 16, 32) if columns <= most(p) * lanes))
 

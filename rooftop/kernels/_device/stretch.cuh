@@ -1,6 +1,6 @@
-// Consecutive rows as one stretch of memory: a block copies whole rows to shared memory in vectors of 16 bytes that ignore where rows start, and teams of lanes
-// take each row to their registers from there, again in vectors: all that have elements of the row. In the first and the last of them the neighbouring rows'
-// elements are masked.
+// Consecutive rows as one contiguous range of memory, a *stretch*. A block copies whole rows to shared memory in vectors of 16 bytes that ignore row
+// boundaries. Teams of lanes then load each row from there to registers, again in vectors; in the first and the last vector the elements of neighbouring rows
+// are masked.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -15,14 +15,14 @@ __device__ unsigned lowest_word() {
     return Word<T>::narrow(f);
 }
 
-/// The row at elements `from` to `to` of a stretch, in the registers of a team of LANES lanes: PIECES vectors a lane, LANES apart; the last, and of rows that are
-/// no whole vectors the last but one, may lie beyond the row. WHOLE: rows are whole vectors; FULL: and each lane has all of its PIECES.
+/// The row at elements `from` to `to` of a stretch, in the registers of a team of LANES lanes. A lane has PIECES vectors, LANES apart; the last one (and if
+/// rows are not whole vectors, the last but one) may be past the row. WHOLE: rows are whole vectors. FULL: and each lane has all of its PIECES.
 template <typename T, int LANES, int PIECES, bool WHOLE, bool FULL>
 struct StretchRow {
     using P = Pack<T>;
     static constexpr int N = P::N, WORDS = Word<T>::N;
     uint4 packs[PIECES];
-    int from, to, at;  // of the row, in elements; this lane's first vector
+    int from, to, at;  // of the row, in elements; index of this lane's first vector
 
     __device__ StretchRow(const uint4* stretch, int from, int to, int lane) : from(from), to(to), at(from / N + lane) {
 #pragma unroll
@@ -30,13 +30,13 @@ struct StretchRow {
             if (has(i)) packs[i] = stretch[at + i * LANES];
         }
     }
-    __device__ int start(int i) const { return (at + i * LANES) * N; }  // of a vector
+    __device__ int start(int i) const { return (at + i * LANES) * N; }  // first element of vector i
     __device__ bool has(int i) const { return FULL || i < PIECES - (WHOLE ? 1 : 2) || start(i) < to; }
-    /// Whether the vector has elements of the neighbouring rows.
+    /// Whether the vector contains elements of a neighbouring row.
     __device__ bool before(int i) const { return !WHOLE && i == 0 && start(i) < from; }
     __device__ bool beyond(int i) const { return !WHOLE && i >= PIECES - 2 && has(i) && start(i) + N > to; }
 
-    /// The bits of word i of a vector that belong to its elements from `cut` on.
+    /// The bits of word i of a vector that belong to its elements from number `cut` on.
     __device__ static unsigned bits_from(int cut, int i) {
         const int off = cut - i * WORDS;
         return off <= 0 ? ~0u : WORDS == 2 && off == 1 ? 0xffff0000u : 0;
@@ -50,7 +50,7 @@ struct StretchRow {
         }
         v = make_uint4(w[0], w[1], w[2], w[3]);
     }
-    /// Sets the neighbouring rows' elements to those of the word `fill`.
+    /// Overwrites the elements of neighbouring rows with those of the word `fill`.
     __device__ void mask(unsigned fill) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
@@ -58,11 +58,11 @@ struct StretchRow {
             if (beyond(i)) set(packs[i], false, to - start(i), fill);
         }
     }
-    /// Stores the results of the lane's vectors, get(i), over the row's elements; of the first and the last vector only what is the row's.
+    /// Stores the results of the lane's vectors, get(i), over the row's elements. Of the first and the last vector only the elements of this row are stored.
     template <typename Get>
     __device__ void store(uint4* stretch, const Get& get) const {
         uint4 last = make_uint4(0, 0, 0, 0);
-        int place = -1;  // of the last vector
+        int place = -1;  // first element of the last vector
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             if (!has(i)) continue;
@@ -83,7 +83,7 @@ struct StretchRow {
             if (place + j >= from && place + j < to) elements[place + j] = reinterpret_cast<const T*>(&v)[j];
         }
     }
-    /// The largest element, or -inf.
+    /// The largest element; -inf if there is none.
     __device__ float most() const {
         unsigned top = lowest_word<T>();
 #pragma unroll
@@ -97,7 +97,7 @@ struct StretchRow {
         Word<T>::widen(top, two);
         return fmaxf(two[0], two[WORDS - 1]);
     }
-    /// Calls use(element, its number among the lane's) for every element, as float.
+    /// Calls use(element, its number in the lane) for every element, as float.
     template <typename Use>
     __device__ void each(const Use& use) const {
         float f[N];
@@ -111,14 +111,14 @@ struct StretchRow {
     }
 };
 
-/// Starts the copies of a thread's vectors of a stretch, THREADS apart; `left`: the bytes of the stretch from the thread's first vector on.
+/// Issues the asynchronous copies of a thread's vectors of a stretch, THREADS apart; `left`: bytes of the stretch from the thread's first vector on.
 template <int THREADS>
 __device__ void fetch_vectors(unsigned to, const char* from, int left) {
     constexpr int COUNT = 6, STEP = THREADS * 16;
 #pragma unroll 1
     for (; left > 0; to += COUNT * STEP, from += COUNT * STEP, left -= COUNT * STEP) {
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) {  // __pipeline_memcpy_async takes two instructions more, for the shared address
+        for (int i = 0; i < COUNT; ++i) {  // __pipeline_memcpy_async would need two more instructions, for the shared address
             if (left > i * STEP) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STEP), "l"(from + i * STEP) : "memory");
         }
     }

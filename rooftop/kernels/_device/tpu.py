@@ -1,4 +1,4 @@
-"""Shared by the kernels for TPUs: jax, imported when a kernel runs and not before; where it runs; tiles."""
+"""Shared by the kernels for TPUs: jax, which is imported when a kernel runs and not before; where a kernel runs; tiles."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Products of matrices on a TPU: tiles by how the matrix units and VMEM are built, and the kernel that sums over a grid into an accumulator in VMEM.
+"""Products of matrices on a TPU: tile sizes from the sizes of the matrix units and of VMEM, and the kernel that sums over a grid into an accumulator in VMEM.
 
-The grid's last dimension goes over K. While the matrix units multiply one pair of tiles, the next pair is copied from HBM: Pallas does that for every
-block of a grid. What bounds it: of a tile of m x n, 2 m n K products are made for (m + n) K elements read, so a tile of 512 x 512 makes 256 products for a
-byte of bfloat16; v5e makes 120 in the time of a byte of HBM, v6e 280."""
+The grid's last dimension is K. While the matrix units multiply one pair of tiles, the next pair is copied from HBM: Pallas does that for every block of a grid.
+The limit: a tile of m x n makes 2 m n K products for (m + n) K elements read, so a tile of 512 x 512 makes 256 products for a byte of bfloat16; v5e makes 120
+in the time of a byte of HBM, v6e 280."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Products of which the device alone knows how many rows count, on Hopper: a persistent, warp-specialised kernel in Gluon, built as `wgmma` is.
+"""Products of which only the device knows how many rows count, on Hopper: a persistent, warp-specialised kernel in Gluon with the structure of `wgmma`.
 
-`live` [1], int32, is how many rows of a longer list count; of a chunk of that list, rows `first` and following, so many count: live - first, at least 0 and at
-most the chunk's length. Two forms:
+`live` [1], int32, is the number of rows of a longer list that count. A chunk is the rows of that list from `first` on; of them live - first count, at least 0
+and at most the chunk's length. Two forms:
 
-rows   a b, of the rows of a that count: tiles beyond them are not made. Rows of a tile beyond them are made of whatever lies there, and in 16 bits stored
-depth  a b, of the columns of a and rows of b that count: slices of K beyond them are not made, and what the last slice holds beyond them is set to zero in
-       shared memory, in a and in b. Where none counts the result is zeros
+rows   a b, over the rows of a that count. Tiles past them are skipped. A tile that is partly past them computes its other rows from whatever is in memory;
+       with a 16-bit result they are stored
+depth  a b, over the columns of a and rows of b that count. Slices of K past them are skipped; the part of the last slice past them is set to zero in shared
+       memory, in a and in b. If none count, the result is zeros
 
-A float32 result goes straight from registers and may be added to what is there; 16 bits go out by TMA. x_at: the first row in memory of an operand or the
-result."""
+A float32 result is stored straight from registers, and may be added to what is in memory; a 16-bit result is stored by TMA. x_at: the first row in memory of an
+operand or the result."""
 
 from __future__ import annotations
 
@@ -183,8 +184,8 @@ def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, b
 
 
 def counted(metas: Any, out: View, a: View, b: View, sms: int, *, first: int = 0, depth: bool = False, add: bool = False) -> Launch:
-    """out = a b, or out += a b, over the rows of a that count (depth: the columns of a and rows of b that count). `metas`: name -> Meta of tensors and
-    scratch; one is "live". A 16-bit result has rows of whole 16 bytes."""
+    """out = a b, or out += a b, over the rows of a that count (depth: the columns of a and rows of b that count). `metas`: name -> Meta of tensors and scratch;
+    one of them is "live". With a 16-bit result, its rows must be multiples of 16 bytes."""
     kinds: dict[str, Meta] = metas
     (m, n), k = out.shape, a.shape[1]
     kind, wide = kinds[a.tensor].dtype, kinds[out.tensor].dtype == "f32"

@@ -1,9 +1,10 @@
-"""Products of many matrices whose sizes only the device knows, on Hopper: a persistent, warp-specialised kernel in Gluon, built as `wgmma` is.
+"""Products of many matrices whose sizes only the device knows, on Hopper: a persistent, warp-specialised kernel in Gluon with the structure of `wgmma`.
 
-Tiles are counted group by group and taken by a fixed stride, so a block's groups never go back: the producer and the consumers each walk the offsets once.
-TMA knows no bounds of a group. ROWS: a box may reach into the rows of the next group; what it makes there is not stored: a tile that its group fills goes
-out by TMA, any other from shared memory through registers, row by row. DEPTH: a box may reach into the next group's part of K; the consumers put zeros there,
-in a and in b (a NaN of another group times 0 is a NaN), before they multiply. MASKED: of matrix g the first offsets[g] rows; the others get zeros."""
+Tiles are numbered group by group and assigned to blocks by a fixed stride, so the group number of a block's tiles only grows: the producer and the consumers
+each walk the offsets once. TMA does not know where a group ends. ROWS: a box may contain rows of the next group; their results are not stored. A tile that its
+group fills is stored by TMA, any other from shared memory through registers, row by row. DEPTH: a box may contain a part of K of the next group; the consumers
+set it to zero, in a and in b, before they multiply (a NaN of another group times 0 would be NaN). MASKED: only the first offsets[g] rows of matrix g are
+computed; the others become zeros."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_
 
 @gluon.jit
 def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, row, column, limit, M, N, made, FORM: gl.constexpr):
-    """One group's part of a tile, 64 columns at a time. `made`: there was something to multiply; else the result is zeros."""
+    """Stores one group's part of a tile, 64 columns at a time. `made`: whether there was something to multiply; else the result is zeros."""
     RM: gl.constexpr = acc.shape[0]
     BN: gl.constexpr = acc.shape[1]
     HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, 16])
@@ -122,7 +123,7 @@ def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, 
         buffer = c_ring.index(GROUP_INDEX * 2 + i % 2).reshape([RM, 64])
         if whole:
             tma.store_wait(1 if BN > 64 else 0)
-        else:  # it begins no copy of its own that would be the one to leave open
+        else:  # this path issues no TMA store, so there is none to leave in flight
             tma.store_wait(0)
         buffer.store(pieces[i].to(out_desc.dtype))
         if whole:

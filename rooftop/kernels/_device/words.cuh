@@ -1,4 +1,4 @@
-// 32-bit words of one f32 or two f16 or bf16 elements, and a row as packs of 16 bytes: for kernels that compute in float32.
+// 32-bit words of one f32 or two f16 or bf16 elements, and a row as packs (vectors of 16 bytes): for kernels that compute in float32.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

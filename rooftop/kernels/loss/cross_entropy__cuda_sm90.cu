@@ -134,13 +134,13 @@ struct Seen {
     }
 
     __device__ void raise(float top) {
-        if (top <= m) return;  // most packs of a long row
+        if (top <= m) return;  // true for most packs of a long row
         const float by = exp2_of((m - top) * LOG2E);
 #pragma unroll
         for (int j = 0; j < SUMS; ++j) sums[j] *= by;
         m = top;
     }
-    /// Processes COUNT packs, those for which `has` is true; `meanwhile` is called after the loads have arrived.
+    /// Processes COUNT packs, those for which `has` is true; `meanwhile` is called once the loads have arrived.
     template <int COUNT, typename Has, typename Meanwhile>
     __device__ void add(const uint4 (&p)[COUNT], const Has& has, const Meanwhile& meanwhile) {
         float f[N];

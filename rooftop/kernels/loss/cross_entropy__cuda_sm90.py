@@ -1,11 +1,11 @@
-"""Which constants cross_entropy__cuda_sm90.cu takes for a row: the table below for lengths that were measured, a model between them.
+"""Which constants cross_entropy__cuda_sm90.cu gets for a row: a table for lengths that were measured, a model between them.
 
-A multiprocessor of an H200 reads about 34 bytes a nanosecond, a load takes about 1 us, and no more than half of a block's time is loading: so some 80 KiB of
-rows should be resident on it. With the table alone, made for powers of two, a row of 27 KiB got a block of 512 threads, of which two are resident: 54 KiB, and
-0.61 of a copy. So, of many rows:
+A multiprocessor of an H200 reads about 34 bytes a nanosecond, a load takes about 1 us, and at most half of a block's time is loading: so about 80 KiB of rows
+should be resident on it. With the table alone, made for powers of two, a row of 27 KiB got a block of 512 threads, of which two are resident: 54 KiB, and 0.61
+of a copy. So, with many rows:
 
-    up to 56 KiB   the whole row is in registers, 4 to 8 packs a thread: what keeps many rows resident and few places idle
-    from 64 KiB    the row goes through the block in steps. Where the last step would be less than half full, the steps are made equal"""
+    up to 56 KiB   the whole row is in registers, 4 to 8 packs a thread: the number with many resident rows and few idle slots
+    from 64 KiB    the block processes the row in steps. If the last step would be less than half full, the steps are made equal"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rooftop.core.spec import Problem
 KIB = 1024
 THREADS = 1024  # of a multiprocessor, at 64 registers
 PIECES = range(4, 9)  # packs a thread
-ENOUGH = 96 * KIB // 16  # resident packs of a multiprocessor
+ENOUGH = 96 * KIB // 16  # packs that should be resident on a multiprocessor
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     if capped or table["cluster"] > 1:
         return table
     packs = _packs(p)
-    if 4 * KIB < size <= 56 * KIB and rows >= 8 * p.device.sms:  # of few rows, each needs more threads
+    if 4 * KIB < size <= 56 * KIB and rows >= 8 * p.device.sms:  # with few rows, each needs more threads
         return _whole_row(packs)
     step = table["threads"] * table["pieces"]
     if size > 64 * KIB and 0 < packs % step < step // 2:
@@ -61,7 +61,7 @@ def _table(rows: int, classes: int, size: int, capped: bool, sms: int) -> dict[s
 
 
 def _packs(p: Problem) -> int:
-    """Packs of 16 bytes of a row, from the last 128-byte boundary before it on, at most."""
+    """The most packs of 16 bytes of a row, counted from the last 128-byte boundary before it."""
     x = p["input"]
     step = x.strides[0] * x.itemsize if x.shape[0] > 1 else 128
     unit = next(n for n in (128, 64, 32, 16, 8, 4, 2) if step % n == 0 and (n == 2 or x.align >= min(n, 16)))
@@ -69,7 +69,7 @@ def _packs(p: Problem) -> int:
 
 
 def _whole_row(packs: int) -> dict[str, int]:
-    """Resident packs, of which more than ENOUGH bring nothing, for each place that a row takes; of equal ones the fewest registers."""
+    """Resident packs (more than ENOUGH gain nothing) for each slot that a row takes; among equal ones the fewest registers."""
     found = [(pieces, threads, min(16, THREADS // threads)) for pieces in PIECES if (threads := 32 * -(-packs // (32 * pieces))) <= THREADS // 2]
     pieces, threads, blocks = max(found, key=lambda c: (min(c[2] * packs, ENOUGH) / (c[0] * c[1]), -c[0]))
     return _constants(pieces, threads, blocks)

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     cross_entropy_warp(int R, int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
                        Total* __restrict__ found, float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore, float smoothing, float scale,
                        float cap) {
-    constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
+    constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
     const auto number = [&](int k) { return first + k * TEAMS; };

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "Short rows that lie one after another are one stretch of memory. A persistent block copies a stretch of them to shared memory in vectors of 16 bytes while it works on the one before; teams of as few lanes as the row's length lets be busy compute each row's maximum and sum from there. What is done once a row (its logarithm, the target's logit, which is already in shared memory, the outputs) is done by one thread a row, a full warp of rows at a time. So a row costs its elements, whatever its length and alignment. Each block adds the losses of its rows in double; a second launch of one block adds the sums of the few hundred blocks in order."
+idea    = "Short rows that are adjacent in memory are one contiguous range, divided into stretches of whole rows. A persistent block copies a stretch to shared memory in vectors of 16 bytes while it processes the one before. Teams of a few lanes, so few that a row's length keeps all of them busy, compute each row's maximum and sum from there. The work done once a row (its logarithm, the target's logit, which is already in shared memory, the outputs) is done by one thread a row, for a full warp of rows at a time. So the cost of a row is that of its elements, whatever its length and alignment. Each block adds the losses of its rows in double; a second launch of one block adds the sums of the few hundred blocks in order."
 predict = { registers = 56 }
-limit   = "On an H200 0.79 to 0.91 of the read of the logits at 64 to 1088 classes, 6 to 28 times torch: of 16-bit rows of 64 to 600 classes 8 to 11 instructions an element of the 13 that a read of device memory leaves time for."
+limit   = "On an H200 0.79 to 0.91 of the read of the logits at 64 to 1088 classes, 6 to 28 times as fast as torch. 16-bit rows of 64 to 600 classes take 8 to 11 instructions an element; the time of a read from device memory has room for 13."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "input: T[R, C]", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         if (s < last) {
             fetch_vectors<THREADS>(to + stage * vectors * 16, from, (vectors - tid) * 16);
             if (tid < rows) coming = *of_row;
-        } else if (s == last) {  // may end within a vector
+        } else if (s == last) {  // the last stretch may end within a vector
             const int left = (R - last * rows) * C, whole = left / N;
             fetch_vectors<THREADS>(to + stage * vectors * 16, from, (whole - tid) * 16);
             const T* const rest = x + static_cast<long long>(last) * rows * C + whole * N;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS, 4)
         }
         __pipeline_commit();
         from += static_cast<long long>(gridDim.x) * vectors * 16, of_row += static_cast<long long>(gridDim.x) * rows;
-        asm volatile("" : "+r"(to), "+l"(from));  // kept in registers: the compiler would compute them anew
+        asm volatile("" : "+r"(to), "+l"(from));  // kept in registers: otherwise the compiler recomputes them
     };
     Total total = {0, 0};
     gdc_wait();

@@ -1,9 +1,10 @@
-"""How cross_entropy__staged__cuda_sm80.cu shares short rows out among blocks and lanes.
+"""How cross_entropy__staged__cuda_sm80.cu divides short rows among blocks and lanes.
 
-    lanes   of a row: those that cost it the fewest instructions. More lanes idle at a row's end and add steps to its sums; fewer meet in the same banks
-    pieces  vectors of 16 bytes that a lane has of a row: at most 8, 32 registers
-    rows    of a stretch: about 24 KiB. A block has two stretches, one on its way: four blocks of a multiprocessor keep 96 KiB on their way at any time
-    grid    the resident blocks, so that each leaves one sum and the second launch has a few hundred to add"""
+    lanes   of a row: the number that costs a row the fewest instructions. With more, lanes idle at a row's end and a reduction has more steps; with fewer,
+            more lanes access the same banks
+    pieces  vectors of 16 bytes of a row that a lane has: at most 8, 32 registers
+    rows    of a stretch: about 24 KiB. A block has two stretches, one of which is in flight: four blocks keep 96 KiB of a multiprocessor in flight at any time
+    grid    the resident blocks, so that each writes one sum and the second launch has a few hundred to add"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from rooftop.kernels._device import stretches
 BLOCK, BLOCKS, PIECES = 256, 4, 8  # threads; most resident blocks of a multiprocessor; most vectors a lane
 STRETCH = 24 * 1024
 MOST = 4096  # bytes of a row: eight of them are a stretch
-STATIC = 5 * 1024  # bytes of shared memory of a block besides its stretches, with what the hardware keeps
+STATIC = 5 * 1024  # bytes of shared memory of a block besides its stretches, including what the hardware reserves
 
 
 def _row_bytes(p: Problem) -> int:
@@ -45,8 +46,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """On an H200 0.79 to 0.91 of the read at 64 to 1088 classes, where rows in registers (cross_entropy__rows__cuda_sm80.cu) reached 0.28 to 0.36 at 80 to 369
-    16-bit classes: their instructions a row, not the memory, bound them. Only if each resident block has a stretch: fewer rows are a matter of latency."""
+    """On an H200 0.79 to 0.91 of the read at 64 to 1088 classes. Rows in registers (cross_entropy__rows__cuda_sm80.cu) reached 0.28 to 0.36 at 80 to 369 16-bit
+    classes, bound by their instructions a row, not by memory. Taken only if every resident block has a stretch: with fewer rows the latency decides."""
     size = _row_bytes(p)
     many = p["input"].shape[0] * size >= BLOCKS * p.device.sms * STRETCH
     return 3 if many and size <= 2400 and not supports(p, head) else 0
@@ -58,7 +59,7 @@ def _cost(p: Problem, lanes: int) -> float:
 
 
 def _config(p: Problem, lanes: int, stretch: int = STRETCH) -> dict[str, Any]:
-    teams = BLOCK // lanes  # 8 at least, so that they take whole vectors
+    teams = BLOCK // lanes  # at least 8, so that they process whole vectors
     rounds = max(1, min(stretch // (teams * _row_bytes(p)), lanes, -(-p["input"].shape[0] // (2 * BLOCKS * p.device.sms * teams))))
     return {"lanes": lanes, "pieces": -(-stretches.vectors(_row_bytes(p)) // lanes), "rows": teams * rounds}
 
@@ -68,7 +69,7 @@ def _fits(p: Problem, config: Mapping[str, Any]) -> bool:
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    """The cheapest number of lanes whose stretch is about as long as it should be, or the one with the shortest."""
+    """The number of lanes with the lowest cost whose stretch is about as long as it should be, or the one with the shortest stretch."""
     found = [config for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, config := _config(p, lanes))]
     good = [c for c in found if c["rows"] * _row_bytes(p) <= 1.25 * STRETCH]
     return min(good, key=lambda c: _cost(p, c["lanes"])) if good else min(found, key=lambda c: int(c["rows"]))

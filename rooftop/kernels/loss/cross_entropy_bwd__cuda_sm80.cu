@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     cross_entropy_bwd_warp(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,
                            const float2* __restrict__ normaliser, const float* __restrict__ divisor, T* dx, long long ds, long long ignore, float smoothing,
                            float scale, float cap) {
-    constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
+    constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
     const Options o = {smoothing, scale, cap, ignore};
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;

@@ -1,8 +1,8 @@
 """How cross_entropy_bwd__cuda_sm80.cu divides its rows among threads, for any number of rows and classes.
 
-A row is `vectors` of 16 bytes. The work is elementwise: every thread should have about four vectors in flight, and short rows should not
-leave threads idle. Instructions bound short rows of 16 bits: a vector takes a lane some 127, what all lanes of a row compute (the slope's terms) 100.
-So a row of 320 16-bit classes costs 32 lanes 35 instructions a class and 16 lanes 24; a copy leaves time for 28."""
+A row is `vectors` vectors of 16 bytes. The work is elementwise: every thread should have about four vectors in flight, and short rows should not leave threads
+idle. Short 16-bit rows are bound by instructions: a vector takes a lane about 127, and what all lanes of a row compute (the terms of the slope) takes 100. So a
+row of 320 16-bit classes costs 35 instructions a class with 32 lanes and 24 with 16; a copy leaves time for 28."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Small blocks if there are few threads: the slots of a decode step are then searched on many multiprocessors at once."""
+    """Small blocks if there are few threads: the slots of a decode step are then looked up on many multiprocessors at once."""
     vector = _width(p)
     rotating, copied = _lanes(p, vector)
     total = p["k"].numel // p["k"].shape[3] * (rotating + -(-copied // 2))

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile lies in registers, and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, the sums of the threads are scanned in shared memory, and the sums of the tiles above are read as one word per tile and column. Tiles form groups: a tile waits for the sums of its group and for one running sum, so that the order of summation is the same in each run. All threads of the block share these words out, so that groups may be long and few: each group adds the time in which a running sum passes from block to block."
+idea    = "A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile is in registers, and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, the sums of the threads are scanned in shared memory, and the sums of the tiles above are read as one word per tile and column. Tiles form groups: a tile waits for the sums of its group and for one running sum, so that the order of summation is the same in each run. The threads of the block divide these words among them, so that groups may be long and few: each group adds the latency of passing a running sum from block to block."
 predict = { speedup = 2.2 }
 limit   = "On an H200 0.83 of a copy at 16384x8192 bfloat16. Columns with rows of a few bytes are read with narrow loads: 0.62 at 1048576x64 float32."
 dtypes  = ["f32", "f16", "bf16"]
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
     __syncthreads();
     if (rows <= 0) return;
     Base<T> base[V];
-    float run[V] = {};  // float32 is enough within a thread's own rows, at most 32: this sum goes no further
+    float run[V] = {};  // float32 is enough within a thread's own rows, at most 32: this sum is not passed on
 #pragma unroll
     for (int i = 0; i < V; ++i) base[i] = Base<T>(sums[down * wide + along * V + i]);
     T* to = out + outer * oo + ob + first * on + column;

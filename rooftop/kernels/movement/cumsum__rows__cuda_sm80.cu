@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Up to eight packs of 16 bytes per thread lie in registers, all their loads in flight together. The packs of a warp are scanned by shuffles: for float32 elements in float64, which is one float64 addition for four elements and step, not for each element. The elements of a pack are added in float32 to the sum before the pack, which is a pair of float32 numbers: their rounding errors go no further. Rows of more than 32 KiB are divided into tiles, which are read once: a tile waits for the sums of its group of 128 tiles, one word for each of 4 packs of lanes, and for one running sum. Rows that start on any address are read in the packs that contain them. A reverse sum reads the same packs from the end and mirrors them in registers."
+idea    = "Up to eight packs of 16 bytes per thread are in registers, all their loads in flight together. The packs of a warp are scanned by shuffles; float32 elements are scanned in float64, which costs one float64 addition for every four elements and step, not for each element. The elements of a pack are added in float32 to the sum before the pack, which is a pair of float32 numbers, so their rounding errors do not accumulate. Rows of more than 32 KiB are divided into tiles, which are read once: a tile waits for the sums of its group of 128 tiles, one word for each of 4 packs of lanes, and for one running sum. Rows that start on any address are read in the packs that contain them. A reverse sum reads the same packs from the end and mirrors them in registers."
 predict = { speedup = 1.5 }
 limit   = "On an H200 0.85 to 0.97 of a copy for many rows, in float32 as in 16 bits. Of one long row 0.60: the time from the load of a tile to the running sum of the tiles before it."
 dtypes  = ["f32", "f16", "bf16"]
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(256, U > 6 || (U > 5 && sizeof(T) < 4) ? 3 : U
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             const int k = REVERSE ? V - 1 - i : i;
-            run += f[k];  // float32 is enough within a pack: this sum goes no further
+            run += f[k];  // float32 is enough within a pack: this sum is not passed on
             f[k] = base.plus(run);
         }
         v[u].narrow(f);

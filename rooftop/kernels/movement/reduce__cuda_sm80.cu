@@ -214,7 +214,8 @@ struct Gather<MAX, T> {
 template <typename T>
 struct Gather<ARGMAX, T> {  // elements come in the order of their places
     static constexpr int EACH = 6;
-    // Of packs the largest is kept, and searched at the end. Nearly every round some lane of a warp finds a new maximum: a search there would run each time.
+    // The pack with the largest element is kept, and searched at the end. In nearly every iteration some lane of a warp finds a new maximum, so a search at
+    // that point would run each time.
     using A = value_of<T>;
     A m = lowest(A());
     long long mark = -2;  // twice the place of the maximum; or of the first element of its pack, and 1 more

@@ -43,7 +43,7 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(x: Any, out: Any, came: Any, goes: Any, arriving: Any, leaving: Any, *, turned: bool) -> None:
-    """x [B, R, C] and out ([B, C, R] if transposed) in HBM; came and goes [2, a tile] in VMEM; two semaphores each way."""
+    """x [B, R, C] and out ([B, C, R] if transposed) in HBM; `came` (loaded) and `goes` (to be stored) [2, a tile] in VMEM; two semaphores each way."""
     rows, columns = came.shape[1:]
     down, across = x.shape[1] // rows, x.shape[2] // columns
     steps = x.shape[0] * down * across

@@ -16,9 +16,9 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Preferred for odd rows of up to 256 elements, and even ones of at most 192 bytes that are no power of two, which are bound by instructions: with rows
-    in registers a row of 66 elements takes some 260 instructions of a warp, and reaches 0.24 to 0.6 of the roof on an H200 (0.57 to 0.67 if rows are even).
-    By a model only, of some 40 instructions: this kernel is checked on an H200 and not timed yet."""
+    """Preferred for odd rows of up to 256 elements, and for even rows of at most 192 bytes that are not a power of two. Both are bound by instructions: kept in
+    registers, a row of 66 elements takes about 260 warp instructions and reaches 0.24 to 0.6 of the roof on an H200 (0.57 to 0.67 for even rows). This kernel
+    takes about 40 by a model only: it is checked on an H200 and not timed yet."""
     x = p["x"]
     row = x.shape[1] * x.itemsize
     chosen = x.shape[1] <= 256 if row % 16 else row <= 192 and not row_configs.power_of_two(p)

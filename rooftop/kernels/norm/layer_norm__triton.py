@@ -1,4 +1,4 @@
-"""y = layer_norm(x + residual) · weight + bias over the rows of [R, C]. Contract: rooftop/ops/layer_norm.py; ways and floors:
+"""y = layer_norm(x + residual) · weight + bias over the rows of [R, C]. Contract: rooftop/ops/layer_norm.py; kernels and configs:
 rooftop/kernels/_device/norms.py"""
 
 from __future__ import annotations

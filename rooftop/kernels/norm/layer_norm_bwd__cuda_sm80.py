@@ -10,8 +10,8 @@ from rooftop.kernels._device import norm_bwd_configs
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    """16-bit statistics are computed in one pass about a pivot from the row's first vector of 16 bytes; a row without one would have the pivot zero, and its
-    squares would lose the spread of elements far from zero."""
+    """16-bit statistics are computed in one pass about a pivot, an element of the row's first vector of 16 bytes. A row without a whole vector would have the
+    pivot zero: if its elements are far from zero, cancellation would lose the digits of their spread."""
     s = p["s"]
     if s.itemsize == 2 and s.shape[1] < 15 and not norm_bwd_configs.of(p).aligned:
         return f"a row off 16 bytes must have at least 15 elements of 16 bits, a whole vector wherever it starts; given {s.shape[1]}"
@@ -19,8 +19,9 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.0 to 1.6 times as fast as the kernel chosen before, except for rows of 32 KiB (0.92 in float32, 0.99 in bf16), for which
-    clusters are preferred. So are they where an estimate says it: odd rows (0.49 to 0.64 of a copy here), and padded ones."""
+    """Measured on an H200: 1.0 to 1.6 times as fast as the kernel chosen before, except for rows of 32 KiB (0.92 in float32, 0.99 in bf16), for which clusters
+    are preferred. Clusters are also preferred where an estimate says that they are faster: for odd rows (0.49 to 0.64 of a copy here) and for rows with
+    padding."""
     s = p["s"]
     if norm_bwd_configs.refuses(p) or (p.device.arch >= 90 and s.shape[1] * s.itemsize > 24576):
         return 0

@@ -10,8 +10,8 @@ from rooftop.kernels._device import norm_bwd_configs, norm_long_bwd
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    """16-bit statistics are computed in one pass about a pivot from the row's first vector of 16 bytes; a row without one would have the pivot zero, and its
-    squares would lose the spread of elements far from zero."""
+    """16-bit statistics are computed in one pass about a pivot, an element of the row's first vector of 16 bytes. A row without a whole vector would have the
+    pivot zero: if its elements are far from zero, cancellation would lose the digits of their spread."""
     s = p["s"]
     if s.itemsize == 2 and s.shape[1] < 15 and not norm_bwd_configs.of(p).aligned:
         return f"a row off 16 bytes must have at least 15 elements of 16 bits, a whole vector wherever it starts; given {s.shape[1]}"

@@ -1,4 +1,4 @@
-"""dx, dweight and dbias of layer_norm over the rows of [R, C]. Contract: rooftop/ops/layer_norm.py; ways and floors:
+"""dx, dweight and dbias of layer_norm over the rows of [R, C]. Contract: rooftop/ops/layer_norm.py; kernels and configs:
 rooftop/kernels/_device/norms_bwd.py"""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """y = rms_norm(x + residual) · weight + bias over the rows of [R, C] in CuTe DSL. Contract: rooftop/ops/rms_norm.py
 
-A block holds one row in registers; all warps put their sums of squares together behind one barrier."""
+A block holds one row in registers; the warps exchange their sums of squares through shared memory, with one barrier."""
 
 import operator
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def _rows(
         more = cute.make_fragment((WIDTH, VECTORS), x.dtype)
         more.fill(0.0)
         _read(residual + row * rs, more, columns, WIDTH, VECTORS, WARPS)
-        held.store((held.load().to(cutlass.Float32) + more.load().to(cutlass.Float32)).to(x.dtype))  # what is normalised is what is returned
+        held.store((held.load().to(cutlass.Float32) + more.load().to(cutlass.Float32)).to(x.dtype))  # the rounded sum, which is returned, is normalised
         _write(s + row * ss, held, columns, WIDTH, VECTORS, WARPS)
     v = held.load().to(cutlass.Float32)
     squares = cute.arch.warp_reduction((v * v).reduce(cute.ReductionOp.ADD, 0.0, 0), operator.add)

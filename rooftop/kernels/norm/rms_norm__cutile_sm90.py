@@ -1,7 +1,6 @@
 """y = rms_norm(x + residual) · weight + bias over the rows of [R, C] in cuTile. Contract: rooftop/ops/rms_norm.py
 
-What fits a tile is read once; longer rows are read twice, the second time from the end backwards, so that what was read last and still lies in the
-L2 is read first."""
+Rows that fit a tile are read once. Longer rows are read twice, the second time from the end backwards: the data read last are then still in the L2."""
 
 from __future__ import annotations
 

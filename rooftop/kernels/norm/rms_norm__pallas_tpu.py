@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation for a TPU: whole rows in VMEM, gone over in strips of rows and pieces of these. HBM bounds it."""
+"""Root-mean-square normalisation for a TPU: whole rows in VMEM, processed in strips of rows and pieces of these. HBM bandwidth is the limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(*refs: Any, names: tuple[str, ...], step: int, eps: float) -> None:
-    """x, residual, y, s: [rows, columns]; weight, bias: [1, columns]. Two passes over a strip: the squares, the result."""
+    """x, residual, y, s: [rows, columns]; weight, bias: [1, columns]. Two passes over a strip: the sum of squares, then the result."""
     ref = dict(zip(names, refs, strict=True))
     x, y, residual = ref["x"], ref["y"], ref.get("residual")
     s = x if residual is None else ref["s"]

@@ -16,8 +16,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Preferred for odd rows of up to 128 elements, which are bound by instructions: rows in registers reach 0.63 of the roof at 83 elements of float32 on
-    an H200, 0.85 of Liger. By a model only: this kernel is checked on an H200 and not timed yet."""
+    """Preferred for odd rows of up to 128 elements, which are bound by instructions: rows in registers reach 0.63 of the roof at 83 elements of float32 on an
+    H200, 0.85 of Liger. Predicted by a model only: this kernel is checked on an H200 and not timed yet."""
     x = p["x"]
     odd = x.shape[1] * x.itemsize % 16 != 0 and x.shape[1] <= 128
     return 3 if odd and x.nbytes >= 32 << 20 and not supports(p, head) and p.get("residual") is None else -1

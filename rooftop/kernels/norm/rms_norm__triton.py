@@ -1,4 +1,4 @@
-"""y = rms_norm(x + residual) · weight + bias over the rows of [R, C]. Contract: rooftop/ops/rms_norm.py; ways and floors:
+"""y = rms_norm(x + residual) · weight + bias over the rows of [R, C]. Contract: rooftop/ops/rms_norm.py; kernels and configs:
 rooftop/kernels/_device/norms.py"""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Preferred to Triton as timed on an H100. rms_norm_bwd__cuda_sm80 has the higher preference where it is faster."""
+    """Preferred to Triton where it was faster on an H100. rms_norm_bwd__cuda_sm80 has the higher preference where that is faster."""
     r, s = norm_bwd_sm90.of(p, centre=False), p["s"]
     few = r.count >= 2 * r.sms - 8 and s.shape[1] <= 4096
     return int(s.shape[1] >= 1024 and (s.nbytes > 32 << 20 or few) and not (r.second and r.bytes <= 16384))

@@ -2,8 +2,8 @@
 
 With n = s · scale and g = dy · weight: dx = scale · (g - n · mean(g n)) + ds, dweight = sum of dy n, dbias = sum of dy.
 
-A block goes from row to row and keeps its sums over rows in registers; it leaves them as one row of scratch memory, and a second launch adds those in
-order. So dy and s are read once, and two runs give the same bits."""
+A persistent block loops over rows and keeps its sums over rows in registers. At its end it writes one partial row to scratch memory; a second launch adds the
+partial rows in order. So dy and s are read once, and the result is deterministic."""
 
 from __future__ import annotations
 

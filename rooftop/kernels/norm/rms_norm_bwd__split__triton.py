@@ -1,4 +1,5 @@
-"""dx, dweight and dbias of rms_norm of rows that no cluster holds. Contract: rooftop/ops/rms_norm.py; kernels: rooftop/kernels/_device/norms_split.py"""
+"""dx, dweight and dbias of rms_norm of rows that are too long for a cluster. Contract: rooftop/ops/rms_norm.py; kernels:
+rooftop/kernels/_device/norms_split.py"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""dx, dweight and dbias of rms_norm over the rows of [R, C]. Contract: rooftop/ops/rms_norm.py; ways and floors:
-rooftop/kernels/_device/norms_bwd.py"""
+"""dx, dweight and dbias of rms_norm over the rows of [R, C]. Contract: rooftop/ops/rms_norm.py; kernels and configs: rooftop/kernels/_device/norms_bwd.py"""
 
 from __future__ import annotations
 

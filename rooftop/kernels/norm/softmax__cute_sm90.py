@@ -1,6 +1,6 @@
 """Softmax of rows x[R, C] in CuTe DSL. Contract: rooftop/ops/softmax.py
 
-A block holds one row in registers: every warp takes maximum and sum of its part, all warps put theirs together behind one barrier."""
+A block holds one row in registers; every warp computes maximum and sum of its part, and the warps exchange them through shared memory, with one barrier."""
 
 import math
 import operator

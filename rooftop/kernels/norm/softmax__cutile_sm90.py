@@ -1,7 +1,7 @@
 """Softmax of rows x[R, C] in cuTile. Contract: rooftop/ops/softmax.py
 
-What fits a tile is read once; blocks may go on to further rows, so that the next is loaded while this one is computed. Longer rows are read twice,
-as in softmax__triton: once for maximum and sum together (Milakov & Gimelshein 2018), once from the end backwards."""
+Rows that fit a tile are read once; blocks may be persistent, so that the next rows are loaded while these are computed. Longer rows are read twice, as in
+softmax__triton: once for maximum and sum together (Milakov & Gimelshein 2018), then from the end backwards."""
 
 from __future__ import annotations
 

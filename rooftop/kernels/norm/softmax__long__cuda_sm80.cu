@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A group of persistent blocks takes a row too long for one of them, a slice each. A slice waits in a ring in shared memory while the blocks exchange a pair (max, sum) each through global memory, rows later: each row is read once, whatever its length, until all blocks together cannot hold it."
-limit   = "rows of more than the shared memory of the card, and groups that leave blocks over"
+idea    = "A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice stays in a ring buffer in shared memory while the blocks exchange a pair (max, sum) each through global memory; the row is finished a few rows later. So each row is read once, as long as all blocks together can hold it."
+limit   = "Rows longer than the shared memory of the whole card; blocks that do not make a whole group idle."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(512, 1)
     softmax_long(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys, int period, int blocks, unsigned long long* all_mail) {
     using Slice = Ring<T, VECTORS, STAGES, 1, 0, ALIGNED>;
     constexpr int N = Slice::N;
-    __shared__ Pair parts[2][16];  // of the warps, for this row and the next
-    __shared__ float inbox[2][2][GROUP_MOST];      // of the blocks: maxima, sums
+    __shared__ Pair parts[2][16];  // by warp, for this row and the next
+    __shared__ float inbox[2][2][GROUP_MOST];      // by block: maxima, sums
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, rank = blockIdx.x % blocks;
     const Walk walk(R, period, blockIdx.x / blocks, gridDim.x / blocks, 0, 1);
     const Mail<2> mail(all_mail, blocks);

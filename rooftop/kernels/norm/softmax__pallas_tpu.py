@@ -1,7 +1,7 @@
-"""Softmax for a TPU: whole rows in VMEM, so that each element comes from HBM once and goes back once. The vector unit bounds it, not the matrix unit.
+"""Softmax for a TPU: whole rows in VMEM, so that each element is read from HBM once and written once. The vector unit is the limit, not the matrix unit.
 
-Two forms, by where the columns lie. Along the lanes (`inner` of 1): a block of whole rows, gone over in strips of rows and pieces of these.
-Along the sublanes (`inner` above 1): a block of all columns by some inner positions, reduced register by register."""
+Two forms, by where the columns lie. Along the lanes (`inner` of 1): a block of whole rows, processed in strips of rows and pieces of these. Along the sublanes
+(`inner` above 1): a block of all columns by some inner positions, reduced register by register."""
 
 from __future__ import annotations
 

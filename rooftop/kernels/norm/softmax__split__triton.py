@@ -1,6 +1,6 @@
-"""Softmax of rows that no cluster holds. Contract: rooftop/ops/softmax.py; how rows are cut: rooftop/kernels/_device/split_tiles.py
+"""Softmax of rows that are too long for a cluster. Contract: rooftop/ops/softmax.py; how rows are divided into tiles: rooftop/kernels/_device/split_tiles.py
 
-A tile leaves its maximum and its sum; a row's are folded as Milakov & Gimelshein (2018) fold those of a piece."""
+The first launch writes the maximum and the sum of each tile; the second combines those of a row (Milakov & Gimelshein 2018)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _pair(x, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl
 
 @triton.jit(do_not_specialize=["C", "xs", "tiles"])
 def _statistics(x, found, C, xs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """found[row, tile] = maximum and sum of e^(x - maximum) of one tile; with SINGLES the last tile of a row is theirs."""
+    """found[row, tile] = maximum and sum of e^(x - maximum) of one tile. With SINGLES the last tile of a row holds its single elements."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -64,7 +64,7 @@ def _write(x, y, tile, shift, first, last, C, most, total, COLUMNS: tl.constexpr
 @triton.jit(do_not_specialize=["C", "xs", "ys", "tiles", "programs"])
 def _apply(x, y, found, C, xs, ys, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The result of one tile; the last ones first."""
+    """The result of one tile; the last tiles come first."""
     if CHAINED:
         gdc_wait()
     at_once = programs - 1 - tl.program_id(0)

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "Short rows that lie one after another are one stretch of memory: a block brings some 32 KiB of it to shared memory in vectors of 16 bytes, whatever the length of a row, and teams of few lanes take rows to their registers from there, in vectors too, with the neighbouring rows' elements masked. The results overwrite the elements and leave in vectors. So odd rows cost nearly what even ones do, and few lanes are idle because a row has no power of two of vectors."
-limit   = "0.93 to 0.96 of a copy on an H200 at 231 to 340 columns: some 18 instructions an element of 16 bits, of the 28 that a copy leaves time for."
+idea    = "Short rows that are adjacent in memory are one contiguous range. A block copies about 32 KiB of it to shared memory in vectors of 16 bytes that ignore row boundaries. Teams of a few lanes load rows from there to registers, in vectors too; elements of neighbouring rows in the first and the last vector are masked. The results overwrite the elements in shared memory and are stored in vectors. So rows of odd lengths are nearly as fast as aligned ones, and few lanes idle because a row is not a power of two of vectors."
+limit   = "0.93 to 0.96 of a copy on an H200 at 231 to 340 columns: about 18 instructions for each 16-bit element; the time of a copy has room for 28."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS, 3) softmax_staged(int R, int C, int r
         most = fmaxf(most, LOWEST);
         row.each([&](float v, int j) { sums[j % 2] += e[j] = exponential<T>(v - most); });
         const float sum = lanes_sum<LANES>(sums[0] + sums[1]), scale = __fdividef(1, sum);
-        __syncthreads();  // rows share vectors: all are read before the first is overwritten
+        __syncthreads();  // rows share vectors: all rows are read before the first is overwritten
         if (k + team < count) {
             row.store(stretch, [&](int i) {
                 float f[N];

@@ -1,4 +1,4 @@
-"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are shared out among blocks and lanes: stretches.py has the cost of a row."""
+"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes; stretches.py estimates the cost of a row."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rooftop.kernels._device import staged_rows, stretches
 ROWS = ("x", "y")
 BLOCK = 256  # threads
 BLOCKS = 3  # resident on a multiprocessor, which leaves a thread 80 registers
-PIECES = {2: 5, 4: 10}  # most vectors a lane, by the bytes of an element: it holds their elements in float32
-STRETCH = 32 * 1024  # bytes of a block: 96 KiB of a multiprocessor are loaded, worked on or stored
+PIECES = {2: 5, 4: 10}  # most vectors a lane, by bytes of an element; their elements are held in float32
+STRETCH = 32 * 1024  # bytes of a block: 96 KiB of a multiprocessor are being loaded, computed or stored
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -25,9 +25,9 @@ def _row_bytes(p: Problem) -> int:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200, shares of a copy: rows that do not start on 16 bytes 0.93 to 0.96, where those in registers (softmax__cuda_sm80.cu) reach 0.5 to
-    0.65; of rows that do, registers reach 0.70 to 0.89 below 1 KiB, whose lanes they do not fill, and 0.93 to 0.97 above. Powers of two are left to Triton's
-    tile, which has no idle lane. Only if each resident block has a stretch."""
+    """Measured on an H200, as a share of a copy. Rows that do not start on 16 bytes: 0.93 to 0.96; kept in registers (softmax__cuda_sm80.cu) they reach 0.5 to
+    0.65. Rows that do, in registers: 0.70 to 0.89 below 1 KiB, where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's
+    tile, which has no idle lane. Taken only if every resident block has a range to copy."""
     size = _row_bytes(p)
     many = p["x"].shape[0] * size >= BLOCKS * p.device.sms * STRETCH
     short = size % 16 != 0 or (size <= 1024 and size & (size - 1) != 0)
@@ -45,7 +45,7 @@ def _fits(p: Problem, c: Mapping[str, Any]) -> bool:
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    """The cheapest number of lanes whose stretch is not too long."""
+    """The number of lanes with the lowest cost whose range of rows is not too long."""
     width = p["x"].itemsize
     found = [c for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, c := _config(p, lanes))]
     return min(found, key=lambda c: stretches.cost(_row_bytes(p), c["lanes"], 16 // width, 7.5 if width == 2 else 17, masks=150, rest=50))

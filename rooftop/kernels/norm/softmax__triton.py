@@ -1,9 +1,8 @@
 """Softmax over the middle dimension of x[R, C, I]. Contract: rooftop/ops/softmax.py
 
-One program owns a few neighbouring *lanes*, softmaxes that do not depend on each other: rows where I is 1, inner positions
-otherwise. What fits the registers is read once, as one tile of columns × lanes. Longer rows are read twice: once for maximum and
-sum together (Milakov & Gimelshein 2018), each position of the tile on its own so that nothing is folded until the end, and once
-from the end backwards, so that what was read last and still lies in the L2 is read first."""
+One program computes a few neighbouring *lanes*, softmaxes that are independent of each other: rows if I is 1, else inner positions. Lanes that fit the
+registers are read once, as one tile of columns × lanes. Longer ones are read twice: first for maximum and sum together (Milakov & Gimelshein 2018), where each
+position of the tile keeps its own pair until the end; then from the end backwards, because the data read last are still in the L2."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A row of y and of dy is read once, straight into registers, and dx is written once: several short rows a warp, a longer one a block, each thread as many vectors of 16 bytes as it takes and never a power of two of them. A block's warps leave one sum each; one barrier, and every warp adds the sums."
-limit   = "rows of more than 64 KiB: clusters of blocks (softmax_bwd__cuda_sm90.cu)"
+idea    = "A row of y and of dy is read once into registers, and dx is written once: several short rows a warp, or one longer row a block. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. Each warp of a block writes one sum to shared memory; after one barrier every warp adds all of them."
+limit   = "Rows of more than 64 KiB do not fit the registers of a block: clusters of blocks take them (softmax_bwd__cuda_sm90.cu)."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }

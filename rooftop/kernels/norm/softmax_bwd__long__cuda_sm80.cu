@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A group of persistent blocks takes a row too long for one of them, a slice each. A slice of y and of dy waits in a ring in shared memory while the blocks exchange their sums of y dy through global memory, rows later: each row is read once, whatever its length, until all blocks together cannot hold it."
-limit   = "rows of more than the shared memory of the card, and groups that leave blocks over"
+idea    = "A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice of y and of dy stays in a ring buffer in shared memory while the blocks exchange their sums of y dy through global memory; the row is finished a few rows later. So each row is read once, as long as all blocks together can hold it."
+limit   = "Rows longer than the shared memory of the whole card; blocks that do not make a whole group idle."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(512, 1)
     using Slice = Ring<T, VECTORS, STAGES, 2, 0, ALIGNED>;
     constexpr int N = Slice::N;
     enum { Y, DY };
-    __shared__ float parts[2][16], inbox[2][1][GROUP_MOST];  // of the warps, of this row and the next; of the blocks
+    __shared__ float parts[2][16], inbox[2][1][GROUP_MOST];  // by warp, for this row and the next; by block
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, rank = blockIdx.x % blocks;
     const Walk walk(R, period, blockIdx.x / blocks, gridDim.x / blocks, 0, 1);
     const Mail<1> mail(all_mail, blocks);

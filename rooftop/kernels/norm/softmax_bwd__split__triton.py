@@ -1,7 +1,7 @@
-"""dx = y (dy - sum_j dy_j y_j) of rows that no cluster holds. Contract: rooftop/ops/softmax.py; how rows are cut:
+"""dx = y (dy - sum_j dy_j y_j) of rows that are too long for a cluster. Contract: rooftop/ops/softmax.py; how rows are divided into tiles:
 rooftop/kernels/_device/split_tiles.py
 
-The terms of the sum cancel, and all of dx hangs on it: where the result is float32 it is taken in float64."""
+The terms of the sum cancel, and all of dx depends on it: for float32 results it is computed in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _sum(y, dy, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES:
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "tiles"])
 def _statistics(y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """found[row, tile] = the sum of one tile; with SINGLES the last tile of a row is theirs."""
+    """found[row, tile] = the sum of one tile. With SINGLES the last tile of a row holds its single elements."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -52,7 +52,7 @@ def _write(y, dy, dx, tile, shift, first, last, C, total, COLUMNS: tl.constexpr,
 @triton.jit(do_not_specialize=["C", "ys", "gs", "xs", "tiles", "programs"])
 def _apply(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The result of one tile; the last ones first."""
+    """The result of one tile; the last tiles come first."""
     if CHAINED:
         gdc_wait()
     at_once = programs - 1 - tl.program_id(0)

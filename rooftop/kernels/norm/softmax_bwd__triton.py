@@ -1,8 +1,8 @@
 """dx = y (dy - sum_j dy_j y_j) over the middle dimension of [R, C, I]. Contract: rooftop/ops/softmax.py
 
-One program owns a few neighbouring *lanes*, rows where I is 1 and inner positions otherwise. What fits the registers is read once,
-as one tile of columns × lanes. Longer rows are read twice: once for the sum, each position of the tile on its own so that nothing
-is folded until the end, and once from the end backwards, so that what was read last and still lies in the L2 is read first."""
+One program computes a few neighbouring *lanes*: rows if I is 1, else inner positions. Lanes that fit the registers are read once, as one tile of columns ×
+lanes. Longer ones are read twice: first for the sum, where each position of the tile keeps its own until the end; then from the end backwards, because the data
+read last are still in the L2."""
 
 from __future__ import annotations
 

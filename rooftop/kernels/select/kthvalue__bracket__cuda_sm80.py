@@ -15,7 +15,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Where the k-th lies far from either end of the row, and one wave of clusters does not hold all rows."""
+    """Where the k-th is far from either end of the row, and one wave of clusters does not hold all rows."""
     n = selecting.rows_of(p)[1]
     return bracketing.prefers(p, min(int(p.option("k")), n + 1 - int(p.option("k"))))
 

@@ -32,7 +32,7 @@ def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     k, from_largest = _ends(p)
     nan = str(p.option("nan"))
-    if config["way"] in ("warp", "short", "select", "pivot"):  # from the largest the order is reversed, also among equals
+    if config["way"] in ("warp", "short", "select", "pivot"):  # counted from the largest, the order is reversed, also among equal elements
         to = selecting.results(p, k - 1, 1, "value", "index", None, True)
         return pivoting.launches(p, config, k, selecting.sense(from_largest, nan), selecting.TURNED if from_largest else 0, to)
     to = selecting.results(p, int(p.option("k")) - 1, 1, "value", "index", None, True)

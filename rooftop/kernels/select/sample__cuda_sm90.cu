@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "One cluster per row. With many rows, greedy draws, draws with a top_k of at most 1024 and, from four rows a multiprocessor on, plain draws are made by sample_rows.cuh, a block a row, in a launch before this one: which kind of draw is asked for is known at run time alone, so the launch that does not draw returns at once. Each block copies its part of the logits to shared memory by cp.async, all of it in flight at once: the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: of the maxima of two sets of elements per thread, the k-th is a bound that at least k elements reach; those that reach it are sorted in one block. top_p: a histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each lane, so that additions never conflict. The next pass adds up what lies above the bin of the boundary and lists the elements of that bin; a second histogram of 256 parts leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements take a search digit by digit."
+idea    = "One cluster per row. With many rows, greedy draws, draws with a top_k of at most 1024 and, from four rows a multiprocessor on, plain draws are made by sample_rows.cuh, one block a row, in a launch before this one: the kind of draw is known only at run time, so of the two launches the one that has nothing to draw returns at once. Each block copies its part of the logits to shared memory by cp.async, all of it in flight at once, so the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights computed by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: each thread takes the maxima of two sets of its elements; the k-th of all maxima is a bound that at least k elements reach; these are sorted in one block. top_p: a histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each lane, so that additions never conflict. The next pass adds up the weights above the bin of the boundary and lists the elements of that bin; a second histogram with 256 bins leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements need a search digit by digit of the keys."
 limit   = "On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read alone: 15); 1024x128256 float32 295 us plain; one row of 128256 float32 8.5 us plain, 14 with top_k and top_p, 22 with top_p alone. Half as fast as predicted (25 us plain, 24 top_k, 40 top_p): 256 rows are 5.2 waves of the 396 resident blocks, and a wave takes 10 us, hardly more than one row alone (8.5). So within a wave the copy (3 us), the arithmetic (3 us) and the cluster barriers follow each other, and three blocks a multiprocessor overlap them little: persistent clusters that copy the next row while they draw from this one are the next step. A block a row (sample__cuda_sm80) is faster with 256 rows drawn from greedily (21 us against 35) or with top_k 50 (55 against 76), and 11 times slower with top_p alone; so from as many rows on as there are multiprocessors these draws are made by that kernel, in a launch of its own before this one. Plain: a 2^x and 7 more instructions an element. top_p: 10 instructions and an atomic addition to shared memory an element in the first pass, 12 in the second, and seven cluster barriers a row."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
@@ -22,15 +22,15 @@ namespace cg = cooperative_groups;
 
 constexpr int MOST = 8;                                // blocks of a cluster
 constexpr int STEPS = 256;                             // bins of weights, eight between two powers of two, from 1 down to 2^-32
-constexpr unsigned LIST = 2048, DRAWN = 1024;          // entries that the list of a row holds; of those, at most, that may be drawn
+constexpr unsigned LIST = 2048, DRAWN = 1024;          // capacity of a row's list; the most of its entries that may be drawn
 constexpr unsigned CANDIDATES = 4096;                  // elements of the bin of the boundary that a block can hold
-constexpr int BINS = 512;                              // of the slow way
-constexpr float FINE = BINS / 22.4f;                   // bins of 1; from exp(-22.2) on weights are 0
+constexpr int BINS = 512;                              // of the slow path
+constexpr float FINE = BINS / 22.4f;                   // bins for a difference of 1; weights are 0 from exp(-22.2) on
 
 template <int THREADS>
 struct Sampling {
     union {
-        unsigned lanes[(STEPS + 1) * 32];  // weights by bin, the lightest first, apart for each lane: no two lanes of a warp add in the same bank
+        unsigned lanes[(STEPS + 1) * 32];  // sums of weights by bin, the lightest first, one copy a lane: no two lanes of a warp add in the same bank
         struct {
             alignas(16) unsigned keys[LIST], indices[LIST];
             union {
@@ -38,8 +38,8 @@ struct Sampling {
                 Sum weights[DRAWN];
                 unsigned maxima[THREADS];
                 struct {
-                    unsigned counts[BINS], low[BINS], high[BINS];  // of this block's elements: how many, and 64 bits of their weights
-                    Sum masses[BINS], totals[BINS];                // of the row's: weights and counts
+                    unsigned counts[BINS], low[BINS], high[BINS];  // of this block's elements: counts, and weights in 64 bits
+                    Sum masses[BINS], totals[BINS];                // of the whole row: weights and counts
                 };
             };
         };
@@ -59,14 +59,14 @@ struct Four<2> { using Type = uint2; };
 template <typename T, int THREADS>
 struct Part {
     static constexpr unsigned N = 16 / sizeof(T);
-    const uint4* packs;  // what is no element of the row is masked
+    const uint4* packs;  // elements outside the row are masked
     unsigned count;
-    int begin;  // the row's index of the first element of the first pack
+    int begin;  // index in the row of the first element of the first pack
 
     __device__ bits_of<T> bits(unsigned i) const { return reinterpret_cast<const bits_of<T>*>(packs)[i]; }
-    /// The row's index of element i of this part.
+    /// The index in the row of element i of this part.
     __device__ unsigned index(unsigned i) const { return static_cast<unsigned>(begin + static_cast<int>(i)); }
-    /// `look(logit, key, index)` at each element that is not masked.
+    /// Calls `look(logit, key, index)` for each element that is not masked.
     template <typename Look>
     __device__ void each(Look look) const {
         using V = typename Four<sizeof(T)>::Type;
@@ -100,7 +100,7 @@ __device__ float element<__nv_bfloat16>(const uint4& v, unsigned j) {
     return __uint_as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
 }
 
-/// What elements of a row with a finite largest logit weigh, by the hardware's power of two.
+/// The weights of the elements of a row whose largest logit is finite, by the hardware's power of two.
 struct Shares {
     float most, scale;  // the largest logit; log2(e) / temperature
 
@@ -114,26 +114,27 @@ struct Shares {
     }
 };
 
-/// Bins of weights: the exponent and the first three bits behind it of a float32. Bin 0 is that of weight 1, and bin STEPS that of what weighs nothing.
+/// Bins of weights: the exponent and the first three mantissa bits of a float32. Bin 0 has weight 1, and bin STEPS has weights of 0.
 struct Bins {
     static constexpr unsigned ONE = 0x3f800000u >> 20;
-    /// The bits of a weight; of those below 2^-32 and NaN, of 2^-32.
+    /// The bits of a weight; those of 2^-32 for smaller weights and NaN.
     __device__ static unsigned bits(float w) { return __float_as_uint(fmaxf(w, 2.3283064365386963e-10f)); }
     /// The least weight of a bin.
     __device__ static float least(unsigned bin) { return __uint_as_float((ONE - bin) << 20); }
-    /// The first 20 bits of a weight, to be summed up within bins. `hidden`: 2^23, the bit that floats leave out.
+    /// The first 20 bits of a weight, to be summed within bins. `hidden`: 2^23, the implicit leading bit of a float.
     __device__ static unsigned mantissa(unsigned bits, unsigned hidden = 1u << 23) { return ((bits & (1u << 23) - 1) | hidden) >> 4; }
     /// A sum of these in units of 2^-32, rounded down.
     __device__ static Sum units(Sum mantissas, unsigned bin) { return mantissas << 13 >> (bin + 7) / 8; }
-    /// How many elements such a sum has at most.
+    /// The most elements that such a sum can have.
     __device__ static unsigned most(Sum mantissas, unsigned bin) { return static_cast<unsigned>(mantissas >> 16) / (8 + (ONE - bin) % 8); }
-    /// The part of its bin, of 256, the heaviest first.
+    /// The sub-bin within the bin, of 256, the heaviest first.
     __device__ static unsigned part(unsigned bits) { return 255 - (bits >> 12 & 255); }
 };
 
 __device__ inline Sum units(float w) { return __float2ull_rz(w * 4294967296.0f); }
 
-/// The bin in which the sums come to `need`, 1 <= need <= the sum of all; `before`: the sum of the bins before it. Thread t has `own` of the bins t EACH ff.
+/// The bin in which the cumulated sum reaches `need`, 1 <= need <= the sum of all; `before`: the sum of the bins before it. Thread t has the sums `own` of bins
+/// t EACH, t EACH + 1, ...
 template <int THREADS, int EACH>
 __device__ unsigned crossing(const Sum (&own)[EACH], Sum need, Sum& before, Sampling<THREADS>& s) {
     Sum sum = 0, all;
@@ -183,12 +184,12 @@ __device__ inline Sum share_of(Sum whole, float top_p) {
     return share == 0 ? 1 : share < whole ? share : whole;
 }
 
-/// What the sum of the drawn and those before it goes past: the row's share of `whole`.
+/// The bound that the cumulated weights of the drawn element exceed: the draw's fraction of `whole`.
 __device__ inline Sum bar_of(int seed, unsigned row, Sum whole) {
     return __umul64hi(static_cast<Sum>(random_bits(seed, 2ll * row)) << 32 | random_bits(seed, 2ll * row + 1), whole);
 }
 
-// ---- the slow way: any number of equal elements, +infinity, any top_k ----
+// ---- the slow path: any number of equal elements, +infinity, any top_k ----
 
 template <int THREADS>
 __device__ void clear(Sampling<THREADS>& s) {
@@ -197,7 +198,7 @@ __device__ void clear(Sampling<THREADS>& s) {
     __syncthreads();
 }
 
-/// One more element in a bin.
+/// Adds one element to a bin.
 template <int THREADS>
 __device__ void add(Sampling<THREADS>& s, unsigned bin, Sum weight) {
     atomicAdd(&s.counts[bin], 1u);
@@ -205,7 +206,7 @@ __device__ void add(Sampling<THREADS>& s, unsigned bin, Sum weight) {
     if (carry) atomicAdd(&s.high[bin], carry);
 }
 
-/// The bins of all blocks summed up, in every block: each block takes a share of the bins.
+/// Adds up the bins of all blocks; every block gets the sums. Each block computes a part of the bins.
 template <unsigned CLUSTER, int THREADS>
 __device__ void gather(Sampling<THREADS>& s, cg::cluster_group cluster) {
     const unsigned share = BINS / CLUSTER, from = cluster.block_rank() * share;
@@ -223,8 +224,8 @@ __device__ void gather(Sampling<THREADS>& s, cg::cluster_group cluster) {
     cluster.sync();
 }
 
-/// Where the first in order, none of them after (key, index), come to `need` elements or, where need is 0, to top_p of their weights: digit by digit of
-/// 8 bits of the key, then of the index.
+/// The entry at which the cumulated count of entries in order, none of them after (key, index), reaches `need` or, if need is 0, their cumulated weight reaches
+/// top_p: digit by digit, 8 bits at a time, of the key and then of the index.
 template <unsigned CLUSTER, typename T, int THREADS>
 __device__ void bound(const Part<T, THREADS>& part, const Weigh<T>& weigh, Sum need, float top_p, unsigned& key, unsigned& index, Sampling<THREADS>& s,
                       cg::cluster_group cluster) {
@@ -249,19 +250,19 @@ __device__ void bound(const Part<T, THREADS>& part, const Weigh<T>& weigh, Sum n
         need -= before_it;
         if (by_key) key |= (255 - digit) << shift;
         else index |= digit << shift;
-        if (need == measure[digit]) {  // all that have these digits belong to it
+        if (need == measure[digit]) {  // all elements with these digits are included
             index = by_key ? NOBODY : index | ((1u << shift) - 1);
             return;
         }
     }
 }
 
-/// The bin of an element that lies d = (logit - largest) / temperature, at most 0, from the largest.
+/// The bin of an element that is d = (logit - largest) / temperature, at most 0, below the largest.
 __device__ inline unsigned bin_of(float d) { return min(BINS - 1u, static_cast<unsigned>(-d * FINE)); }
 
 // ---- lists ----
 
-/// One more entry in the list of the cluster's first block, whose length shows if there is no room. False then.
+/// Appends an entry to the list in the cluster's first block; its length also counts entries that do not fit. Returns false for such an entry.
 template <int THREADS>
 __device__ bool list(unsigned key, unsigned index, unsigned room, Sampling<THREADS>& s, cg::cluster_group cluster) {
     const unsigned at = atomicAdd(cluster.map_shared_rank(&s.listed, 0), 1u);
@@ -269,7 +270,7 @@ __device__ bool list(unsigned key, unsigned index, unsigned room, Sampling<THREA
     return at < room;
 }
 
-/// The length of that list, to all blocks. Afterwards the other blocks may exit.
+/// The length of that list, in all blocks. After that the other blocks may exit.
 template <int THREADS>
 __device__ unsigned length_of_list(Sampling<THREADS>& s, cg::cluster_group cluster) {
     cluster.sync();
@@ -278,7 +279,7 @@ __device__ unsigned length_of_list(Sampling<THREADS>& s, cg::cluster_group clust
     return length;
 }
 
-/// Draws from the first `limit` in order of the list, limit <= DRAWN, which holds them all: one block.
+/// Draws from the first `limit` entries in order of the list, limit <= DRAWN; the list must contain all of them. One block.
 template <typename T, int THREADS>
 __device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& weigh, float top_p, int seed, unsigned row, long long* out, Sampling<THREADS>& s) {
     constexpr int EACH = DRAWN / THREADS;
@@ -303,7 +304,7 @@ __device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& 
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
         const unsigned i = threadIdx.x * EACH + j;
-        if (i < limit) s.keys[i] = ~index[j], s.indices[i] = i;  // by index now, and where the weight of each lies
+        if (i < limit) s.keys[i] = ~index[j], s.indices[i] = i;  // sorted by index now, with the position of each weight
     }
     sort_entries<unsigned, THREADS>(s.keys, s.indices, limit);
     sum = 0;
@@ -321,8 +322,8 @@ __device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& 
     }
 }
 
-/// A logit that at least `k` of the row reach: each thread of the cluster has the largest of two sets of its elements, and of these 2 · CLUSTER · THREADS
-/// the k-th is found by the first 16 bits of their keys. -infinity where k is larger than that.
+/// A logit that at least `k` elements of the row reach. Each thread of the cluster has the largest of two sets of its elements; the k-th of these 2 · CLUSTER ·
+/// THREADS maxima is found by the first 16 bits of their keys. -infinity if k is larger than their number.
 template <typename T, unsigned CLUSTER, int THREADS>
 __device__ float reached_by(unsigned k, unsigned pair, Sampling<THREADS>& s, cg::cluster_group cluster) {
     if (k > 2 * CLUSTER * THREADS) return -CUDART_INF_F;
@@ -352,7 +353,7 @@ __device__ float reached_by(unsigned k, unsigned pair, Sampling<THREADS>& s, cg:
     return key <= to_key<T>(last_value<T>(0), NAN_SMALLEST) ? -CUDART_INF_F : number<T>(Order<T>::down(key));
 }
 
-/// The two halves of a word of maxima as keys of 16 bits.
+/// The two halves of a word of maxima, as keys of 16 bits.
 template <typename T>
 __device__ unsigned short_key(float x) {
     if constexpr (sizeof(T) == 4) {
@@ -365,8 +366,8 @@ __device__ unsigned short_key(float x) {
 
 // ---- the nucleus ----
 
-/// The bin in which the nucleus ends. `need`: what is still to come of it when the bin begins, of the bin's `mass`. False where
-/// the bin holds more than a block can list.
+/// The bin in which the nucleus ends. `need`: the weight that the nucleus lacks before this bin, of the bin's `mass`. Returns false if the bin has more
+/// elements than a block can list.
 template <typename T, unsigned CLUSTER, int THREADS>
 __device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const Shares& shares, float top_p, unsigned& bin, Sum& need, Sampling<THREADS>& s,
                                 cg::cluster_group cluster) {
@@ -374,7 +375,7 @@ __device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const 
     __syncthreads();
     const unsigned lane = threadIdx.x % 32;
     char* bins = reinterpret_cast<char*>(s.lanes + lane) - (Bins::ONE - STEPS) * 128;
-    // Two constants that the compiler does not know, so that they stay in registers: as immediate operands they take an instruction more each.
+    // Two constants hidden from the compiler, so that they stay in registers: as immediate operands they cost one more instruction each.
     const unsigned hidden = 1u << 23 | (n & 1u << 31), stride = hidden >> 16;
 #pragma unroll 1
     for (unsigned p = threadIdx.x; p < part.count; p += THREADS) {
@@ -392,7 +393,7 @@ __device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const 
         for (unsigned j = 0; j < 32; ++j) mine += s.lanes[(STEPS - threadIdx.x) * 32 + (lane + j) % 32];
     }
     __syncthreads();
-    Sum* blocks = reinterpret_cast<Sum*>(s.keys + DRAWN);  // beyond what a list of this way takes
+    Sum* blocks = reinterpret_cast<Sum*>(s.keys + DRAWN);  // behind the entries that this path uses
     if (threadIdx.x < STEPS) blocks[threadIdx.x] = mine, s.indices[DRAWN + threadIdx.x] = 0;
     cluster.sync();
     Sum all = 0, longest = 0;
@@ -413,7 +414,7 @@ __device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const 
     return s.found[2] <= CANDIDATES;
 }
 
-/// The last in order of the nucleus, among the candidates of all blocks. False where too many of them lie too close.
+/// The last element in order of the nucleus, among the candidates of all blocks. Returns false if too many of them have nearly the same weight.
 template <typename T, unsigned CLUSTER, int THREADS>
 __device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shares, const Weigh<T>& weigh, unsigned bin, Sum need, unsigned& last_key,
                                 unsigned& last_index, Sampling<THREADS>& s, cg::cluster_group cluster) {
@@ -428,7 +429,7 @@ __device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shar
 #pragma unroll
         for (unsigned o = 0; o < CLUSTER; ++o) all += *cluster.map_shared_rank(&parts[threadIdx.x], o);
     }
-    const Sum own[1] = {Bins::units(all, bin) + (all != 0)};  // rounded up: together not below the bin's
+    const Sum own[1] = {Bins::units(all, bin) + (all != 0)};  // rounded up: their sum is not below the bin's
     Sum before;
     const unsigned one = crossing<THREADS, 1>(own, need, before, s);
     need -= before;
@@ -445,7 +446,7 @@ __device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shar
         Sum w[EACH], sum = 0, whole;
 #pragma unroll
         for (int j = 0; j < EACH; ++j) w[j] = threadIdx.x * EACH + j < listed ? weigh.all(s.keys[threadIdx.x * EACH + j]) : 0, sum += w[j];
-        if (threadIdx.x == 0) s.found[0] = listed - 1;  // where rounding leaves the list short of `need`
+        if (threadIdx.x == 0) s.found[0] = listed - 1;  // if rounding makes the sum of the list smaller than `need`
         Sum upto = sum_upto<THREADS>(sum, s.warps, whole) - sum;
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
@@ -482,7 +483,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     const unsigned first_pack = min(all_packs, rank * packs), count = min(all_packs, first_pack + packs) - first_pack;
     const Part<T, THREADS> part{held, count, static_cast<int>(first_pack * N) - static_cast<int>(off)};
 
-    // The row to shared memory, all of it in flight at once. A thread looks at the packs that it copied.
+    // Copies the row to shared memory, all of it in flight at once. A thread reads only the packs that it copied.
     for (unsigned p = threadIdx.x; p < count; p += THREADS) {
         const int i = static_cast<int>(part.index(p * N));
         if (i >= 0 && static_cast<unsigned>(i) + N <= n) {
@@ -529,7 +530,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     cluster.sync();
     const float most = warp_max(*cluster.map_shared_rank(&s.most, lane % CLUSTER));
     if (!(most > -CUDART_INF_F) || temperature == 0.0f) {
-        if (most > -CUDART_INF_F && own_most == most) {  // the lowest index of those
+        if (most > -CUDART_INF_F && own_most == most) {  // the lowest index among equal elements
             bool open = true;
 #pragma unroll 1
             for (unsigned p = threadIdx.x; open && p < count; p += THREADS) {
@@ -554,8 +555,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         top_key = short_key<T>(most);
     }
     const Weigh<T> weigh(top_key, temperature, min_p);
-    unsigned last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
-    bool slow = most == CUDART_INF_F;                // weights by Weigh, which takes infinities
+    unsigned last_key = 0, last_index = NOBODY;  // the last element in order that may be drawn
+    bool slow = most == CUDART_INF_F;                // weights by Weigh, which supports infinities
     if (limit < n) {
         if (limit <= DRAWN && (limit <= 2 * CLUSTER * THREADS || n <= LIST)) {
             bool room = true;
@@ -587,7 +588,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             if (w != 0) add(s, bin_of(d), w);
         });
         gather<CLUSTER>(s, cluster);
-        if (sum_of(s.totals, s) > limit) {  // what weighs nothing comes last
+        if (sum_of(s.totals, s) > limit) {  // elements of weight 0 come last
             Sum earlier;
             const unsigned bin = crossing_bin(s.totals, limit, earlier, s);
             if (limit <= DRAWN && earlier + s.totals[bin] <= LIST) {
@@ -602,12 +603,12 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             slow = true;
             bound<CLUSTER>(part, weigh, limit, 0.0f, last_key, last_index, s, cluster);
         }
-        cluster.sync();  // nobody reads these bins any more
+        cluster.sync();  // no block reads these bins any more
     }
 
-    // The sum of each warp's stretch of the part, exact from packs on. Where a nucleus ends within a bin, elements of that bin are kept for later.
+    // The sum of each warp's section of the part, exact beyond packs. If a nucleus ends within a bin, the elements of that bin are kept for later.
     const unsigned stretch = (count + WARPS - 1) / WARPS, begin = min(count, warp * stretch), end = min(count, begin + stretch);
-    float sure = min_p, low = min_p;  // what weighs `sure` can be drawn; what weighs less, but `low`, is looked at one by one
+    float sure = min_p, low = min_p;  // elements of at least `sure` can be drawn; lighter ones of at least `low` are examined one by one
     Sum own = 0;
     if (!slow && nucleus) {
         unsigned bin;
@@ -615,7 +616,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         slow = !bin_of_boundary<T, CLUSTER>(part, n, shares, top_p, bin, need, s, cluster);
         if (!slow) {
             const float high = Bins::least(bin - 1);
-            const bool by_min_p = min_p >= high;  // which leaves out the whole bin
+            const bool by_min_p = min_p >= high;  // min_p excludes the whole bin
             if (!by_min_p) sure = high, low = Bins::least(bin);
 #pragma unroll 1
             for (unsigned p = begin + lane; p < end; p += 64) {
@@ -648,7 +649,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     }
     if (slow && nucleus) bound<CLUSTER>(part, weigh, 0, top_p, last_key, last_index, s, cluster);
 
-    const auto kept = [&](unsigned e) {  // the weight of an element, the slow way
+    const auto kept = [&](unsigned e) {  // the weight of an element in the slow path
         const bits_of<T> bits = part.bits(e);
         const float x = number<T>(bits);
         if (!(x > -CUDART_INF_F)) return Sum(0);
@@ -705,11 +706,11 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     const Sum bar = bar_of(seed, row, whole);
     if (bar < upto || bar >= upto + s.stretches[warp]) return;
 
-    // One warp of the cluster: the pack, by the same sums, then the element.
+    // One warp of the cluster finds the pack, with the same sums, then the element.
 #pragma unroll 1
     for (unsigned from = begin; from < end; from += 32) {
         const unsigned p = from + lane;
-        const auto alone = [&](unsigned e, float& quick) {  // of an element: its weight, or (`quick`) what it adds to its pack's sum
+        const auto alone = [&](unsigned e, float& quick) {  // of one element: its weight, or (`quick`) its contribution to the pack's sum
             quick = 0.0f;
             if (slow) return kept(e);
             const float w = shares(number<T>(part.bits(e)));
@@ -735,7 +736,7 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         }
         Sum at = upto + run - mine;
         if (at <= bar && bar < at + mine) {
-            unsigned found = NOBODY;  // where the elements' rounded weights stay below the pack's, the last that weighs anything
+            unsigned found = NOBODY;  // if the rounded weights of the elements add up to less than the pack's, the last element with a weight
             bool open = true;
 #pragma unroll 1
             for (unsigned j = 0; open && j < N; ++j) {

@@ -24,8 +24,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """The fewest blocks a row of which three fit a multiprocessor: one copies while the others compute. Few rows are divided further, so that more
-    multiprocessors take part, down to four packs a thread."""
+    """The fewest blocks a row with which three blocks fit a multiprocessor: one copies while the others compute. Few rows are divided further, down to four
+    packs a thread, so that more multiprocessors take part."""
     x = p["logits"]
     cluster, room = 1, p.device.shared_per_block // 3 - STATIC
     while cluster < CLUSTER and (
@@ -39,7 +39,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, cluster, threads = p["logits"], int(config["cluster"]), int(config["threads"])
     rows, n = x.shape
     packs = held_selecting.packs(x, cluster)
-    apart = (1 if rows >= p.device.sms else 0) | (2 if rows >= 4 * p.device.sms else 0)  # what sample_rows draws: by a list; from whole rows
+    apart = (1 if rows >= p.device.sms else 0) | (2 if rows >= 4 * p.device.sms else 0)  # draws of sample_rows: bit 0 by a list, bit 1 from whole rows
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "packs": (packs, "u32"), "temperature": ("temperature", "f32"),
         "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "apart": (apart, "i32"),

@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "One block a row, two a multiprocessor, which stream the row. A plain draw reads it once: weights are summed up by chunks, each in comparison with the largest logit seen so far by its thread, and the chunks' sums are brought to one scale at the end; then the chunk of the draw is read again. min_p: a read for the largest logit, one for the sums. top_k up to 1024: a sample gives a pivot, and one read leaves the few that reach it. top_p: besides the read of a plain draw, one that sums up what is surely in the nucleus and lists what lies near its end, as a sample tells. So no histogram of the row is made, and no atomic addition an element. What a sample misled, +infinity and a larger top_k take a search digit by digit."
-limit   = "On an H200, 256x128256 bfloat16, whose read takes 15 us: plain 21.6, min_p 36, top_k 51, top_p 210; 1024x128256 float32 plain 136, top_k 208. Of top_p 48 was predicted: of normal logits more lie near the end of the nucleus than the sample tells apart, and the search digit by digit follows. With 256 rows a single wave of blocks, in which nothing covers the sample and the last steps."
+idea    = "One block a row, two blocks a multiprocessor, which stream the row. A plain draw reads it once: each chunk's weights are summed relative to the largest logit that the thread has seen so far, and at the end all sums are rescaled to the row's largest; then the chunk that contains the draw is read again. min_p: one read for the largest logit, one for the sums. top_k up to 1024: a sample gives a pivot, and one read keeps the few elements that reach it. top_p: in addition to the read of a plain draw, a second one adds up the weights that are certainly in the nucleus and lists the elements near its end, which a sample estimates. So there is no histogram of the row, and no atomic addition an element. If the sample was misleading, and for +infinity or a larger top_k, the end is found by a search digit by digit of the keys."
+limit   = "On an H200, 256x128256 bfloat16, whose read takes 15 us: plain 21.6, min_p 36, top_k 51, top_p 210; 1024x128256 float32 plain 136, top_k 208. For top_p 48 was predicted: with normally distributed logits more elements lie near the end of the nucleus than the sample can separate, and the search digit by digit follows. With 256 rows there is a single wave of blocks, in which nothing overlaps with the sample and the last steps."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG.128", "MUFU"], spills = 0 }
@@ -11,12 +11,12 @@ python  = ["supports", "prefers", "choose", "launches"]
 #include "draw_list.cuh"
 #include "draw_nucleus.cuh"
 
-/// The slow way: draws from what is neither after the first `limit` nor beyond the nucleus, found digit by digit.
+/// The slow path: draws from elements that are among the first `limit` and in the nucleus; both ends are found digit by digit.
 template <typename T>
 __device__ void draw_by_digits(const draws::Chunks<T>& row, unsigned limit, float temperature, float top_p, float min_p, Sum u, long long* out, draws::Sampling& s) {
     using From = FromRow<T, draws::THREADS>;
     const From from{row.r, 0, row.n, NAN_SMALLEST, 0};
-    unsigned at, last_key = 0, last_index = NOBODY;  // the last in order that may be drawn
+    unsigned at, last_key = 0, last_index = NOBODY;  // the last element in order that may be drawn
     const float most = draws::largest<T>(from, at, s);
     if (at == NOBODY) {
         if (threadIdx.x == 0) *out = -1;

@@ -12,9 +12,9 @@ from rooftop.ops._ordering import LONGEST
 
 THREADS, LIST, BEHIND, CHUNKS = 256, 1024, 1024, 1024  # as in the kernel
 STATIC = 23 * 1024  # bytes of shared memory besides the entries: sums, a list, counters and what the driver reserves
-LEAST = 256 * 16 + LIST + 2048  # entries: a round beside the list, and as many again as come between two selections
+LEAST = 256 * 16 + LIST + 2048  # entries: an iteration besides the list, and as many again as accumulate between two selections
 HELD = 36 * 1024  # bytes of shared memory that sample__cuda_sm90 needs beside the logits
-MOST = 40  # slots of a thread: what a sample leaves near the end of a nucleus, at most
+MOST = 40  # slots of a thread: the most that a sample leaves near the end of a nucleus
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -27,16 +27,16 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """From a row for every four multiprocessors on, and where a row is too long for a cluster (sample__cuda_sm90.py). Measured on an H200 against the better of
-    the other two kernels: 256 rows of 128256 bf16 logits plain 21.6 to 52 us, min_p 36 to 54, top_k 51 to 55, top_p alone 210 to 187 where the logits are
-    normal, so that most of them are drawn from; plain draws over a sweep 1.6 to 2.5 times as fast from 51 rows on, as fast at 29. A call's top_p is known at
-    its launch only, after the choice."""
+    """Chosen from one row for every four multiprocessors on, and where a row is too long for a cluster (sample__cuda_sm90.py). Measured on an H200 against the
+    better of the other two kernels: 256 rows of 128256 bf16 logits plain 21.6 to 52 us, min_p 36 to 54, top_k 51 to 55; top_p alone 210 to 187 with normally
+    distributed logits, most of which may be drawn. Plain draws over a sweep are 1.6 to 2.5 times as fast from 51 rows on, as fast at 29. top_p itself is known
+    only at the launch, after the choice."""
     x = p["logits"]
     return 2 if 4 * x.shape[0] >= p.device.sms or held_selecting.too_long(x, p.device, HELD) else -1
 
 
 def entries(device: Device) -> int:
-    """What a block of two a multiprocessor holds, or of one where that is too little."""
+    """Entries of a block with two resident blocks a multiprocessor, or with one if that is too little."""
     two = (device.shared_per_block // 2 - STATIC) // 8
     return min(two if two >= LEAST else (device.shared_per_block - STATIC) // 8, MOST * THREADS + BEHIND) // 4 * 4
 

@@ -17,8 +17,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Where more than a small part of a row is selected, and one wave of clusters does not hold all rows. Few of a long row are marked by fewer bytes written
-    one by one than a second read of the row costs."""
+    """Where more than a small part of a row is selected, and one wave of clusters does not hold all rows. If few elements of a long row are selected, writing
+    their bytes of the mask one by one costs less than a second read of the row."""
     n = selecting.rows_of(p)[1]
     return bracketing.prefers(p, min(int(p.option("k")), n - int(p.option("k"))))
 

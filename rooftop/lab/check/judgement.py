@@ -84,11 +84,11 @@ def judge_given(op: Contract, problem: Problem, expected: Expected, outputs: dic
         out, exact, same = (used(op, n, t[n], expected.same) for t in (outputs, expected.exact, expected.same))
         verdicts[n] = compare(out, exact, same, problem[n].dtype, tolerance.multiple, tolerance.exact, tolerance.floor)
         if n in op.mutates and op.twin_of is None and not tolerance.exact and verdicts[n].ok:
-            _hold_the_rest(verdicts[n], out, expected.tensors[n], exact, same)
+            _check_unwritten_elements(verdicts[n], out, expected.tensors[n], exact, same)
     return verdicts
 
 
-def _hold_the_rest(verdict: Verdict, out: Any, before: Any, exact: Any, same: Any) -> None:
+def _check_unwritten_elements(verdict: Verdict, out: Any, before: Any, exact: Any, same: Any) -> None:
     """Elements of a tensor that is written into which the reference leaves alone must be as they were: no error is allowed them."""
     if not computes(before):  # compared bit for bit already
         return

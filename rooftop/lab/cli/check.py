@@ -30,16 +30,16 @@ def check(
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
     huge: Annotated[bool, typer.Option("--huge/--no-huge", help="Also cases of more than 2^31 elements, if the GPU has enough memory.")] = True,
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
-    stale: Annotated[bool, typer.Option("--stale", help="Only what no check record of this card proves as it is now.")] = False,
-    jobs: Annotated[int, typer.Option(help="Kernels that are checked at a time, each in a process of its own; these share the GPUs evenly.")] = 1,
+    stale: Annotated[bool, typer.Option("--stale", help="Only cases without a check record of the present code on this card.")] = False,
+    jobs: Annotated[int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Check kernels against their contracts: error against float64, allowed error, first wrong element.
 
-    Runs on the GPU where there is one, else Triton in its interpreter and CUDA C++ thread by thread in the simulator, once NVRTC has compiled it and its
-    launches are such as a GPU takes. Of an op without a kernel its contract is judged: its wrong versions, its gradient. Exit code 1 if anything is wrong
-    or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
+    Runs on the GPU if there is one. Otherwise Triton runs in its interpreter, and CUDA C++ in the simulator, thread by thread, after NVRTC has compiled it and
+    its launches have been found valid for a GPU. For an op without a kernel, its contract is checked: its wrong versions, its gradient. Exit code 1 if anything
+    is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
@@ -51,7 +51,7 @@ def check(
     from rooftop.lab.cli import ranks as several
 
     if reference is not None and records is not None:
-        raise ValueError("--records goes with ops of the house: of a function of yours nothing is kept")
+        raise ValueError("--records works only with rooftop's own ops; checks against a function of yours are not recorded")
     if reference is not None and (stale or jobs > 1):
         raise ValueError("--reference cannot be combined with --stale or --jobs: there are no records of your own function")
     if jobs < 1:
@@ -81,7 +81,7 @@ def check(
     if stale and not (todo := _stale(todo, records)):
         typer.echo("nothing to check: a record proves every case as it is now")
         return
-    keep = _keeper(records) if records is not None else None
+    keep = _record_writer(records) if records is not None else None
     _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
     for subject, c, result in many.check_many(todo, backend, seed, jobs):
@@ -170,7 +170,7 @@ def _needs_gpu() -> None:
         raise NoGpuError("no GPU for --backend gpu: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
 
 
-def _keeper(folder: Path) -> Callable[[Subject, Case, Result], None]:
+def _record_writer(folder: Path) -> Callable[[Subject, Case, Result], None]:
     """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
     from rooftop.lab.records import store
 
@@ -256,8 +256,8 @@ def inspect(
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could
-    be compiled for want of a compiler.
+    """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
+    compiled because a compiler is missing.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
     [bold]rooftop inspect matmul --target v5e[/bold]"""

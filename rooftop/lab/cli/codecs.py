@@ -22,7 +22,7 @@ def compress(
     lossless: Annotated[bool, typer.Option("--lossless", help="Lossless: every bit is kept.")] = False,
     codec: Annotated[str, typer.Option(help="auto, fast, ratio, planes, shuffle.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Dimensions of the predictor, 1 to 3.", show_default=False)] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of a .npy file of a dtype that NumPy lacks: bf16, f8e4m3, f8e5m2.", show_default=False)] = None,
+    dtype: Annotated[str | None, typer.Option(help="dtype of a .npy file, if NumPy does not have it: bf16, f8e4m3, f8e5m2.", show_default=False)] = None,
 ) -> None:
     """Compress an array or a model; each value stays within the given error bound.
 
@@ -54,7 +54,7 @@ def decompress(
 ) -> None:
     """Decompress to a .npy file. For a damaged file the error names the chunk.
 
-    Without TARGET no file is replaced: beside in.rft usually lies the in.npy that it was made from, with all its digits."""
+    Without TARGET no existing file is replaced: the uncompressed in.npy is usually in the same folder as in.rft."""
     from rooftop import codecs
     from rooftop.core import whole_file
 

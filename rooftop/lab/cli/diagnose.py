@@ -36,7 +36,7 @@ def diagnose(
 ) -> None:  # fmt: skip
     """Find out what limits a kernel, what is wasted, and what each optimisation may gain.
 
-    Of a report by its counters; of an op or rung, at a case, by recorded times and machine code. Needs no GPU.
+    Uses the counters of a report or, for an op or a rung at a case, recorded times and machine code. Needs no GPU.
 
     Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.csv --diff after.csv[/bold] ·
     [bold]rooftop diagnose sgemm_cuda/05_tile_2d[/bold]"""
@@ -57,7 +57,7 @@ def diagnose(
         after = _report(diff, kernel, card, floor)
         _difference(before, after, as_json)
         if keep is not None and lever is not None:
-            _came(keep, before, after, lever)
+            _record_outcome(keep, before, after, lever)
         elif keep is None and not no_keep:
             _note(before, False, None)
             _note(after, False, lever)
@@ -153,7 +153,7 @@ def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
     typer.echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
 
 
-def _came(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
+def _record_outcome(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
     from rooftop.lab.counters.diagnose import scores
     from rooftop.lab.counters.diagnose.diagnosis import longest
 
@@ -190,7 +190,7 @@ def predictions(
 ) -> None:
     """Show how far off the predicted gains were: median error and bias by lever, beside the error of predicting no change.
 
-    Without a file: the time of each ladder's next rung, predicted from this one by what its idea gained on the other ladders.
+    Without a file: the time of each ladder's next rung, predicted from the present one and the gains of the same idea on other ladders.
 
     Examples: [bold]rooftop predictions --kept[/bold] · [bold]rooftop predictions gains.jsonl[/bold]"""
     from dataclasses import asdict
@@ -303,7 +303,7 @@ def profile(
 ) -> None:  # fmt: skip
     """Time a kernel, or run it under a profiler and diagnose what it wrote. Needs a GPU.
 
-    A program is run as a whole: by ncu any, by events and torch a Python program (python train.py, python -m package, a script), without a GPU too.
+    A program is run as a whole: any program with ncu; a Python program (python train.py, python -m package, a script) with events or torch, also without a GPU.
 
     Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] · [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
     [bold]rooftop profile --with ncu -- python train.py[/bold]"""

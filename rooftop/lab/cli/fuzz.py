@@ -22,9 +22,10 @@ def fuzz(
     as_json: AsJson = False,
 ) -> None:
     """Random calls of the public functions, checked against the contracts: shapes, layouts, offsets, magnitudes, NaN and infinities, options, streams,
-    gradients, torch.compile. On a GPU in child processes; without one the reference, and the chosen kernels in the interpreter and the simulator.
+    gradients, torch.compile. On a GPU calls run in child processes; without one the reference is called, and the chosen kernels run in the interpreter and the
+    simulator.
 
-    What fails is made smaller and printed as lines of Python. A call for which memory does not suffice is skipped and counted. Exit code 1 if there
+    A failing call is minimised and printed as lines of Python. A call that runs out of memory is skipped and counted. Exit code 1 if there
     is a finding.
 
     Examples: [bold]rooftop fuzz --seconds 60 --seed 1[/bold] · [bold]rooftop fuzz softmax --calls 10000[/bold]"""

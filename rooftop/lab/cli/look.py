@@ -40,8 +40,8 @@ def ls(as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a ladder or a rung.")], as_json: AsJson = False) -> None:
-    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import. On a terminal with what each
-    is about.
+    """Print the files to read for a name, in the order to read them: contract, kernels, and what the kernels include and import. On a terminal each has a short
+    description.
 
     Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
     from rooftop.core import registry, settings
@@ -92,7 +92,7 @@ def about(path: Path) -> str:
 
 @app.command(rich_help_panel=LOOK)
 def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one of its rungs by number (sgemm_cuda/04).")]) -> None:
-    """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; of one rung the difference from the rung before.
+    """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; for one rung, also the difference from the rung before.
 
     Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
     from rooftop.core import settings
@@ -124,7 +124,7 @@ def new(
 @app.command(rich_help_panel=LOOK)
 def explain(
     op: Annotated[str, typer.Argument(help="An op.")], case: CaseName = None,
-    arch: Annotated[str, typer.Option(help="The card that stands for 80, 89 or 90, or a card by name: h100, h200, a800, rtx4090.")] = "90",
+    arch: Annotated[str, typer.Option(help="80, 89 or 90 for the default card of that architecture, or a card by name: h100, h200, a800, rtx4090.")] = "90",
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show which kernel a call would run, with which config, and why not the others.

@@ -22,14 +22,14 @@ def bench(
     )] = "auto",
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     again: Annotated[bool, typer.Option("--again", help="Also measure cases that have fresh records.")] = False,
-    compiled: Annotated[bool, typer.Option(help="torch.compile among the peers: it compiles for seconds a case.")] = True,
+    compiled: Annotated[bool, typer.Option(help="Include torch.compile among the peers: it compiles for seconds in each case.")] = True,
     require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Check and time kernels together with their peers, and write records. Needs a GPU.
 
-    Compiles first on all cores, measures what has no fresh record first, writes after each case, and takes up where it stopped. Under torchrun: kernels of
-    several ranks on its GPUs, beside NCCL and torch's.
+    Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run. Under torchrun: kernels
+    of several ranks on its GPUs, together with NCCL and torch.
 
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold]"""
     from rooftop.core import settings

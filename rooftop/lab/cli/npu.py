@@ -84,20 +84,20 @@ def _ascend(found: Sequence[Subject], as_json: bool) -> None:
 
 @app.command(rich_help_panel=SHOW)
 def npu(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 if what is committed is not of the tree as it is.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 if the committed results are not those of the present code.")] = False,
     only: Annotated[str | None, typer.Option(help="checked, compiled, ascend or pages.")] = None,
 ) -> None:
-    """Check TPU kernels in the interpreter, compile them for v5e, v5p and v6e, and Triton kernels for Ascend, where they changed; write results/npu and the
-    pages of docs. It needs the environments of make npu-env.
+    """For kernels that changed: check TPU kernels in the interpreter and compile them for v5e, v5p and v6e, and compile Triton kernels for Ascend; write
+    results/npu and the pages of docs. Needs the environments of make npu-env.
 
     Example: [bold]rooftop npu --check[/bold]"""
     from rooftop.lab.npu import ascend, figures, pages
 
     if check:
-        late = [f"{s.name}: {what}{f' ({c.id})' if c else ''}" for s, what, c in figures.stale(figures.read())]
-        late += [f"{name}: Ascend" for name in ascend.stale(ascend.read())] + [f"{path.name}: page" for path in pages.outdated()]
-        typer.echo("\n".join(late) if late else "results/npu and its pages are of the tree as it is")
-        if late:
+        outdated = [f"{s.name}: {what}{f' ({c.id})' if c else ''}" for s, what, c in figures.stale(figures.read())]
+        outdated += [f"{name}: Ascend" for name in ascend.stale(ascend.read())] + [f"{path.name}: page" for path in pages.outdated()]
+        typer.echo("\n".join(outdated) if outdated else "results/npu and its pages are of the tree as it is")
+        if outdated:
             typer.echo("rooftop npu makes them anew")
             raise typer.Exit(WRONG)
         return

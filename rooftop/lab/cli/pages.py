@@ -45,7 +45,7 @@ def prune(
     dry: Annotated[bool, typer.Option("--dry-run", help="Count what would be dropped; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop superseded records: those for which there is a newer one of the same subject, case and card.
+    """Drop superseded records: those with a newer record of the same subject, case and card.
 
     The newest record that is not stale is kept, or the newest if all are stale. Pages show no others.
 
@@ -66,15 +66,15 @@ def prune(
 @records_app.command("restamp")
 def restamp(
     what: What = None,
-    since: Annotated[str, typer.Option(help="The git revision whose kernels the records are of.")] = "HEAD",
+    since: Annotated[str, typer.Option(help="The git revision at which the records were made.")] = "HEAD",
     folder: Annotated[Path | None, typer.Option("--records", help="The folder of the records.", show_default="results/")] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Compare and count; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the records of kernels whose text has changed and whose machine code has not: a renamed variable, another message.
+    """Keep the records of kernels whose text has changed but whose machine code has not: a renamed variable, another message.
 
-    Compiles what each recorded case launches, at the revision and as it is now. Where launch and machine code are identical, the record gets the digest of the
-    present text; all others stay stale. None named: every kernel whose text has changed.
+    Compiles the launches of each recorded case, at the revision and now. If launch and machine code are identical, the record gets the digest of the present
+    text; all others stay stale. Without names: every kernel whose text has changed.
 
     Example: [bold]rooftop records restamp layer_norm --since HEAD~1[/bold]"""
     from rooftop.core import settings
@@ -96,9 +96,9 @@ def restamp(
     typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
 
 
-def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
-    """Prunes the house's own records, where there are any and none is being written. Keeps the digests that it works out. What it has read and left as it
-    was, as `rooftop.lab.records.store.read` gives it; None: they are to be read anew."""
+def _prune_records(folder: Path, digests: Digests) -> list[Record] | None:
+    """Prunes the checkout's own records, if there are any and no run is writing them. Keeps the computed digests. Returns the records that were read, if they
+    did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read again."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.report.joined import staleness
@@ -120,7 +120,7 @@ def _tidy(folder: Path, digests: Digests) -> list[Record] | None:
 def report(
     out: Annotated[Path, typer.Option(help="The folder of the pages.")] = Path("report"),
     records: Annotated[Path | None, typer.Option(help="Folder of the records, or one file of them.", show_default="results/")] = None,
-    compute: Annotated[bool, typer.Option("--compute", help="Compile for each target and count in the simulator what has not been here: minutes.")] = False,
+    compute: Annotated[bool, typer.Option("--compute", help="Compile and count in the simulator what is not cached yet: takes minutes.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
 ) -> None:
@@ -145,7 +145,7 @@ def report(
     from rich.markup import escape
 
     with Console(stderr=True).status("reading the records") as shown:
-        known = _tidy(settings.load().results, digests) if records is None and not check else None
+        known = _prune_records(settings.load().results, digests) if records is None and not check else None
         if docs:
             from rooftop.lab.report import documents
 

@@ -27,7 +27,7 @@ def launched() -> bool:
 
 @contextmanager
 def _group() -> Iterator[bool]:
-    """The default group of torchrun's processes, each with a GPU of its own where there are some. True on the first."""
+    """The default group of torchrun's processes, each with its own GPU if there are GPUs; and True on the first process."""
     import torch
     import torch.distributed as dist
 
@@ -55,7 +55,7 @@ def check_on_ranks(found: Sequence[Subject], case: str | None, seed: int | None,
     with _group() as first:
         said: list[Any] = [secrets.randbits(31) if seed is None else seed]
         dist.broadcast_object_list(said, 0)
-        results = several.check(found, records, case=case, seed=said[0], say=_sayer(first))
+        results = several.check(found, records, case=case, seed=said[0], say=_printer(first))
         if first:
             typer.echo(f"seed {said[0]}, {dist.get_world_size()} ranks")
             for name in dict.fromkeys(r.subject for r in results):
@@ -80,7 +80,7 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     if not torch.cuda.is_available():
         raise NoGpuError("bench needs NVIDIA GPUs: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     with _group() as first:
-        summary = several.run(found, records, case=case, budget_s=budget_s, say=_sayer(first), case_budget_s=case_budget_s)
+        summary = several.run(found, records, case=case, budget_s=budget_s, say=_printer(first), case_budget_s=case_budget_s)
         if first:
             for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
                 if lines:
@@ -88,14 +88,14 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     return summary.wrong
 
 
-def _sayer(first: bool) -> Callable[[str], None]:
+def _printer(first: bool) -> Callable[[str], None]:
     return typer.echo if first else lambda text: None
 
 
 @app.command(rich_help_panel=JUDGE)
 def ranks(
     what: Annotated[list[str] | None, typer.Argument(help="Ops of several ranks. Default: all.")] = None,
-    processes: Annotated[int, typer.Option(help="Processes on this machine, with gloo. Under torchrun its processes are used, and NCCL on GPUs.")] = 2,
+    processes: Annotated[int, typer.Option(help="Number of processes on this machine, with gloo. Under torchrun: its processes, with NCCL on GPUs.")] = 2,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
 ) -> None:
     """Check ops of several ranks on several processes, as `rooftop check` checks their kernels on one device.

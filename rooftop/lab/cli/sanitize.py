@@ -20,7 +20,8 @@ def sanitize(
 ) -> None:  # fmt: skip
     """Run kernels under NVIDIA's compute-sanitizer: bounds, races, barriers. Needs a GPU and the CUDA toolkit.
 
-    Edge cases, torch's caching allocator off; faults planted in three small kernels must be found first. Exit code 1 for any finding.
+    Runs the edge cases with torch's caching allocator off. First the sanitizer must find the faults planted in three small kernels. Exit code 1 for any
+    finding.
 
     Examples: [bold]rooftop sanitize softmax_cuda[/bold] · [bold]rooftop sanitize my.cu --tools memcheck --case "odd f32"[/bold]"""
     from rooftop.lab import candidates

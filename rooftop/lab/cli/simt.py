@@ -48,9 +48,9 @@ def simt(
 ) -> None:  # fmt: skip
     """Run CUDA C++ on the CPU, thread by thread, and print its source with the memory traffic of each line. Needs no GPU, but a C++ compiler.
 
-    Beside an access stand the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, in brackets the least it
-    could take. Faults are named at their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 where the kernel comes to what is not
-    simulated. An ordinary .cu is taken as it stands: code of the host's is left out.
+    Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the minimum in brackets.
+    Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel reaches something that is not simulated.
+    An ordinary .cu file needs no changes: host code is removed.
 
     Examples: [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold] ·
     [bold]rooftop simt any.cu --kernel scale --grid 4 --block 256 --arg n=1000 --arg x=f32:1024[/bold]"""

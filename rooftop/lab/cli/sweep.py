@@ -38,14 +38,14 @@ def sweep(
     compiled: Annotated[int, typer.Option(help="Number of points at which torch.compile and quack are timed too.")] = 4,
     models: Annotated[bool, typer.Option("--models/--no-models", help="Also the widths of forty well-known models.")] = True,
     budget: Annotated[float, typer.Option(help="Seconds an op and direction, compiling included.")] = 120.0,
-    total: Annotated[float | None, typer.Option(help="Seconds of all; each op gets an equal part of what is left, and no more than its budget.")] = None,
+    total: Annotated[float | None, typer.Option(help="Seconds in total; each op gets an equal part of the time that is left, at most its budget.")] = None,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Time ops between their cases: at the widths of well-known models and at random sizes, together with a copy, torch and Liger. Needs a GPU.
 
-    Which numbers are sizes, the op's contract says. What was timed is on disk within a second. Of several ops, one that fails does not end the others.
-    Exit code 2: a point is slower than a peer, or lies under 0.8 of its neighbours' share of the roof; 1: a result is wrong, or an op failed.
+    The op's contract says which numbers are sizes. Results are on disk within a second. If an op fails, the others continue. Exit code 2: a point is slower
+    than a peer, or its share of the roof is under 0.8 of its neighbours'; 1: a result is wrong, or an op failed.
 
     Examples: [bold]rooftop sweep rms_norm layer_norm[/bold] · [bold]rooftop sweep softmax --size columns=64..4096 --seed 7[/bold]"""
     from rooftop.lab.records import store
@@ -108,7 +108,7 @@ def sweep(
                 flags = {"--points": points, "--seed": seed, "--dtype": dtype, "--bytes": moved, "--compiled": compiled, "--budget": budget, "--total": left,
                          "--records": records}  # fmt: skip
                 more = [*(w for t in size or [] for w in ("--size", t)), "--models" if models else "--no-models", *(["--json"] if as_json else [])]
-                code, others = _anew(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
+                code, others = _in_new_process(todo[k + 1 :], [*(str(w) for n, v in flags.items() if v is not None for w in (n, v)), *more], as_json)
                 codes.add(code)
                 written += others
                 break
@@ -118,7 +118,7 @@ def sweep(
         raise typer.Exit(code)
 
 
-def _anew(todo: Iterable[tuple[Contract, Sizes, list[Subject]]], flags: list[str], as_json: bool) -> tuple[int, list[dict[str, Any]]]:
+def _in_new_process(todo: Iterable[tuple[Contract, Sizes, list[Subject]]], flags: list[str], as_json: bool) -> tuple[int, list[dict[str, Any]]]:
     """The same command for the ops that are left, in a process with a CUDA context of its own; its exit code and, as JSON, its records."""
     from rooftop.core import settings
 

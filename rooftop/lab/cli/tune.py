@@ -23,7 +23,7 @@ def tune(
 ) -> None:  # fmt: skip
     """Time every config that a kernel lists; for each case, store one that is faster than the heuristic's by more than the noise. Needs a GPU.
 
-    Without names: every shipped kernel; rungs only if named. Configs with wrong results are never stored. Cases never tuned come first.
+    Without names: every shipped kernel; rungs only if named. Configs with wrong results are never stored. Cases that were never tuned come first.
 
     Examples: [bold]rooftop tune softmax --budget 4m[/bold] · [bold]rooftop tune --keep out/tuned --records out/[/bold]
     · [bold]rooftop tune --from out/tuned[/bold]"""

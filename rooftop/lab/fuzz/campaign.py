@@ -69,8 +69,8 @@ class Child:
             self._process, self.history = self._start(), []
         process = self._process
         assert process.stdin is not None and process.stdout is not None
-        late = threading.Timer(CALL_SECONDS, process.kill)
-        late.start()
+        timer = threading.Timer(CALL_SECONDS, process.kill)
+        timer.start()
         try:
             process.stdin.write(base64.b64encode(pickle.dumps(given)).decode() + "\n")
             process.stdin.flush()
@@ -78,15 +78,15 @@ class Child:
         except OSError:
             line = ""
         finally:
-            hung = not late.is_alive()
-            late.cancel()
+            hung = not timer.is_alive()
+            timer.cancel()
         draft: Draft | None
         outcome: Outcome
         if line:
             draft, outcome = pickle.loads(base64.b64decode(line))
             if draft is not None:
                 self.history.append(draft)
-            if any(_deadly(m) for m in outcome.messages):
+            if any(_destroys_context(m) for m in outcome.messages):
                 self.close()
                 return draft, Outcome("dead", [DIED + m for m in outcome.messages], outcome.ran)
             if len(self.history) >= BATCH:
@@ -109,7 +109,7 @@ class Child:
             self._process = None
 
 
-def _deadly(message: str) -> bool:
+def _destroys_context(message: str) -> bool:
     """Whether an error leaves the CUDA context unusable."""
     signs = ("misaligned address", "illegal memory access", "illegal instruction", "unspecified launch failure", "device-side assert", "CUDA error")
     return any(sign in message for sign in signs)
@@ -176,11 +176,11 @@ def run(
     broken: list[BaseException] = []
     told = [started]
 
-    def late() -> bool:
+    def out_of_time() -> bool:
         return seconds is not None and time.monotonic() - started >= seconds
 
     def over() -> bool:
-        return len(summary.findings) >= FINDINGS or bool(broken) or late()
+        return len(summary.findings) >= FINDINGS or bool(broken) or out_of_time()
 
     def work() -> None:
         mine = make()
@@ -202,7 +202,7 @@ def run(
                     summary.skipped += outcome.status == "skipped"
                     summary.ran.update(outcome.ran)
                 if outcome.status in ("finding", "dead"):
-                    found = _explained(draft, outcome, mine, make, late)
+                    found = _explained(draft, outcome, mine, make, out_of_time)
                     with lock:
                         summary.findings.append(found)
                     say(found.text(device))
@@ -232,7 +232,7 @@ def _answer(runner: Runner, turn: Turn) -> tuple[Draft | None, Outcome]:
     return (draft, runner.run(draft)) if draft is not None else (None, Outcome("refused"))
 
 
-def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner], late: Callable[[], bool] = lambda: False) -> Finding:
+def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner], out_of_time: Callable[[], bool] = lambda: False) -> Finding:
     """The finding made smaller, as far as there is time. Where a process died and the call alone does not kill one, the calls before it are bisected."""
     if outcome.status == "dead":
         if isinstance(runner, Child):
@@ -241,14 +241,14 @@ def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[]
         fresh = make()
         try:
             if fresh.run(draft).status != "dead":
-                return Finding(draft, draft, outcome.messages, _culprits(history, draft, make))
+                return Finding(draft, draft, outcome.messages, _shortest_fatal_history(history, draft, make))
         finally:
             fresh.close()
-    small, messages = shrink(draft, outcome, runner, late)
+    small, messages = shrink(draft, outcome, runner, out_of_time)
     return Finding(draft, small, messages)
 
 
-def _culprits(history: Sequence[Draft], last: Draft, make: Callable[[], Runner]) -> tuple[Draft, ...]:
+def _shortest_fatal_history(history: Sequence[Draft], last: Draft, make: Callable[[], Runner]) -> tuple[Draft, ...]:
     """The shortest end of the calls before `last` with which a new process still dies; empty where none does."""
 
     def dies(calls: Sequence[Draft]) -> bool:
@@ -270,13 +270,13 @@ def _culprits(history: Sequence[Draft], last: Draft, make: Callable[[], Runner])
     return tuple(history[len(history) - high :])
 
 
-def shrink(draft: Draft, outcome: Outcome, runner: Runner, late: Callable[[], bool] = lambda: False) -> tuple[Draft, list[str]]:
+def shrink(draft: Draft, outcome: Outcome, runner: Runner, out_of_time: Callable[[], bool] = lambda: False) -> tuple[Draft, list[str]]:
     """The simplest call found that fails as well, in at most `SHRINKS` tries and until it is `late`, and what is wrong with it."""
     messages, tries, better = outcome.messages, SHRINKS if outcome.status == "finding" else SHRINKS // 4, True
-    while better and tries and not late():
+    while better and tries and not out_of_time():
         better = False
         for other in drafts.smaller(draft):
-            if not tries or late():
+            if not tries or out_of_time():
                 break
             if (simpler := drafts.taken(other)) is None:
                 continue

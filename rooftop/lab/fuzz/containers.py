@@ -115,7 +115,7 @@ def streams(count: int, seed: int) -> Iterator[tuple[bytes, np.ndarray | None]]:
         yield (changed, x) if i // len(held) % 2 else (mended(changed), None if changed != data else x)
 
 
-def _seen(got: Any) -> tuple[str, tuple[int, ...], bytes]:
+def _contents(got: Any) -> tuple[str, tuple[int, ...], bytes]:
     """Type, shape and bytes of an array, or of a tensor on any device."""
     if isinstance(got, np.ndarray):
         return got.dtype.name, got.shape, got.tobytes()
@@ -128,7 +128,7 @@ def judged(data: bytes, x: np.ndarray | None, to: str | None = None) -> tuple[st
     """What decompressing on the device `to` did: "refused", "right", "decoded" (checksums fit), or "finding" and what."""
     started = time.process_time()
     try:
-        dtype, shape, values = _seen(decompress(data, to=to))
+        dtype, shape, values = _contents(decompress(data, to=to))
     except FormatError as error:
         kind, what = "refused", str(error).split(":")[0][:40]
     except Exception as error:

@@ -292,7 +292,7 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         elif n not in op.mutates and not checker.same_bits(memory[n].detach(), old):
             messages.append(f"the input {n} was written")
     for n, t in outputs.items():
-        if t is not None and n not in op.mutates and (meta := s.problem.get(n)) is not None and t.numel() and not _lies(t, meta):
+        if t is not None and n not in op.mutates and (meta := s.problem.get(n)) is not None and t.numel() and not _has_strides(t, meta):
             messages.append(f"{n} has strides {tuple(t.stride())}; the shape function says {meta.strides}")
     if draft.again and op.deterministic and not op.mutates:
         for n, t in public_calls.outputs(op, s.problem, call()).items():
@@ -301,7 +301,7 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     return outputs, gradients, messages
 
 
-def _lies(t: Any, meta: Meta) -> bool:
+def _has_strides(t: Any, meta: Meta) -> bool:
     """Whether a tensor has the strides of `meta`, dimensions of one element aside."""
     return all(n == 1 or found == asked for n, found, asked in zip(t.shape, t.stride(), meta.strides, strict=True))
 

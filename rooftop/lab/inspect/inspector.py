@@ -123,12 +123,12 @@ def kernel_facts(implementation: Implementation, problem: Problem, launch: Launc
         "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {}, "opcodes": dict(found.opcodes),
         "unmet": [
             *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.chained),
-            *([limit.refused] if limit.refused else []), *_together(implementation, launch, made.blocks, limit, device),
+            *([limit.refused] if limit.refused else []), *_check_cooperative(implementation, launch, made.blocks, limit, device),
         ],
     }  # fmt: skip
 
 
-def _together(implementation: Implementation, launch: Launch, blocks: int, limit: Occupancy, device: Device) -> list[str]:
+def _check_cooperative(implementation: Implementation, launch: Launch, blocks: int, limit: Occupancy, device: Device) -> list[str]:
     """What is wrong with a launch whose blocks wait for each other: it must say so, and all of them must run at once."""
     if implementation.head is not None and "this_grid" in implementation.head.source and not launch.cooperative:
         return [f"{launch.kernel} is launched as any other, and its file waits for the whole grid (this_grid): cooperative = true"]

@@ -92,12 +92,12 @@ def occupancy(
         if value < least:
             raise ValueError(f"{name} is {value}; at least {least} is accepted")
     limits = LIMITS[arch]
-    warps = _up(threads, WARP) // WARP
+    warps = _rounded_up(threads, WARP) // WARP
     shared = static_shared + dynamic_shared
-    per_warp = _up(registers * WARP, REGISTER_UNIT)
+    per_warp = _rounded_up(registers * WARP, REGISTER_UNIT)
     allowed = {
         "registers": REGISTERS // PARTITIONS // per_warp * PARTITIONS // warps,
-        "shared memory": limits.shared // _up(shared + SHARED_RESERVED, SHARED_UNIT),
+        "shared memory": limits.shared // _rounded_up(shared + SHARED_RESERVED, SHARED_UNIT),
         "threads": limits.warps // warps,
         "blocks": limits.blocks,
     }
@@ -114,8 +114,8 @@ def _refusals(arch: int, limits: Limits, registers: int, per_warp: int, warps: i
     if threads > THREADS_PER_BLOCK:
         out["threads"] = f"{threads} threads a block; at most {THREADS_PER_BLOCK} are accepted"
     # The check at launch takes the warps of a block as if every partition had equally many.
-    if registers > REGISTERS_PER_THREAD or per_warp * _up(warps, PARTITIONS) > REGISTERS:
-        most = min(REGISTERS_PER_THREAD, REGISTERS // _up(warps, PARTITIONS) // REGISTER_UNIT * REGISTER_UNIT // WARP)
+    if registers > REGISTERS_PER_THREAD or per_warp * _rounded_up(warps, PARTITIONS) > REGISTERS:
+        most = min(REGISTERS_PER_THREAD, REGISTERS // _rounded_up(warps, PARTITIONS) // REGISTER_UNIT * REGISTER_UNIT // WARP)
         out["registers"] = f"{registers} registers a thread; at most {most} with {threads} threads a block"
     if shared > limits.shared_per_block:
         out["shared memory"] = f"{shared} bytes of shared memory a block; sm_{arch} has at most {limits.shared_per_block}"
@@ -126,6 +126,6 @@ def _refusals(arch: int, limits: Limits, registers: int, per_warp: int, warps: i
     return out
 
 
-def _up(n: int, unit: int) -> int:
+def _rounded_up(n: int, unit: int) -> int:
     """`n` rounded up to a multiple of `unit`."""
     return -(-n // unit) * unit

@@ -76,7 +76,8 @@ class Instruction:
 
 
 def place(name: str, shown: str) -> str:
-    """A file as records call it: the kernel's own by the path it was compiled under, the house's from the checkout, CUDA's by their last two parts."""
+    """A file's name in records: the kernel's own by the path it was compiled under, shared headers relative to the checkout, CUDA's headers by the last two
+    parts."""
     path = Path(name)
     if path.suffix == ".cu" or name.endswith(shown):
         return shown

@@ -128,7 +128,7 @@ def _torch(name: str) -> Callable[[Array], Array]:
     return apply
 
 
-def _away(x: Array) -> Array:
+def _round_half_away(x: Array) -> Array:
     return np.asarray(np.copysign(np.floor(np.abs(x) + 0.5), x))
 
 
@@ -145,7 +145,7 @@ LIBDEVICE: dict[str, Callable[..., Any]] = {
     "powi": np.power,
     "atan2": np.arctan2,
     "nearbyint": np.rint,
-    "round": _away,
+    "round": _round_half_away,
     "finite": np.isfinite,
     "lgamma": _torch("gammaln"),
     "normcdf": _torch("ndtr"),

@@ -107,8 +107,8 @@ def of_ascend(found: Mapping[str, Any]) -> str:
     text = INTRO.format(triton=software.get("triton-ascend", "?"), ir=software.get("ascendnpu-ir", "?"))
     kernels = found.get("kernels", {})
     whole = [n for n, k in kernels.items() if not any("refused" in x for x in k["tried"][-1]["launches"])]
-    if late := ascend.stale(dict(found)):
-        text += f"Not compiled as they now are: {', '.join(f'`{n}`' for n in late)}.\n\n"
+    if outdated_names := ascend.stale(dict(found)):
+        text += f"Not compiled as they now are: {', '.join(f'`{n}`' for n in outdated_names)}.\n\n"
     text += f"{len(whole)} of {len(kernels)} kernels are accepted, of them {sum(len(kernels[n]['tried']) == 1 for n in whole)} at their first timed case.\n\n"
     text += rows("kernel", "case", "function", "accepted", "UB", "L1", "L0C", "scalar loads") + rows("---", "---", "---", "---", *["---:"] * 4)
     for name, entry in sorted(kernels.items()):

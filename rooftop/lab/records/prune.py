@@ -57,7 +57,7 @@ def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list
     return [r["kind"] in KINDS and i not in kept for i, r in enumerate(found)]
 
 
-def _settled(content: bytes, sections: Sequence[store.Section]) -> bool:
+def _is_minimal(content: bytes, sections: Sequence[store.Section]) -> bool:
     """Whether a file of these sections is as short as it goes: it has a head for each, and a line for those of each subject that hold the same things."""
     groups = sum(len({repr(form.group(r)) for r in records}) + 1 for _, records in sections)
     return all(head is not None and records for head, records in sections) and groups == sum(bool(line.strip()) for line in content.split(b"\n"))
@@ -80,7 +80,7 @@ def prune(
             found, note = store.sections(path, content)
             if note:
                 raise RecordError(f"{note}: a run is writing it, or was cut off")
-            files.append((path, content, _settled(content, found), store.modern(found)))
+            files.append((path, content, _is_minimal(content, found), store.modern(found)))
         everything = [r for *_, found in files for _, records in found for r in records]
         gone = iter(superseded(everything, stale(everything)))
         result = Pruned(records=len(everything), files=len(files))

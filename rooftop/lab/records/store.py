@@ -310,7 +310,7 @@ def merge(source: Path, into: Path) -> Merged:
 def _place(folder: Path, name: str, found: Sequence[tuple[Record, list[Record]]], result: Merged) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / name
-    with _alone(folder):
+    with _locked(folder):
         before = target.exists()
         present, note = sections(target) if before else ([], None)
         kept = modern(present)
@@ -333,7 +333,7 @@ def _place(folder: Path, name: str, found: Sequence[tuple[Record, list[Record]]]
 
 def replace(path: Path, before: bytes, after: bytes) -> None:
     """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it has changed."""
-    with _alone(path.parent):
+    with _locked(path.parent):
         if path.read_bytes() != before:
             raise RecordError(f"{path} has changed meanwhile")
         if after:
@@ -345,7 +345,7 @@ def replace(path: Path, before: bytes, after: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """One merge at a time in a folder, so that none replaces what another has just written. Where the file system has no locks: nothing."""
     handle = os.open(folder, os.O_RDONLY)
     try:

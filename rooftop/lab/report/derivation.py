@@ -55,7 +55,7 @@ def _step(ladder: registry.Ladder, table: Mapping[str, Any], house: registry.Hou
         raise ValueError(f"unknown keys {', '.join(sorted(extra))}; it holds {', '.join(KEYS)}")
     names = names_of(ladder, table.get("rung"), table.get("case"), house)
     texts = re.split(r"\n\s*\n", str(table.get("text", "")).strip("\n"))
-    paragraphs = tuple((_worked(" ".join(t.split()), names), t.startswith("    ")) for t in texts if t.strip())
+    paragraphs = tuple((_evaluated(" ".join(t.split()), names), t.startswith("    ")) for t in texts if t.strip())
     picture = None
     if "draw" in table:
         given = {k: _value(v, names) for k, v in table["draw"].items()}
@@ -103,13 +103,13 @@ def _value(given: Any, names: Mapping[str, Any]) -> Any:
         if given.startswith("="):
             value = evaluate(given[1:], names)
             return value if isinstance(value, (int, str)) else float(value)
-        return _worked(given, names)
+        return _evaluated(given, names)
     if isinstance(given, list):
         return [_value(v, names) for v in given]
     return {k: _value(v, names) for k, v in given.items()} if isinstance(given, dict) else given
 
 
-def _worked(text: str, names: Mapping[str, Any]) -> str:
+def _evaluated(text: str, names: Mapping[str, Any]) -> str:
     def one(match: re.Match[str]) -> str:
         value = evaluate(match[1], names)
         if isinstance(value, str):

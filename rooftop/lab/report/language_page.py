@@ -23,7 +23,7 @@ NOTHING = "Nothing has been measured yet with the kernels as they stand."
 
 
 def lines_of(implementation: Implementation) -> tuple[int, int]:
-    """Lines of code of a kernel's own files, and of the house's helpers and headers that it takes in; comments, docstrings and empty lines apart."""
+    """Lines of code of a kernel's own files, and of the shared helpers and headers that it uses; without comments, docstrings and empty lines."""
 
     def count(path: Path) -> int:
         return len(strip(path.read_text(encoding="utf-8"), "c" if path.suffix in (".cu", ".cuh") else "python").splitlines())

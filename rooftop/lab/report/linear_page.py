@@ -21,7 +21,7 @@ def front(found: list[Record], _site: SiteData) -> str:
     measured = {k: m for k, m in Joined(mine).measured.items() if m.kernel is not None and not m.stale}
     lines: list[str] = []
     for device in sorted({k[0] for k in measured}):
-        ways = _ways(measured, device)
+        ways = _rows(measured, device)
         rows = {way: [_cell(measured, device, *at, *shape) for shape in SHAPES.items()] for way, at in ways.items()}
         if not any(cell for cells in rows.values() for cell in cells):
             continue
@@ -32,7 +32,7 @@ def front(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines).rstrip() or "Nothing has been measured yet with the kernels as they stand."
 
 
-def _ways(measured: Found, device: str) -> dict[str, tuple[str, str]]:
+def _rows(measured: Found, device: str) -> dict[str, tuple[str, str]]:
     """What a row is called -> the subject, and the point that it is measured at."""
     subjects = sorted({s for d, op, s, _ in measured if d == device and op == OP})
     found = {s: (s, "fast") for s in subjects if "/" in s}

@@ -37,7 +37,7 @@ def judge(
         result = speedup(now, before) if name == SPEEDUP else counts.get(name) if name in COUNTS else _fact(name, now, facts)
         if result is None:
             verdict = "not counted" if name in COUNTS else "not measured"
-        elif (abs(result / value - 1) <= HIT if value else result == 0) and not (name == SPEEDUP and _opposite(value, result, now, before)):
+        elif (abs(result / value - 1) <= HIT if value else result == 0) and not (name == SPEEDUP and _has_wrong_sign(value, result, now, before)):
             verdict = "hit"
         else:
             verdict = "too high" if value > result else "too low"
@@ -54,7 +54,7 @@ def speedup(now: Measured | None, before: Measured | None) -> float | None:
     return before.seconds / now.seconds
 
 
-def _opposite(predicted: float, measured: float, now: Measured | None, before: Measured | None) -> bool:
+def _has_wrong_sign(predicted: float, measured: float, now: Measured | None, before: Measured | None) -> bool:
     """Whether a gain was predicted and a loss came, or the other way about, beyond the noise: the interval of the paired samples,
     else those of the two medians, must lie on the other side of 1."""
     if (predicted - 1) * (measured - 1) >= 0 or not now or not before or not now.kernel or not before.kernel:

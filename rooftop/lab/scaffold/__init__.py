@@ -102,7 +102,7 @@ def _added(text: str) -> str:
 
 
 def _as_own(text: str, name: str) -> str:
-    """A `.cu` of the house as a file of somebody's own, whose head names its op."""
+    """A `.cu` of the package rewritten as a user's own file, whose head names its op."""
     read = registry.kernel_name(name)
     assert read is not None
     return text.replace("/* rooftop\n", f'/* rooftop\nop      = "{read.op}"\n', 1)

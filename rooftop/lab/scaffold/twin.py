@@ -24,7 +24,7 @@ def text(base: str, house: House) -> str:
     into = over(op)
     source = (where.ops / f"{base}.py").read_text(encoding="utf-8")
     tree = ast.parse(source)
-    tops = _tops(tree)
+    tops = _definitions(tree)
     function = tops.get(base)
     last = function.body[-1] if isinstance(function, ast.FunctionDef) else None
     if not isinstance(function, ast.FunctionDef) or not isinstance(last, ast.Return) or not _calls_op(last.value):
@@ -68,7 +68,7 @@ def over(op: Contract) -> dict[str, str]:
     return found
 
 
-def _tops(tree: ast.Module) -> dict[str, ast.stmt]:
+def _definitions(tree: ast.Module) -> dict[str, ast.stmt]:
     """What a file defines at its top, by name."""
     found: dict[str, ast.stmt] = {}
     for node in tree.body:

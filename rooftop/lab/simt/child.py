@@ -124,7 +124,7 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
         if isinstance(request, Request):
             at = ctypes.addressof(ctypes.c_char.from_buffer(storage)) if storage is not None else 0
             made = answer(request, lib, at)
-            said, blobs = _told(made)
+            said, blobs = _message_of(made)
         else:
             kernel = lib.kernel(request[1])
             said = {"parameters": [[p.bytes, p.pointer, p.constant, p.target] for p in kernel.parameters[: kernel.count]]}
@@ -139,7 +139,7 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
     os._exit(0)
 
 
-def _told(made: Answer) -> tuple[dict[str, Any], list[bytes]]:
+def _message_of(made: Answer) -> tuple[dict[str, Any], list[bytes]]:
     said = {name: getattr(made, name) for name in ("ran", "total", "threads", "status", "printed", "fma", "other")}
     blobs = [made.findings, made.counts, *made.traffic]
     return {**said, "blobs": [len(b) for b in blobs]}, blobs

@@ -105,7 +105,7 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
             break  # another order of warps would take as long
     raw, made.printed = lib.findings(), lib.printed()
     unwritten = made.status != native.ENDLESS and any(KINDS[f.kind] == "uninitialised" for f in raw)  # it would not end with other contents either
-    if unwritten and not _matters(lib, request, storage):
+    if unwritten and not _affects_results(lib, request, storage):
         raw = [f for f in raw if KINDS[f.kind] != "uninitialised"]
     assert place is not None
     place.store(contents)
@@ -116,7 +116,7 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     return made
 
 
-def _matters(lib: native.Native, request: Request, storage: int) -> bool:
+def _affects_results(lib: native.Native, request: Request, storage: int) -> bool:
     """Whether anything comes of memory that was read before it was written: the same run with other contents there has other results.
 
     A kernel may load what it never uses (the slice after the last one, the columns past the edge): that is no fault."""

@@ -68,7 +68,7 @@ class MachineCode:
 
 def of(text: str, path: str, kernels: Sequence[str], target: str, folder: Path | None = None) -> MachineCode:
     """The machine code of `kernels` of the source `text`, shown as `path`, for `target`; empty where it cannot be made here.
-    `folder`: of its headers, where that is not the house's.
+    `folder`: that of its headers, if it is not rooftop/kernels/_device.
 
     It is kept on disk, by all that it follows from: whichever compiler of the host's builds the simulation, this is the same."""
     from rooftop.core import disk_cache, settings

@@ -120,7 +120,7 @@ class _Translator:
                     continue
                 if token.text in ("__device__", "__constant__"):
                     self.at += 1
-                    self._watched()
+                    self._without_const()
                     continue
                 if token.text == "__noinline__":
                     self.at += 1
@@ -195,7 +195,7 @@ class _Translator:
             at += 1
         raise TranslateError(f"{self.path.removeprefix(MARK)}:{self.tokens[-1].line}: the file ends before a {end!r}")
 
-    def _watched(self) -> None:
+    def _without_const(self) -> None:
         """Takes `const` from an array of the device's: of what cannot change the compiler leaves the reads out of its report."""
         end = self.at
         while end < len(self.tokens) and self.tokens[end].text not in ("(", "[", "=", ";", "{", "}", "*", "&"):

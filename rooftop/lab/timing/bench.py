@@ -236,7 +236,7 @@ class Bench:
         """What the contract has timed beside its kernels, where it fits the case."""
         made = []
         for name, factory in self.f.op.beside.items():
-            c = Contestant(PART + name, [partial(_quietly, factory(), self.f.op.arguments(t, options)) for t in sets])
+            c = Contestant(PART + name, [partial(_without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
             try:
                 made += [c] if self._once({c.name: c}) else []
             except ValueError as error:
@@ -295,7 +295,7 @@ class Bench:
         if s.peer is not None:
             function = s.function
             restore = self._restore(sets) if self.f.op.mutates else None
-            return Contestant(s.name, [partial(_quietly, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
+            return Contestant(s.name, [partial(_without_grad, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
         return self.kernel(s, sets)
 
     def kernel(self, s: Subject, sets: Sequence[dict[str, Any]], config: Any = None) -> Contestant:
@@ -306,10 +306,10 @@ class Bench:
         call = s.call(self.f.case, self.device)
         call = call if config is None else call.with_config(config)
         run = call.runner(torch.cuda.current_device())
-        late = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.runtime_options}
+        runtime_values = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.runtime_options}
 
         def on(tensors: dict[str, Any]) -> Callable[[], Any]:
-            memory = call.memory(call.given(tensors), late, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n])  # type: ignore[arg-type]
+            memory = call.memory(call.given(tensors), runtime_values, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n])  # type: ignore[arg-type]
             values = list(memory.values())
 
             def launch() -> Any:
@@ -376,9 +376,9 @@ class Bench:
         tensors, options = make(self.f.op, self.f.case, "cuda", 0)
         args = self.f.op.arguments(tensors, options)
         alone = [s for s in able if s.peer is None and not self._public(s) and s.implementation is not None and s.implementation.platform == "gpu"]
-        calls = {s.name: partial(_quietly, s.function, args) for s in able if s.peer is not None}
+        calls = {s.name: partial(_without_grad, s.function, args) for s in able if s.peer is not None}
         calls |= {s.name: partial(self.f.op, *args, implementation=s.name) for s in able if s.peer is None and self._public(s)}
-        calls |= {s.name: partial(_quietly, self._anew, (s, tensors)) for s in alone}
+        calls |= {s.name: partial(_without_grad, self._run_in_own_memory, (s, tensors)) for s in alone}
         found = {}
         for name, call in calls.items():
             try:
@@ -389,12 +389,12 @@ class Bench:
                 torch.cuda.empty_cache()  # `_once` leaves it out, and says so
         return found
 
-    def _anew(self, s: Subject, tensors: dict[str, Any]) -> Any:
+    def _run_in_own_memory(self, s: Subject, tensors: dict[str, Any]) -> Any:
         """One run of a kernel in memory allocated for it: what an eager call of it would hold."""
         return self.kernel(s, [tensors]).calls[0]()
 
     def _public(self, s: Subject) -> bool:
-        """Whether the op's function takes it by its name: an implementation of the house, no rung, no file of a user's."""
+        """Whether the op's public function accepts it as `implementation`: a shipped kernel, not a rung or a user's file."""
         return s.rung is None and any(i.name == s.name for i in registry.implementations(self.f.op.name))
 
     def _measure(
@@ -421,7 +421,7 @@ class Bench:
             except torch.OutOfMemoryError:  # a captured call holds its memory until the field ends
                 if not any(c.name.startswith(("peer:", PART)) for c in contestants):
                     raise
-                contestants = self._lighter(contestants)
+                contestants = self._without_the_largest(contestants)
         for name in m.timings:
             if name in found and (keep is None or name in keep):
                 found[name]["sustained" if duty == "sustained" else clock] = m
@@ -430,7 +430,7 @@ class Bench:
         if clock == "kernel" and keep is None:
             self._parts = {**self._parts, "sustained" if duty == "sustained" else clock: m}
 
-    def _lighter(self, contestants: Sequence[Contestant]) -> list[Contestant]:
+    def _without_the_largest(self, contestants: Sequence[Contestant]) -> list[Contestant]:
         """Without the peer, or else the part, that takes the most memory."""
         import torch
 
@@ -530,7 +530,7 @@ def fastest_copy(m: Measurement) -> str | None:
     return min((n for n in m.timings if n.startswith(STREAM)), key=lambda n: m[n].median, default=None)
 
 
-def _quietly(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+def _without_grad(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     import torch
 
     with torch.no_grad():

@@ -110,11 +110,11 @@ def _measure(op: Contract, case: Case, function: Callable[..., Any], r: random.R
     new_rows = [one(n, KNOWN) for n in heights[1:]]
     known = [one(heights[0], KNOWN) for _ in range(50)]
     new_columns = [one(1024, c) for c in widths]
-    figures = {"rows": _spread(new_rows), "columns": _spread(new_columns)}
+    figures = {"rows": _percentiles(new_rows), "columns": _percentiles(new_columns)}
     return {"first_s": first, "known_s": median(known), **figures, "new_rows_s": median(new_rows) - median(known)}
 
 
-def _spread(seconds: Sequence[float]) -> dict[str, Any]:
+def _percentiles(seconds: Sequence[float]) -> dict[str, Any]:
     ordered = sorted(seconds)
     slow = sum(s > SLOW for s in ordered)
     return {"n": len(ordered), "median_s": median(ordered), "p90_s": ordered[int(0.9 * (len(ordered) - 1))], "max_s": ordered[-1], "slow": slow}

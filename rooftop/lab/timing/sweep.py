@@ -214,7 +214,7 @@ class Sweep:
         self.streams: streams.Streams | None = None
         self.kept = 1 << 40
         if timer is None:
-            timer, self.streams, self.kept = _here()
+            timer, self.streams, self.kept = _on_this_gpu()
         self.timer = timer
         where = settings.load().results
         self.ceilings = roofline.Ceilings.from_records(store.read(where) if where.is_dir() else (), device.name, lookup(device.name))
@@ -243,7 +243,7 @@ class Sweep:
         save   is given the record of the points that there are, once a second while there come more"""
         began = saved = time.monotonic()
         rows: list[dict[str, Any]] = []
-        order, programs, compiling = list(_spread(len(self.points))), 0, 0.0
+        order, programs, compiling = list(_scattered_order(len(self.points))), 0, 0.0
         for k, i in enumerate(order):
             if k % BATCH == 0 and time.monotonic() - began <= budget_s:
                 compiling -= time.monotonic()
@@ -255,7 +255,7 @@ class Sweep:
             try:
                 row = self._row(i, say)
             except Exception as error:
-                self._say_wrong(say, f"{self.op.name} {self.points[i].case(self.of).id}: {first_line(error)}")
+                self._report_wrong(say, f"{self.op.name} {self.points[i].case(self.of).id}: {first_line(error)}")
                 row = None
             if row is None and self.on == "cuda" and context_lost():
                 self.ended = True
@@ -307,12 +307,12 @@ class Sweep:
                         torch.cuda.empty_cache()
                         continue  # a peer that needs more than there is stands beside no kernel here
                     if s.peer is None:
-                        self._say_wrong(say, f"{s.name} {case.id}: {first_line(error)}")
+                        self._report_wrong(say, f"{s.name} {case.id}: {first_line(error)}")
                     if s is mine:
                         return None
                     continue
                 if s.peer == "torch" and (why := differs(self.op, cast(Mapping[str, Any], contestants[0].calls[0]()), result)):
-                    self._say_wrong(say, f"{mine.name} {case.id}: {why}")
+                    self._report_wrong(say, f"{mine.name} {case.id}: {why}")
                     wrong = True
                 del result
                 contestants.append(replace(made, uncapturable=BY_CALLS))
@@ -336,7 +336,7 @@ class Sweep:
                                                    if n != mine.name and not n.startswith(bench.STREAM)},
         }  # fmt: skip
 
-    def _say_wrong(self, say: Callable[[str], None], text: str) -> None:
+    def _report_wrong(self, say: Callable[[str], None], text: str) -> None:
         self.wrong.append(text)
         say(f"WRONG {text}")
 
@@ -377,7 +377,7 @@ def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda r: int(r["index"]))
 
 
-def _here() -> tuple[Timer, streams.Streams, int]:
+def _on_this_gpu() -> tuple[Timer, streams.Streams, int]:
     """A timer and streams on this machine's GPU, and how many bytes torch may keep of its memory from point to point."""
     import torch
 
@@ -392,7 +392,7 @@ def _us(seconds: float | None) -> float | None:
     return None if seconds is None else float(f"{seconds * 1e6:.4g}")
 
 
-def _spread(count: int) -> Iterable[int]:
+def _scattered_order(count: int) -> Iterable[int]:
     """All of range(count), so that what a spent budget leaves out lies anywhere."""
     step = next(s for s in range(max(1, round(count * 0.618)), count + 2) if math.gcd(s, count) == 1)
     return ((i * step) % count for i in range(count))

@@ -109,11 +109,11 @@ class CudaBackend:
             first: BaseException = error
             while first.__context__ is not None:  # ending a broken capture raises once more; the cause came first
                 first = first.__context__
-            self._mend(pool)
+            self._end_broken_capture(pool)
             raise NotCapturable(f"{type(first).__name__}: {str(first).strip().splitlines()[0] if str(first) else ''}") from None
         return graph
 
-    def _mend(self, pool: Any) -> None:
+    def _end_broken_capture(self, pool: Any) -> None:
         """After a broken capture torch's allocator and random generator still take it to go on (torch 2.11: the next random number
         raises). The allocator is told; a capture that succeeds resets the generator."""
         torch = self._torch

@@ -67,7 +67,7 @@ def calls(op: Contract, case: Case, columns: int, device: Device, rows: Sequence
                 yield call
 
 
-def _told(call: Call, launch: Launch) -> bool:
+def _is_distinguishable(call: Call, launch: Launch) -> bool:
     """Whether the binary of a launch can be told without running it."""
     return not call.implementation.automatic or isinstance(launch.kernel, str) or hasattr(launch.kernel, "params")
 
@@ -75,7 +75,7 @@ def _told(call: Call, launch: Launch) -> bool:
 def variants(call: Call) -> list[str]:
     """A text for each binary that a call runs."""
     tensors = {**dict(call.problem.tensors), **call.scratch}
-    return [call.implementation.variant(x, tensors, call.problem) for x in call.launches if _told(call, x)]
+    return [call.implementation.variant(x, tensors, call.problem) for x in call.launches if _is_distinguishable(call, x)]
 
 
 @dataclass
@@ -98,7 +98,7 @@ def warm(
         for call in calls(op, case, columns, device, kernel=kernel):
             names = variants(call)
             implementation = call.implementation
-            for launch, name in zip((x for x in call.launches if _told(call, x)), names, strict=True):
+            for launch, name in zip((x for x in call.launches if _is_distinguishable(call, x)), names, strict=True):
                 if name in done:
                     continue
                 done.add(name)

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Four stages in place of two: three slices are in flight while one is multiplied, in shared memory that is asked for at the launch, as more than 48 KiB must be."
+idea    = "Four stages instead of two: three slices are in flight while one is multiplied. They need more than 48 KiB of shared memory, so it is dynamic."
 predict = { speedup = 1.2 }
 limit   = "Shared memory is read right before each multiplication, so a warp waits some 30 clocks for each 16 of K; and with 64 x 32 outputs per warp, each instruction needs 24 bytes of shared memory."
 dtypes  = ["bf16", "f16"]

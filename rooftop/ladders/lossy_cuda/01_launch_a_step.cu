@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "A launch for each step, and memory between them: values to codes and back, compared with the bound, a thread a value; differences and the width of each row of 32, a thread a row; the sizes of the chunks summed up by one block; the bits of the rows put together, a thread a row."
-limit   = "Codes are written once and read twice, a value's bits once more; a thread that has a row of its own reads shared memory at a stride of 32 words, which all lie in one bank, and gathers each word from 32 numbers bit by bit."
+idea    = "One launch per step, with memory between the steps. One thread per value converts it to a code and back and compares it with the bound; one thread per row of 32 computes the differences and the row's width; one block computes the prefix sum of the chunks' sizes; one thread per row packs the bits."
+limit   = "Codes are written once and read twice, a value's bits once more. A thread with a row of its own reads shared memory at a stride of 32 words, which are all in one bank, and gathers each word from 32 numbers bit by bit."
 tensors = ["words: i32[W]", "table: i32[C, 2]", "total: i64[1]"]
 args    = ["bound: f64[1]", "x: i32[B, Z, Y, X]"]
 

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Each chunk is worked out once: its words go to where they stand if every chunk is as long as can be, and a last launch moves them together."
+idea    = "Each chunk is computed once: its words are written to a buffer with room for every chunk's maximum size, and a last launch moves them together."
 predict = { speedup = 1.4 }
 limit   = "The words are written twice and read once more; memory for the worst case is allocated twice."
 tensors = ["words: i32[W]", "table: i32[C, 2]", "total: i64[1]"]

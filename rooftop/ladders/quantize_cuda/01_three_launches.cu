@@ -1,6 +1,6 @@
 /* rooftop
-idea    = "What torch runs: the largest size of each row, then the scales, then the codes, a launch each. A block a row in the first, a thread an element in the last."
-limit   = "The input is read twice from memory, two bytes a load, and each launch waits for the one before it."
+idea    = "As in torch: three launches, for the largest magnitude of each row, for the scales, and for the codes. One block per row in the first, one thread per element in the last."
+limit   = "The input is read twice from memory, two bytes per load, and each launch waits for the preceding one."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[N, L]", "codes: u8[N, BYTES]", "scale: f32[N]"]
 

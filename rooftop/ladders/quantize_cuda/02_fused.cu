@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "One launch: the block that has found the largest of its row goes over the row again, which is still in the L2 or the L1, and writes the codes."
+idea    = "One launch: the block that has found the largest magnitude of a row reads the row again, which is still in the L2 or the L1, and writes the codes."
 predict = { speedup = 1.5 }
 limit   = "Two bytes per load and one per store; a division, a comparison and two clamps for each."
 dtypes  = ["f32", "f16", "bf16"]

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "K is shared out as well, in shares of at least 2048 elements, until there are two blocks for each place on the card; the eight warps of a block share it once more. A second launch adds up what the shares found, always in the same order."
+idea    = "Split-K: K is divided among blocks too, in parts of at least 2048 elements, until there are two blocks for each one that can be resident; the eight warps of a block divide its part again. A second launch adds the parts, always in the same order."
 predict = { speedup = 1.05, sectors_read = 16 }
 limit   = "The read of the matrix; the second launch."
 dtypes  = ["f32"]

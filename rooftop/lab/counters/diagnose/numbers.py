@@ -23,9 +23,9 @@ def decimal_separator(texts: Iterable[str]) -> str:
     for text in texts:
         found: str | None
         if plain := _PLAIN.fullmatch(text):
-            found = "." if len(plain[1] or "...") != 3 else _tells(text)
+            found = "." if len(plain[1] or "...") != 3 else _certain_separator(text)
         else:
-            found = _tells(text.strip().rstrip("%")) if _NUMBER.fullmatch(text.strip()) else None
+            found = _certain_separator(text.strip().rstrip("%")) if _NUMBER.fullmatch(text.strip()) else None
         if found and found not in said:
             said[found] = text
             if len(said) == 2:
@@ -33,7 +33,7 @@ def decimal_separator(texts: Iterable[str]) -> str:
     return next(iter(said), ".")
 
 
-def _tells(text: str) -> str | None:
+def _certain_separator(text: str) -> str | None:
     """The decimal separator that a number shows for sure, or None. One separator before three digits may be either."""
     mantissa = text.partition("e" if "e" in text else "E")[0]
     dots, commas = mantissa.count("."), mantissa.count(",")
