@@ -137,7 +137,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
         causal: a query sees no key after its own position.
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
-        softcap: scores are bounded smoothly to ± this. None: no cap.
+        softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 2e-7 of the cap.
         bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent full or 1), of the dtype of `q` or float32. It has a gradient.
         mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`, int32 [B, Sq]: query i
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
@@ -148,8 +148,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
             ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
         cache_lengths: int32 or int64 [B], the number of keys of each sequence; None: all of them.
-        alibi_slopes: float32 [H] or [B, H].
-        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, for float8_e4m3fn tensors: the value is code · scale.
+        alibi_slopes: float32 [H] or [B, H], without a gradient.
+        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, without a gradient, for float8_e4m3fn tensors: the value is code · scale.
         sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
@@ -505,8 +505,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
             four numbers a token; dX is summed over the ranks. The backward recomputes the logits for either value of `memory`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second
-    backward through one forward raises: the first one has scaled the gradients in place.
+    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. On a GPU, with `"fast"`
+    and a reduction, a second backward through one forward raises: the first one has scaled the gradients in place.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
@@ -526,7 +526,7 @@ def linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Ten
         reduction: `"mean"` over the tokens that count, or `"sum"`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a float32 scalar. The mean over no tokens is NaN. A second backward through one forward raises.
+    Returns a float32 scalar. The mean over no tokens is NaN. On a GPU a second backward through one forward raises.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
@@ -785,7 +785,7 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bia
 
     int8 is summed exactly in 32 bits before it is scaled.
 
-    Returns [M, N], the bias (or zeros) where K is 0.
+    Returns [M, N], the bias (or zeros) where K is 0. No gradient flows through it.
 
     Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
     int8 with K above 131071, where a sum could leave 32 bits."""

@@ -23,14 +23,14 @@ def scaled_dot_product_attention(
         key, value: [..., Hk, S, D] and [..., Hk, S, Dv]. Hk = H, or with `enable_gqa` divisors of it. The dimensions before L and S, but for the heads
             with `enable_gqa`, are broadcast.
         attn_mask: broadcast over [..., H, L, S]: bool, True where a query sees a key, or a float that is added to the scores.
-        dropout_p: as `rooftop.attention`'s; given, it is applied: there is no training mode.
+        dropout_p: as `rooftop.attention`'s; given, it is applied: there is no training mode. 1 goes to torch.
         is_causal: query i sees the keys 0 to i, whatever S. Not with `attn_mask`.
-        scale: None: D ** -0.5.
+        scale: None: D ** -0.5. What `rooftop.attention` does not take, 0 or negative numbers say, goes to torch.
 
-    Returns [..., H, L, Dv]. Raises what `rooftop.attention` raises for what fits neither."""
+    Returns [..., H, L, Dv]. Raises TypeError and ValueError for what fits neither, as `rooftop.attention` does."""
     import torch
 
-    from rooftop.ops._arguments import number
+    from rooftop.ops._arguments import FLOAT32, NORMAL32, flag, number
     from rooftop.ops.attention import attention
 
     op = "scaled_dot_product_attention"
@@ -39,6 +39,14 @@ def scaled_dot_product_attention(
             raise TypeError(f"{op}: {name} is a {type(t).__name__}; it must be a tensor{', or None' if name == 'attn_mask' else ''}")
     if scale is not None:
         number(op, "scale", scale, "a number, or None")
+    number(op, "dropout_p", dropout_p, "0 to 1")
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"{op}: dropout_p is {dropout_p}; it must be 0 to 1")
+    flag(op, "is_causal", is_causal)
+    flag(op, "enable_gqa", enable_gqa)
+    for name, t in (("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if t is not None and t.device != query.device:
+            raise ValueError(f"{op}: query lies on {query.device} and {name} on {t.device}; they must be on one device")
     if attn_mask is not None and is_causal:
         raise ValueError(f"{op}: attn_mask and is_causal are both given; give one of them")
     floats = (torch.float32, torch.float16, torch.bfloat16)
@@ -48,7 +56,8 @@ def scaled_dot_product_attention(
         query, key, value = (t.to(to) if t.dtype in floats else t for t in (query, key, value))
         attn_mask = attn_mask.to(to) if attn_mask is not None and attn_mask.dtype in floats else attn_mask
     sizes_fit = min(t.dim() for t in (query, key, value)) >= 3 and all(t.shape[-1] % 8 == 0 and 8 <= t.shape[-1] <= 256 for t in (query, value))
-    if query.dtype not in floats or not sizes_fit or (scale is not None and not scale > 0):
+    numbers_fit = dropout_p < 1 and (scale is None or NORMAL32 <= scale <= FLOAT32)
+    if query.dtype not in floats or not sizes_fit or not numbers_fit:
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -63,7 +72,8 @@ def scaled_dot_product_attention(
         more["window"] = (-1, max(rows - keys, 0))
     if attn_mask is not None:
         if attn_mask.dtype != torch.bool and attn_mask.dtype != query.dtype and attn_mask.dtype != torch.float32:
-            raise TypeError(f"{op}: attn_mask is {attn_mask.dtype}; accepted are torch.bool, {query.dtype}, torch.float32")
+            accepted = ", ".join(map(str, dict.fromkeys((torch.bool, query.dtype, torch.float32))))
+            raise TypeError(f"{op}: attn_mask is {attn_mask.dtype}; accepted are {accepted}")
         more["mask" if attn_mask.dtype == torch.bool else "bias"] = _as_four(attn_mask, (*outer, heads, rows, keys), batch)
     seed = int(torch.randint(2**31, ())) if dropout_p else 0
     out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=seed, **more)
@@ -75,6 +85,11 @@ def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
     import torch
 
     op, given = "scaled_dot_product_attention", (query, key, value)
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ValueError(
+            f"{op}: query has shape {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)}; "
+            "they must be [..., L, D], [..., S, D] and [..., S, Dv]"
+        )
     heads = [t.shape[-3] for t in given]
     try:
         outer = torch.broadcast_shapes(*(t.shape[:-3] for t in given))
@@ -90,7 +105,7 @@ def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
         key, value = (t.repeat_interleave(whole // t.shape[-3], -3) if apart else t for t in (key, value))
     else:
         whole = next((n for n in heads if n != 1), 1)
-        if any(n not in (1, whole) for n in heads):
+        if any(n != 1 and n != whole for n in heads):
             raise ValueError(f"{op}: query has {heads[0]} heads, key {heads[1]} and value {heads[2]}; they must be alike or 1, or enable_gqa given")
         query = query.expand(*query.shape[:-3], whole, *query.shape[-2:])
         if heads[1] != heads[2]:
@@ -100,7 +115,7 @@ def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
 
 def _as_four(mask: Tensor, whole: tuple[int, ...], batch: int) -> Tensor:
     """A mask that is broadcast over [..., H, L, S] as [B or 1, H or 1, L or 1, S or 1]."""
-    if mask.dim() > len(whole) or any(n not in (1, w) for n, w in zip(reversed(mask.shape), reversed(whole), strict=False)):
+    if mask.dim() > len(whole) or any(n != 1 and n != w for n, w in zip(reversed(mask.shape), reversed(whole), strict=False)):
         raise ValueError(f"scaled_dot_product_attention: attn_mask has shape {tuple(mask.shape)}; it must broadcast over {whole}")
     mask = mask.reshape(*(1,) * (len(whole) - mask.dim()), *mask.shape)
     outer = mask.shape[:-3]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from sys import float_info
 from typing import Any
 
 LARGEST = float_info.max
 FLOAT32 = (2 - 2**-23) * 2.0**127  # the largest finite one, in which kernels get numbers
+NORMAL32 = 2.0**-126  # the smallest above 0 that kernels do not take for 0
 
 
 def number(op: str, name: str, value: Any, accepted: str, *, whole: bool = False, finite: bool = False) -> None:
@@ -29,7 +30,23 @@ def number(op: str, name: str, value: Any, accepted: str, *, whole: bool = False
     else:
         fits, more = True, ""
     if not fits:
-        raise ValueError(f"{op}: {name} is {value}; it must be {accepted}{more}")
+        first, comma, rest = accepted.partition(",")
+        raise ValueError(f"{op}: {name} is {value}; it must be {first}{more}{comma}{rest}")
+
+
+def positive(op: str, name: str, value: Any) -> None:
+    """Raises unless `value` is a finite number above 0, as a float32 too."""
+    accepted = "a finite number above 0, or None"
+    number(op, name, value, accepted, finite=True)
+    if not value > 0:
+        raise ValueError(f"{op}: {name} is {value}; it must be {accepted}")
+    if value < NORMAL32:
+        raise ValueError(f"{op}: {name} is {value}; it must be a finite number above 0 that a float32 holds, at least {NORMAL32}, or None")
+
+
+def among(value: Any, accepted: Iterable[Any]) -> bool:
+    """``value in accepted`` for shapes and extents: torch.compile does not trace `in` for sizes that it takes as dynamic, as it does `==`."""
+    return any(value == a for a in accepted)
 
 
 def whole_seed(op: str, value: Any) -> None:

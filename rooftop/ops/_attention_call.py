@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.ops._arguments import number, whole_seed
+from rooftop.ops._arguments import among, flag, number, positive, whole_seed
 from rooftop.ops._attention import UNBOUNDED
 
 FAR = 2**30 - 1  # as far as a window reaches
@@ -13,7 +13,7 @@ EIGHT_BITS = "torch.float8_e4m3fn"
 
 def validated(
     q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, softcap: Any, bias: Any, mask: Any, dropout_p: Any, seed: Any, cu_q: Any, cu_k: Any,
-    pages: Any, lengths: Any, slopes: Any, q_scale: Any, k_scale: Any, v_scale: Any, sinks: Any,
+    pages: Any, lengths: Any, slopes: Any, q_scale: Any, k_scale: Any, v_scale: Any, sinks: Any, return_lse: Any, deterministic: Any,
 ) -> tuple[int, int]:  # fmt: skip
     """(left, right) of the window."""
     import torch
@@ -72,7 +72,7 @@ def validated(
         if cu_q is not None or pages is not None:
             raise refuse(f"{name} is given with cu_seqlens or page_table; it belongs to batches of one length")
         whole = (batch, heads, q.shape[1], k.shape[1])
-        if t.dim() != 4 or any(n not in (1, w) for n, w in zip(t.shape, whole, strict=True)):
+        if t.dim() != 4 or any(n != 1 and n != w for n, w in zip(t.shape, whole, strict=True)):
             raise refuse(f"{name} has shape {tuple(t.shape)}; each extent must be 1 or that of {whole}")
     for name, t in zip(("mask[0]", "mask[1]"), ranges, strict=False):
         if t.dtype != torch.int32:
@@ -90,7 +90,7 @@ def validated(
         if t.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"attention: {name} is {t.dtype}; accepted are torch.int32, torch.int64")
         fits = t.dim() == 1 and t.numel() >= 1 if name == "cu_seqlens_q" else t.dim() == 2 and t.shape[0] == batch if name == "page_table" else False
-        if not (fits if shapes is None else tuple(t.shape) in shapes):
+        if not (fits if shapes is None else among(tuple(t.shape), shapes)):
             raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {shapes[0] if shapes else '[N + 1]' if rank == 3 else f'[{batch}, pages]'}")
     for name, t, n, dtypes in (
         ("alibi_slopes", slopes, heads, (torch.float32,)), ("sinks", sinks, heads, (torch.float32, q.dtype)), ("q_scale", q_scale, heads, (torch.float32,)),
@@ -101,7 +101,7 @@ def validated(
         if t.dtype not in dtypes:
             raise TypeError(f"attention: {name} is {t.dtype}; accepted are {', '.join(map(str, dict.fromkeys(dtypes)))}")
         accepted = [(n,), *([(batch, n)] if name == "alibi_slopes" else [(1,)] if "scale" in name else [])]
-        if tuple(t.shape) not in accepted:
+        if not among(tuple(t.shape), accepted):
             raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {' or '.join(map(str, accepted))}")
         if "scale" in name and str({"q": q, "k": k, "v": v}[name[0]].dtype) != EIGHT_BITS:
             raise refuse(f"{name} is given, and {name[0]} is no {EIGHT_BITS}")
@@ -112,13 +112,11 @@ def validated(
     if dropout_p and pages is not None:
         raise refuse("dropout_p is given with page_table; a cache is read without dropout")
     if scale is not None:
-        number("attention", "scale", scale, "a finite number above 0, or None", finite=True)
-        if not scale > 0:
-            raise refuse(f"scale is {scale}; it must be a finite number above 0, or None")
+        positive("attention", "scale", scale)
     if softcap is not None:
-        number("attention", "softcap", softcap, "a finite number above 0, or None", finite=True)
-        if not softcap > 0:
-            raise refuse(f"softcap is {softcap}; it must be a finite number above 0, or None")
+        positive("attention", "softcap", softcap)
+    flag("attention", "return_lse", return_lse)
+    flag("attention", "deterministic", deterministic)
     return window_of(causal, window)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rooftop.ops._arguments import number
+from rooftop.ops._arguments import among, number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,7 @@ def tables(op: str, cos: Tensor | None, sin: Tensor | None, rotary_dim: int, lay
             raise ValueError(f"{op}: cos is {cos.dtype} {tuple(cos.shape)} and sin {t.dtype} {tuple(t.shape)}; they must be alike")
         if t.device != like.device:
             raise ValueError(f"{op}: {name} lies on {t.device}; it must lie on {like.device}")
-        if t.dim() not in (2, 3) or t.shape[-1] not in (rotary_dim // 2, rotary_dim) or (t.dim() == 3 and t.shape[0] not in (1, batch)):
+        if t.dim() not in (2, 3) or not among(t.shape[-1], (rotary_dim // 2, rotary_dim)) or (t.dim() == 3 and not among(t.shape[0], (1, batch))):
             raise ValueError(f"{op}: {name} has shape {tuple(t.shape)}; it must be [P, C] or [1 or {batch}, P, C] with C = {rotary_dim // 2} or {rotary_dim}")
         if t.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{op}: {name} requires a gradient, and there is none for the tables; give {name}.detach()")
@@ -104,5 +104,5 @@ def integers(op: str, name: str, t: Tensor, shapes: tuple[tuple[int, ...], ...],
         raise TypeError(f"{op}: {name} is a {type(t).__name__}; it must be a tensor")
     if str(t.dtype) not in INTEGERS:
         raise TypeError(f"{op}: {name} is {t.dtype}; accepted are torch.int32 and torch.int64")
-    if tuple(t.shape) not in shapes or t.device != device:
+    if not among(tuple(t.shape), shapes) or t.device != device:
         raise ValueError(f"{op}: {name} has shape {tuple(t.shape)} on {t.device}; it must be {' or '.join(map(str, shapes))} on {device}")

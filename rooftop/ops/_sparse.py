@@ -65,7 +65,7 @@ def validate(op: str, tensors: dict[str, Any], dtypes: tuple[str, ...], rows: in
     """`tensors`: those whose dtype is the product's, `b` the last; `rows` of the result. Raises TypeError and ValueError."""
     import torch
 
-    from rooftop.ops._arguments import number
+    from rooftop.ops._arguments import among, number
 
     accepted = tuple(getattr(torch, d) for d in dtypes)
     first, lead = next(iter(tensors.items()))
@@ -89,7 +89,7 @@ def validate(op: str, tensors: dict[str, Any], dtypes: tuple[str, ...], rows: in
     if bias.device != b.device:
         raise ValueError(f"{op}: b lies on {b.device} and bias on {bias.device}; they must be on one device")
     n = b.shape[1]
-    if tuple(bias.shape) not in ((rows, 1), (1, n)):
+    if not among(tuple(bias.shape), ((rows, 1), (1, n))):
         raise ValueError(f"{op}: bias is {tuple(bias.shape)}; it must be {(rows, 1)}, a number for each row of the result, or {(1, n)}, for each column")
 
 

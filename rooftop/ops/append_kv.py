@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import apart, written
+from rooftop.ops._arguments import among, apart, written
 from rooftop.ops._kv_peers import flashinfer_append, index_put
 from rooftop.ops._peers import compiled
 from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables
@@ -117,7 +117,7 @@ def append_kv(
             continue
         if not isinstance(t, torch.Tensor) or t.dtype != torch.float32:
             raise TypeError(f"{op}: {name} is {_description(t)}; it must be a tensor of torch.float32")
-        if not limit or tuple(t.shape) not in ((1,), (k.shape[-2],)) or t.device != k.device:
+        if not limit or not among(tuple(t.shape), ((1,), (k.shape[-2],))) or t.device != k.device:
             raise ValueError(
                 f"{op}: {name} has shape {tuple(t.shape)} on {t.device}; it must be (1,) or ({k.shape[-2]},) on {k.device}, "
                 f"with a cache of 8 bits, not {k_cache.dtype}"

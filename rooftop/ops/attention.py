@@ -63,7 +63,7 @@ def attention(
         causal: a query sees no key after its own position.
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
-        softcap: scores are bounded smoothly to ± this. None: no cap.
+        softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 2e-7 of the cap.
         bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent full or 1), of the dtype of `q` or float32. It has a gradient.
         mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`, int32 [B, Sq]: query i
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
@@ -74,8 +74,8 @@ def attention(
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
             ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
         cache_lengths: int32 or int64 [B], the number of keys of each sequence; None: all of them.
-        alibi_slopes: float32 [H] or [B, H].
-        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, for float8_e4m3fn tensors: the value is code · scale.
+        alibi_slopes: float32 [H] or [B, H], without a gradient.
+        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, without a gradient, for float8_e4m3fn tensors: the value is code · scale.
         sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
@@ -86,7 +86,7 @@ def attention(
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
     left, right = validated(
         q, k, v, causal, window, scale, softcap, bias, mask, dropout_p, seed, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes,
-        q_scale, k_scale, v_scale, sinks,
+        q_scale, k_scale, v_scale, sinks, return_lse, deterministic,
     )  # fmt: skip
     packed = cu_seqlens_q is not None
     ranges: tuple[Any, Any] = (None, None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Grad, Judged, Op, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
 from rooftop.ops import _linear_loss
-from rooftop.ops._arguments import flag, number, wants_gradient
+from rooftop.ops._arguments import flag, number, positive, wants_gradient
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
@@ -73,8 +73,8 @@ def linear_cross_entropy(
             four numbers a token; dX is summed over the ranks. The backward recomputes the logits for either value of `memory`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. With `"fast"` a second
-    backward through one forward raises: the first one has scaled the gradients in place.
+    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. On a GPU, with `"fast"`
+    and a reduction, a second backward through one forward raises: the first one has scaled the gradients in place.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
@@ -141,9 +141,7 @@ def _validate(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"{name}: label_smoothing is {label_smoothing}; it must be 0 to 1")
     if softcap is not None:
-        number(name, "softcap", softcap, "a finite number above 0, or None", finite=True)
-        if not softcap > 0:
-            raise ValueError(f"{name}: softcap is {softcap}; it must be a finite number above 0, or None")
+        positive(name, "softcap", softcap)
     return dtype_of(weight_grad_dtype or weight.dtype)
 
 

@@ -49,7 +49,7 @@ def linear_jsd(
         reduction: `"mean"` over the tokens that count, or `"sum"`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a float32 scalar. The mean over no tokens is NaN. A second backward through one forward raises.
+    Returns a float32 scalar. The mean over no tokens is NaN. On a GPU a second backward through one forward raises.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
@@ -85,7 +85,7 @@ def _validate(x: Any, weight: Any, teacher_x: Any, teacher_weight: Any, mask: An
         raise ValueError(f"{name}: weight has {weight.shape[0]} classes and teacher_weight {teacher_weight.shape[0]}; they must be as many")
     for what in ("teacher_x", "mask"):
         lead = None if tensors[what] is None else tensors[what].shape[:-1] if what == "teacher_x" else tensors[what].shape
-        if lead not in (None, x.shape[:-1]):
+        if lead is not None and lead != x.shape[:-1]:
             raise ValueError(f"{name}: {what} has shape {tuple(tensors[what].shape)}; its tokens must be those of x, {tuple(x.shape[:-1])}")
     for what, t in tensors.items():
         if t is not None and t.device != x.device:

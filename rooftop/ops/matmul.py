@@ -208,6 +208,9 @@ def _slope(d: Tensor, s: Tensor, activation: str) -> Tensor:
     if activation == "relu":
         return aten.threshold_backward(d, s, 0)
     if activation == "silu":
+        if torch.is_grad_enabled():  # as under create_graph=True: torch has no derivative of its kernel
+            share = s.sigmoid()
+            return d * share * (1 + s * (1 - share))
         return aten.silu_backward(d, s)
     return aten.gelu_backward(d, s, approximate="tanh" if activation == "gelu_tanh" else "none")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
 from rooftop.core.sweeps import PRODUCT
+from rooftop.ops._arguments import among, flag
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,14 +51,15 @@ def scaled_matmul(
 
     int8 is summed exactly in 32 bits before it is scaled.
 
-    Returns [M, N], the bias (or zeros) where K is 0.
+    Returns [M, N], the bias (or zeros) where K is 0. No gradient flows through it.
 
     Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
     int8 with K above 131071, where a sum could leave 32 bits."""
+    flag("scaled_matmul", "fast", fast)
     scales = _validate(a, b, scale_a, scale_b, bias, out_dtype)
     to = "bf16" if out_dtype is None else dtype_of(out_dtype)
     flat = (t if scales == "blocks" else t.reshape(-1) for t in (scale_a, scale_b))
-    return OP(a, b, *flat, bias, scales, bool(fast), to, implementation=implementation)
+    return OP(a, b, *flat, bias, scales, fast, to, implementation=implementation)
 
 
 def _validate(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, out_dtype: Any) -> str:
@@ -89,7 +91,7 @@ def _validate(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
     given, kb = (tuple(scale_a.shape), tuple(scale_b.shape)), -(-k // BLOCK)
     if scale_a.numel() == 1 and scale_b.numel() == 1:
         return "one"
-    if given[0] in ((m,), (m, 1)) and given[1] in ((n,), (1, n)):
+    if among(given[0], ((m,), (m, 1))) and among(given[1], ((n,), (1, n))):
         return "rows"
     if given == ((m, kb), (kb, -(-n // BLOCK))):
         if a.dtype == torch.int8:

@@ -173,6 +173,35 @@ def test_a_number_that_changes_between_calls_compiles(call: Callable[[torch.Tens
         torch.testing.assert_close(compiled(X, value), call(X, value))
 
 
+def _whole(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, dtype=torch.int32)
+
+
+E, F = torch.ones(6, 256).to(torch.float8_e4m3fn), torch.ones(256, 140).to(torch.float8_e4m3fn)
+K, CACHE, HEADS = torch.zeros(2, 5, 4, 8), torch.zeros(6, 4, 2, 8), torch.zeros(2, 4, 5, 8)
+SIZED: dict[str, tuple[Callable[..., object], tuple[torch.Tensor, ...], int]] = {
+    "rows of a scaled product": (rooftop.scaled_matmul, (E, F, torch.ones(6), torch.ones(140)), 0),
+    "a teacher's tokens": (rooftop.linear_jsd, (X, X[:3], X, X[:3]), 0),
+    "a mask of tokens": (lambda x, mask: rooftop.linear_jsd(x, X[:3], x, X[:3], mask=mask), (X, TARGET >= 0), 0),
+    "pages": (lambda q, k, t, n: rooftop.attention(q, k, k, page_table=t, cache_lengths=n), (K, CACHE, _whole(2, 2), _whole(2)), 0),
+    "packed": (lambda c, k, d: rooftop.attention(k[0], k[0], k[0], cu_seqlens_q=c, cu_seqlens_k=d), (_whole(3), K, _whole(3)), 0),
+    "sinks of heads": (lambda q, k, s: rooftop.attention(q, k, k, sinks=s), (K, K, torch.zeros(4)), 2),
+    "a bias for all heads": (lambda q, k, b: rooftop.attention(q, k, k, bias=b), (K, K, torch.zeros(2, 1, 5, 5)), 1),
+    "a mask of torch's attention": (lambda q, k, b: rooftop.drop_in.scaled_dot_product_attention(q, k, k, b), (HEADS, HEADS, torch.zeros(5, 5)), 2),
+    "lengths of a mask": (lambda x, n: rooftop.attention_mask(4, 4, n, batch=x.shape[0]), (X, _whole(4)), 0),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_a_size_that_is_dynamic_in_one_tensor_alone_compiles(name: str) -> None:
+    """torch.compile then compares a symbol with a number."""
+    torch._dynamo.reset()
+    function, tensors, dimension = SIZED[name]
+    tensors = (tensors[0].clone(), *tensors[1:])
+    torch._dynamo.maybe_mark_dynamic(tensors[0], dimension)
+    torch.testing.assert_close(torch.compile(function, fullgraph=True, backend="aot_eager")(*tensors), function(*tensors))
+
+
 def test_a_seed_may_be_any_integer() -> None:
     for seed in (2**64 - 1, -(2**63) - 5, 10**5000):
         assert torch.equal(rooftop.sample(X, seed=seed), rooftop.sample(X, seed=seed & 0xFFFFFFFF))

@@ -96,6 +96,11 @@ def test_dropout_keeps_its_share_and_the_backward_drops_the_same() -> None:
         ({"sinks": torch.zeros(3)}, ValueError, "sinks"),
         ({"k_scale": torch.ones(1)}, ValueError, "k_scale"),
         ({"causal": 1}, TypeError, "causal"),
+        ({"return_lse": "no"}, TypeError, "return_lse is 'no', a str; it must be True or False"),
+        ({"deterministic": None}, TypeError, "deterministic is None, a NoneType; it must be True or False"),
+        ({"scale": 1e-50}, ValueError, "scale is 1e-50; it must be a finite number above 0 that a float32 holds, at least 1.17"),
+        ({"softcap": 1e-50}, ValueError, "softcap is 1e-50; .* that a float32 holds, at least 1.17"),
+        ({"softcap": 1e39}, ValueError, r"softcap is 1e\+39; it must be a finite number above 0 that a float32 holds, or None$"),
     ],
 )
 def test_bad_input_is_refused_by_name(change: dict[str, Any], error: type[Exception], said: str) -> None:
@@ -226,10 +231,28 @@ def test_the_function_of_torch_hands_on_what_it_does_not_take() -> None:
         rooftop.drop_in.scaled_dot_product_attention(q, q, q, scale="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="scale is a whole number of 1329 bits"):
         rooftop.drop_in.scaled_dot_product_attention(q, q, q, scale=10**400)
+    for more in ({"dropout_p": 1.0}, {"scale": float("inf")}, {"scale": 0.0}, {"scale": 1e-50}):
+        got, want = (f(q, q, q, **more) for f in (rooftop.drop_in.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention))
+        torch.testing.assert_close(got, want, equal_nan=True)
     torch.manual_seed(3)
     dropped = rooftop.drop_in.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
     torch.manual_seed(3)
     torch.testing.assert_close(rooftop.drop_in.scaled_dot_product_attention(q, q, q, dropout_p=0.5), dropped)
+
+
+@pytest.mark.parametrize(("change", "error", "said"), [
+    ({"is_causal": "no"}, TypeError, "is_causal is 'no', a str; it must be True or False"),
+    ({"enable_gqa": 1}, TypeError, "enable_gqa is 1, a int; it must be True or False"),
+    ({"dropout_p": "x"}, TypeError, "dropout_p is 'x', a str; it must be 0 to 1"), ({"dropout_p": 1.5}, ValueError, "dropout_p is 1.5; it must be 0 to 1"),
+    ({"value": torch.zeros(1, 2, 6, 16)}, ValueError, r"query has shape \(1, 2, 5, 16\), key \(1, 2, 7, 16\) and value \(1, 2, 6, 16\); they must be"),
+    ({"key": torch.zeros(1, 2, 7, 8)}, ValueError, r"query has shape \(1, 2, 5, 16\), key \(1, 2, 7, 8\)"),
+    ({"attn_mask": torch.zeros(5, 7, device="meta")}, ValueError, "query lies on cpu and attn_mask on meta"),
+    ({"attn_mask": torch.zeros(5, 7).half()}, TypeError, "attn_mask is torch.float16; accepted are torch.bool, torch.float32$"),
+])  # fmt: skip
+def test_the_function_of_torch_refuses_by_its_own_names(change: dict[str, Any], error: type[Exception], said: str) -> None:
+    given = {"query": torch.zeros(1, 2, 5, 16), "key": torch.zeros(1, 2, 7, 16), "value": torch.zeros(1, 2, 7, 16)}
+    with pytest.raises(error, match=f"^scaled_dot_product_attention: {said}"):
+        rooftop.drop_in.scaled_dot_product_attention(**{**given, **change})
 
 
 @pytest.mark.parametrize(("query", "key", "value", "more"), [

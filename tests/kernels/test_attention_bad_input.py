@@ -133,6 +133,17 @@ def test_a_sink_of_minus_infinity_has_no_gradient_where_every_key_is_hidden() ->
     assert not q.grad[0, 1, 0].any()
 
 
+@pytest.mark.parametrize("cap", [50.0, 1e4, 1e6])
+def test_a_score_errs_by_a_share_of_its_cap(cap: float) -> None:
+    tensors, options = given({**_call(), "softcap": cap})
+    problem = OP.problem_of(metas_of(tensors), options, TARGETS[90])
+    call = select(OP, problem, "triton").call
+    assert call is not None
+    got, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
+    exact = judgement.expect_given(OP, problem, tensors, options).exact["lse"]
+    assert float((got["lse"].double() - exact).abs().max()) < 2e-7 * cap + 2e-5
+
+
 def test_mixed_devices_are_refused_by_name() -> None:
     call = _call()
     with pytest.raises(ValueError, match="q lies on cpu and v on meta"):

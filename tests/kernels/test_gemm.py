@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+import rooftop
 from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.dispatch import explain_problem
@@ -24,7 +26,7 @@ from rooftop.kernels._device.group_walk import advance, start_of, tiles_of, work
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
-from rooftop.ops.matmul import cut, full
+from rooftop.ops.matmul import activate, cut, full
 
 
 def pieces_of(block: int, p: Plan) -> list[tuple[int, int, int, int]]:
@@ -161,6 +163,22 @@ def test_a_mode_of_precision_errs_as_its_docstring_says(precision: str, bound: f
     exact = a.double() @ b.double()
     error = ((full(a, b, None, None, None, None, 1.0, 0.0, "none", "", precision).double() - exact) / exact).abs().max()
     assert bound / 16 < float(error) < bound
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "silu", "gelu", "gelu_tanh"])
+def test_a_product_can_be_differentiated_twice(activation: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    given = [torch.randn(shape, generator=generator) for shape in ((4, 6), (6, 5), (5,))]
+
+    def second(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        tensors = [t.to(dtype).requires_grad_() for t in given]
+        first = torch.autograd.grad(function(*tensors).square().sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum(t.sum() for t in first), tensors)
+
+    got = second(lambda a, b, bias: rooftop.matmul(a, b, bias=bias, activation=activation), torch.float32)
+    want = second(lambda a, b, bias: activate(a @ b + bias, activation), torch.float64)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=1e-3)
 
 
 def test_products_of_16_bits_have_one_precision() -> None:

@@ -119,6 +119,12 @@ def test_scales_of_a_wrong_shape_are_refused_before_any_launch() -> None:
             rooftop.scaled_matmul(a, b, scale_a, scale_b)
 
 
+def test_a_flag_is_a_bool() -> None:
+    a, b, one = torch.ones(8, 32).to(torch.float8_e4m3fn), torch.ones(32, 16).to(torch.float8_e4m3fn), torch.ones(1)
+    with pytest.raises(TypeError, match="scaled_matmul: fast is 'no', a str; it must be True or False"):
+        rooftop.scaled_matmul(a, b, one, one, fast="no")  # type: ignore[arg-type]
+
+
 def test_sums_of_int8_that_may_not_fit_are_refused_and_the_longest_is_right() -> None:
     longest = 2**17 - 1
     a, b = torch.tensor(-128, dtype=torch.int8).expand(1, longest + 1), torch.tensor(-128, dtype=torch.int8).expand(longest + 1, 1)
