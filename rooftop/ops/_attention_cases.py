@@ -26,7 +26,7 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
     pages = tensors.get("page_table")
     if (lengths := tensors.get("cache_lengths")) is not None:
         most = tensors["k"].shape[1] * (1 if pages is None else pages.shape[1])
-        found["cache_lengths"] = torch.randint(1, most + 1, lengths.shape, generator=generator, device=lengths.device).to(lengths.dtype)
+        found["cache_lengths"] = torch.randint(min(1, most), most + 1, lengths.shape, generator=generator, device=lengths.device).to(lengths.dtype)
     if pages is not None:
         found["page_table"] = torch.randint(0, tensors["k"].shape[0], pages.shape, generator=generator, device=pages.device).to(pages.dtype)
     for name in ("q_scale", "k_scale", "v_scale"):
