@@ -112,13 +112,16 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
 def new(
     kind: Annotated[str, typer.Argument(help="op, kernel or rung")],
     name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/09_my_idea")],
+    empty: Annotated[bool, typer.Option("--empty", help="A kernel that writes zeros into the op's outputs, for you to write; not a copy of one.")] = False,
 ) -> None:
     """Write a correct skeleton: an op, a kernel or a rung.
 
-    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new rung softmax_cuda/09_my_idea[/bold]"""
+    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new kernel softmax__mine__cuda --empty[/bold] ·
+    [bold]rooftop new rung softmax_cuda/09_my_idea[/bold]"""
     from rooftop.lab import scaffold
 
-    typer.echo(f"wrote {scaffold.write(kind, name)}")
+    for path in scaffold.written(kind, name, empty=empty):
+        typer.echo(f"wrote {path}")
 
 
 @app.command(rich_help_panel=LOOK)
