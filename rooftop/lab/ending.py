@@ -22,6 +22,7 @@ class NoGpuError(RuntimeError):
 
 
 OK, WRONG, SLOWER, ENVIRONMENT = 0, 1, 2, 3
+CLOSED = 141  # what a shell says of a program that a closed pipe ended
 USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
 
 
@@ -75,6 +76,8 @@ def ended(task: Callable[[], object]) -> None:
     except SystemExit as end:
         if isinstance(end.__context__, USAGE):
             sys.exit(WRONG)
+        if isinstance(end.__context__, BrokenPipeError):  # `| head` has read enough: that is no wrong result
+            sys.exit(CLOSED)
         raise
     finally:
         disk_cache.trim()

@@ -35,7 +35,7 @@ def ls(as_json: AsJson = False) -> None:
         rows.append({"kind": "ladder", "name": name, "what": f"{ladder.title}: {len(ladder.rungs)} rungs of {ladder.op}"})
     waiting = unproven(store.read(settings.load().results)) if any(gpu_only()) else []
     rows += [{"kind": "unproven", "name": kernel.name, "what": str(kernel).partition(": ")[2]} for kernel in waiting]
-    table(rows, {"kind": "", "name": "name", "what": "what there is"}, as_json)
+    table(rows, {"kind": "kind", "name": "name", "what": "what there is"}, as_json)
 
 
 @app.command(rich_help_panel=LOOK)
