@@ -111,7 +111,7 @@ def _told(task: Callable[[], object]) -> None:
         if _within(error, settings.triton_cache):
             _end(f"{said}: Triton's cache cannot be used; set TRITON_CACHE_DIR to a folder that can be written", ENVIRONMENT)
         if isinstance(error, FileNotFoundError):
-            _end(str(error), WRONG)
+            _end(f"no file {where}" if where else str(error), WRONG)
         if isinstance(error, IsADirectoryError):
             said = f"{where} is a folder; a file is needed"
         if isinstance(error, (NotADirectoryError, FileExistsError)) and (file := _file_above(error)):

@@ -63,12 +63,14 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, ti
     from rich.table import Table
 
     console = Console()
-    shown = Table(title=title or None, title_justify="left", header_style="bold")
+    shown = Table(header_style="bold")
     for key, name in columns.items():
         shown.add_column(name, justify="right" if _numeric(rows, key) else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(cell(row.get(key)) for key in columns))
     if Measurement.get(console, console.options.update_width(10_000), shown).maximum <= console.width:
+        if title:
+            typer.echo(title)  # a title of rich's is folded to the width of the table
         console.print(shown)
     else:
         typer.echo("\n".join(_narrow(rows, columns, title, console.width)))
@@ -117,7 +119,8 @@ def _filled(text: str, width: int, first: str, later: str) -> str:
 
 
 def _numeric(rows: list[dict[str, Any]], key: str) -> bool:
-    return bool(rows) and all(isinstance(r.get(key), (int, float)) for r in rows)
+    values = [v for r in rows if (v := r.get(key)) is not None]
+    return bool(values) and all(isinstance(v, (int, float)) for v in values)
 
 
 def cell(value: Any) -> str:
