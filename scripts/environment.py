@@ -31,8 +31,10 @@ def main() -> None:
     merged = given.folder / "constraints.txt"
     merged.write_text("\n".join(pins.values()) + "\n", encoding="utf-8")
     pip = [str(given.folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", str(merged)]
-    # torch first and exactly: a range would let the resolver choose a build with CUDA where there is no GPU
-    for step in (*([pins[n]] for n in ("torch", "triton") if n in pins), ["-e", f"{ROOT}[dev]"]):
+    # torch first and exactly: a range would let the resolver choose a build with CUDA where there is no GPU. compat: the clone is on the path, by a .pth
+    # file; setuptools' other way, a finder, comes after the path, so that in the folder above a clone named rooftop `import rooftop` finds that folder.
+    own = ["--config-settings", "editable_mode=compat", "-e", f"{ROOT}[dev]"]
+    for step in (*([pins[n]] for n in ("torch", "triton") if n in pins), own):
         print(f"installing {step[-1].replace(str(ROOT), 'rooftop')}", flush=True)
         if subprocess.run([*pip, *step], check=False).returncode:
             newer = sys.version_info >= (3, 13)

@@ -117,7 +117,8 @@ def _counters() -> Iterator[Row]:
 
 def _optional() -> Iterator[Row]:
     compiler = settings.tool_path("g++") or settings.tool_path("clang++")
-    yield Row("C++ compiler", "ok" if compiler else "absent", str(compiler or "neither g++ nor clang++ on PATH"))
+    do = "" if compiler else "apt install g++ (11 or later) or clang; without it no CUDA C++ is simulated"
+    yield Row("C++ compiler", "ok" if compiler else "absent", str(compiler or "neither g++ nor clang++ on PATH"), do)
     if sys.platform == "linux":
         from rooftop.lab.simt import sandbox
 

@@ -22,6 +22,7 @@ class NoGpuError(RuntimeError):
 
 
 OK, WRONG, SLOWER, ENVIRONMENT = 0, 1, 2, 3
+CLOSED = 141  # what a shell says of a program that a closed pipe ended
 USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
 
 
@@ -75,6 +76,8 @@ def ended(task: Callable[[], object]) -> None:
     except SystemExit as end:
         if isinstance(end.__context__, USAGE):
             sys.exit(WRONG)
+        if isinstance(end.__context__, BrokenPipeError):  # `| head` has read enough: that is no wrong result
+            sys.exit(CLOSED)
         raise
     finally:
         disk_cache.trim()
@@ -108,7 +111,7 @@ def _run_reporting_errors(task: Callable[[], object]) -> None:
         if _within(error, settings.triton_cache):
             _end(f"{said}: Triton's cache cannot be used; set TRITON_CACHE_DIR to a folder that can be written", ENVIRONMENT)
         if isinstance(error, FileNotFoundError):
-            _end(str(error), WRONG)
+            _end(f"no file {where}" if where else str(error), WRONG)
         if isinstance(error, IsADirectoryError):
             said = f"{where} is a folder; a file is needed"
         if isinstance(error, (NotADirectoryError, FileExistsError)) and (file := _file_above(error)):

@@ -101,10 +101,10 @@ def test_without_a_compiler_nothing_is_called_right(own: Path, monkeypatch: pyte
 
 
 def test_a_full_disk_that_names_no_file_says_what_to_do(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(scaffold, "write", full)
+    monkeypatch.setattr(scaffold, "written", full)
     assert command(monkeypatch, "new", "op", "scale") == 3
     said = capsys.readouterr().err
     assert "no space left on the disk; free some" in flat(said) and len(said.strip().splitlines()) == 1
@@ -194,10 +194,10 @@ def test_a_compiler_that_fails_without_a_word_is_named(
 
 
 def test_a_full_cache_is_named_where_the_error_names_no_file(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", *(() if _ else (str(settings.triton_cache()),)))
 
-    monkeypatch.setattr(scaffold, "write", full)
+    monkeypatch.setattr(scaffold, "written", full)
     monkeypatch.setattr(disk_cache, "ready", full)
     assert command(monkeypatch, "new", "op", "scale") == 3
     assert "set TRITON_CACHE_DIR to a folder that can be written" in flat(capsys.readouterr().err)
@@ -246,3 +246,8 @@ def test_a_full_disk_leaves_no_half_page(own: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError, match=r"index\.html") as found:
         site._place(own / "index.html", "text")
     assert found.value.errno == errno.ENOSPC and not list(own.glob(".index*"))
+
+
+def test_a_file_that_is_not_there_is_named_without_a_number(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "decompress", "absent.rft") == 1
+    assert flat(capsys.readouterr().err).strip() == "rooftop: no file absent.rft"

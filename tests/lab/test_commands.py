@@ -15,6 +15,8 @@ from _support import command, flat
 import rooftop
 from rooftop.core import registry, settings
 from rooftop.lab import cli, doctor
+from rooftop.lab.cli.app import _narrow
+from rooftop.lab.ending import ended
 
 
 @pytest.mark.sampled("slow")
@@ -292,3 +294,43 @@ def test_where_says_on_a_terminal_what_a_file_is_about() -> None:
     assert about(settings.PACKAGE / "kernels" / "_device" / "lanes.cuh") == "Sums over neighbouring lanes of a warp."
     assert about(settings.PACKAGE / "ops" / "layer_norm.py").startswith("Layer normalisation of rows")
     assert about(settings.PACKAGE / "ladders" / "softmax_cuda" / "04_warp_shuffle.cu").startswith("The threads of a warp reduce maximum and sum")
+
+
+def test_a_narrow_table_hangs_its_long_text_in_the_row_and_breaks_no_path() -> None:
+    path = "/a/" + "long/" * 20 + "path"
+    rows = [{"kind": "op", "name": "sort", "what": "one two " * 12, "do": "do this and that, and then the rest"}]
+    rows += [{"kind": "op", "name": "x" * 27, "what": path}]
+    lines = "\n".join(_narrow(rows, {"kind": "kind", "name": "name", "what": "what", "do": "do"}, "", 80)).splitlines()
+    at = lines[0].index("what")
+    assert all(line[at:].startswith("one two one two") or line[at:].startswith("two one two") for line in lines[2:4])
+    assert lines[2].split()[:2] == ["op", "sort"]
+    assert not lines[3][:at].strip()
+    assert "    do: do this and that, and then the rest" in lines
+    assert any(line.endswith(path) for line in lines)
+    assert all(len(line) <= 80 for line in lines if path not in line)
+
+
+def test_texts_of_several_lines_stand_below_their_row() -> None:
+    lines = "\n".join(_narrow([{"case": "a", "what": "first of many words " * 3 + "\n  second"}], {"case": "case", "what": "what runs"}, "", 60)).splitlines()
+    assert lines[0] == "case"
+    assert lines[3].startswith("    what runs: first")
+    assert lines[-1] == "      second"
+
+
+def test_a_reader_that_closes_the_pipe_is_no_wrong_result() -> None:
+    def task() -> None:
+        try:
+            raise BrokenPipeError
+        except OSError:
+            sys.exit(1)  # as typer does
+
+    with pytest.raises(SystemExit) as end:
+        ended(task)
+    assert end.value.code == 141
+
+
+def test_the_doctor_says_what_to_do_without_a_cpp_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.settings, "tool_path", lambda name: None)
+    row = next(r for r in doctor.examine() if r.what == "C++ compiler")
+    assert row.state == "absent"
+    assert "apt install g++" in row.do

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _support import flat
 
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import ToolchainError
 from rooftop.lab.candidates import Subject
-from rooftop.lab.check import compiled, many
+from rooftop.lab.check import checker, compiled, many
 from rooftop.lab.cli.check import _show_checks
 
 TEXT = """/* rooftop
@@ -62,3 +63,22 @@ def test_what_could_not_be_compiled_for_a_gpu_is_named(monkeypatch: pytest.Monke
     _show_checks([result, result], 7, False, False)
     said = " ".join(capsys.readouterr().out.split())
     assert "not compiled for a GPU before they were simulated, so what a GPU refuses was not found: mine (NVRTC cannot be loaded: pip install" in said
+
+
+def test_one_fault_in_many_cases_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def faulty(case: int, line: int, dtype: str) -> checker.Result:
+        said = f"RaceBetweenPrograms: k, program ({case}, 0, 0), k.py:{line}: tl.store(y, {line * 'v'})\n  a race at element {case} of 'y' ({dtype})"
+        return checker.Result("k", "square", f"case {case}", "error", "interpreter", said)
+
+    _show_checks([faulty(1, 3, "float32"), faulty(22, 3, "bfloat16"), faulty(4, 5, "float32")], 7, False, False)
+    said = flat(capsys.readouterr().out)
+    assert "case 1 and 1 more" in said
+    assert said.count("a race at element") == 2
+    assert "k.py:5: tl.store(y, vvvvv)" in said
+
+
+def test_where_nothing_was_right_there_is_no_worst_share(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    _show_checks([checker.Result("k", "square", "odd f32", "skipped", "simt", "no C++ compiler")], 7, False, False)
+    row = next(line for line in capsys.readouterr().out.splitlines() if "simt" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["k", "0", "0", "0", "1", "simt", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import rooftop
 from rooftop.core import registry
 from rooftop.core.backends.python_files import load_file
 from rooftop.lab import candidates, scaffold
-from rooftop.lab.check import checker
+from rooftop.lab.check import checker, contracts
 
 
 @pytest.fixture
@@ -61,6 +62,47 @@ def test_skeletons_are_right_as_they_stand(tmp_path: Path) -> None:
         scaffold.write("op", "scale_two", h)
     with pytest.raises(registry.RegistryError):
         scaffold.write("kernel", "scale_tow__triton", h)
+
+
+@pytest.fixture
+def norms(tmp_path: Path) -> registry.House:
+    """The shipped ops, and of their kernels four of rms_norm."""
+    made = registry.House(registry.HOUSE.ops, tmp_path / "kernels", tmp_path / "ladders")
+    (made.kernels / "norm").mkdir(parents=True)
+    for name in ("rms_norm__cuda_sm80.cu", "rms_norm__cuda_sm80.py", "rms_norm__split__triton.py", "rms_norm__triton.py"):
+        shutil.copy(registry.HOUSE.kernels / "norm" / name, made.kernels / "norm")
+    return made
+
+
+def test_a_cu_whose_choice_is_in_python_is_copied_with_it(norms: registry.House) -> None:
+    paths = scaffold.written("kernel", "rms_norm__mine__cuda", norms)
+    assert [p.name for p in paths] == ["rms_norm__mine__cuda.cu", "rms_norm__mine__cuda.py"]
+    assert "rms_norm__cuda_sm80" not in paths[1].read_text(encoding="utf-8")
+    found = registry.implementation("rms_norm__mine__cuda", norms)
+    op = registry.op("rms_norm")
+    result = checker.check(candidates.Subject(found.name, op, found), next(c for c in contracts.small(op) if not op.idle(op.problem(c))), backend="simt")
+    assert result.status == "ok", result.message
+
+
+def test_the_plain_kernel_is_copied_before_a_variant(norms: registry.House) -> None:
+    text = scaffold.write("kernel", "rms_norm__mine__triton", norms).read_text(encoding="utf-8")
+    assert text.startswith('"""rms_norm__mine__triton, to be written (this is rms_norm__triton). ')
+
+
+@pytest.mark.parametrize("backend", ["cuda", "triton"])
+def test_empty_gives_the_ops_tensors_and_zeros_instead_of_a_copy(norms: registry.House, backend: str) -> None:
+    paths = scaffold.written("kernel", f"rms_norm__mine__{backend}", norms, empty=True)
+    text = paths[0].read_text(encoding="utf-8")
+    assert len(paths) == 1
+    assert "to be written: zeros, as it stands" in text
+    assert "residual" in text
+
+
+def test_empty_is_refused_where_there_is_nothing_to_empty(norms: registry.House) -> None:
+    with pytest.raises(ValueError, match="--empty is for a kernel"):
+        scaffold.write("rung", "softmax_cuda/09_x", norms, empty=True)
+    with pytest.raises(ValueError, match="--empty writes kernels in Triton, CUDA"):
+        scaffold.write("kernel", "rms_norm__mine__gluon_sm90", norms, empty=True)
 
 
 KERNEL = """/* rooftop

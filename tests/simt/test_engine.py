@@ -390,7 +390,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert "out-of-bounds" in faulty.stdout
     wrong = CliRunner().invoke(app, ["simt", "sgemm_cuda/02", "--shape", "q=3"])
     assert isinstance(wrong.exception, ValueError)
-    assert "--shape names q; the inputs are a, b" in str(wrong.exception)
+    assert "--shape names q; the inputs are a, b, as in --shape a=" in str(wrong.exception)
 
 
 @compiled

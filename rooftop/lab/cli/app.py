@@ -54,7 +54,7 @@ def known(found: Sequence[Subject], dtype: str | None, tags: Iterable[str] | Non
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:
-    """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand below their row."""
+    """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their row."""
     if as_json:
         typer.echo(json.dumps(rows, indent=2, default=str))
         return
@@ -63,18 +63,21 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, ti
     from rich.table import Table
 
     console = Console()
-    shown = Table(title=title or None, title_justify="left", header_style="bold")
+    shown = Table(header_style="bold")
     for key, name in columns.items():
         shown.add_column(name, justify="right" if _numeric(rows, key) else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(cell(row.get(key)) for key in columns))
     if Measurement.get(console, console.options.update_width(10_000), shown).maximum <= console.width:
+        if title:
+            typer.echo(title)  # a title of rich's is folded to the width of the table
         console.print(shown)
     else:
         typer.echo("\n".join(_narrow(rows, columns, title, console.width)))
 
 
-LONG = 22  # characters: what is longer leaves the row of a narrow table
+LONG = 28  # characters: what is longer leaves the row of a narrow table
+HANGING = 36  # columns: with as many left, the first of the long texts begins in the row and goes on beneath itself
 
 
 def _narrow(rows: list[dict[str, Any]], columns: dict[str, str], title: str, width: int) -> Iterator[str]:
@@ -85,27 +88,39 @@ def _narrow(rows: list[dict[str, Any]], columns: dict[str, str], title: str, wid
     while len(inline) > 1 and sum(size[key] + 2 for key in inline) > width:
         inline.remove(max(inline[1:], key=lambda key: size[key]))
     below = [key for key in columns if key not in inline]
+    indent = sum(size[key] + 2 for key in inline)
+    last = next((k for k in below[:1] if width - indent >= HANGING and not any("\n" in t[k] for t in texts)), None)
+    below = [key for key in below if key != last]
 
     def line(values: dict[str, str]) -> str:
         return "  ".join(values[k].rjust(size[k]) if _numeric(rows, k) else values[k].ljust(size[k]) for k in inline).rstrip()
 
+    def row(values: dict[str, str]) -> str:
+        if last is None or not values[last]:
+            return line(values)
+        return _filled(values[last], width, line(values).ljust(indent), " " * indent)
+
     if title:
         yield title
-    yield line(columns)
-    yield "-" * min(width, sum(size[k] + 2 for k in inline) - 2)
+    yield row(columns)
+    yield "-" * min(width, indent + (min(size[last], width - indent) if last else -2))
     for values in texts:
-        yield line(values)
+        yield row(values)
         for key in below:
             if values[key]:
                 label = f"    {columns[key]}: " if columns[key] else "    "
                 for i, text in enumerate(values[key].splitlines()):
-                    yield textwrap.fill(
-                        text.strip(), max(width, 40), initial_indent="      " if i else label, subsequent_indent="      ", break_on_hyphens=False
-                    )
+                    yield _filled(text.strip(), max(width, 40), "      " if i else label, "      ")
+
+
+def _filled(text: str, width: int, first: str, later: str) -> str:
+    """Lines of the width. A path longer than a line stays whole, to be copied."""
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, break_long_words=False)
 
 
 def _numeric(rows: list[dict[str, Any]], key: str) -> bool:
-    return bool(rows) and all(isinstance(r.get(key), (int, float)) for r in rows)
+    values = [v for r in rows if (v := r.get(key)) is not None]
+    return bool(values) and all(isinstance(v, (int, float)) for v in values)
 
 
 def cell(value: Any) -> str:

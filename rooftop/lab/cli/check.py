@@ -189,6 +189,7 @@ def _record_writer(folder: Path) -> Callable[[Subject, Case, Result], None]:
 
 SHOWN = 3  # findings of a kind that are shown of one subject
 _NUMBER = re.compile(r"[-+]?\d[\d.e+-]*|\bnan\b|\binf\b| (?:in rows|over|at) [^:;]*")
+_PLACE = re.compile(r"\.(?:py|cu|cuh):\d+: ")
 
 
 def _by_reason(results: Iterable[Any]) -> dict[str, list[str]]:
@@ -200,6 +201,12 @@ def _by_reason(results: Iterable[Any]) -> dict[str, list[str]]:
     return found
 
 
+def _fault(message: str) -> str:
+    """An error without its numbers; of one that names its source line that line alone: what follows tells the case's shapes and dtypes."""
+    first = message.partition("\n")[0]
+    return _NUMBER.sub("0", first if _PLACE.search(first) else message)
+
+
 def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
@@ -209,16 +216,16 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
     alike: dict[tuple[str, str], int] = {}  # how often a finding was, numbers apart: the first few are shown
     for r in results:
         if r.status == "error":
-            told[r.subject, r.message] = told.get((r.subject, r.message), 0) + 1
+            told[r.subject, _fault(r.message)] = told.get((r.subject, _fault(r.message)), 0) + 1
         finding = r.subject, _NUMBER.sub("0", r.message)
         if r.status == "wrong":
             alike[finding] = alike.get(finding, 0) + 1
-        if every or (r.status == "wrong" and alike[finding] <= SHOWN) or (r.status == "error" and told[r.subject, r.message] == 1):
+        if every or (r.status == "wrong" and alike[finding] <= SHOWN) or (r.status == "error" and told[r.subject, _fault(r.message)] == 1):
             w = r.worst
             rows.append({"subject": r.subject, "case": r.case, "status": r.status, "max": w and w.max, "allowed": w and w.allowed_max,
                          "share": w and max(w.max_share, w.rms_share), "message": r.message})  # fmt: skip
     for row in () if every else rows:
-        if (n := told.get((row["subject"], row["message"]), 1) - 1) and row["status"] == "error":
+        if (n := told.get((row["subject"], _fault(row["message"])), 1) - 1) and row["status"] == "error":
             row["case"] = f"{row['case']} and {n} more"
     if rows:
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
@@ -228,11 +235,11 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
     summary: dict[str, dict[str, Any]] = {}
     reasons: dict[str, list[str]] = {}
     for r in results:
-        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": 0.0})
+        row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": None})
         row[r.status] += 1
         row["where"] = r.backend or row["where"]
         if r.status == "ok" and r.worst:
-            row["worst"] = max(row["worst"], r.worst.max_share, r.worst.rms_share)
+            row["worst"] = max(row["worst"] or 0.0, r.worst.max_share, r.worst.rms_share)
         if r.status == "skipped":
             reasons.setdefault(r.message, []).append(r.subject)
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",

@@ -35,7 +35,7 @@ def ls(as_json: AsJson = False) -> None:
         rows.append({"kind": "ladder", "name": name, "what": f"{ladder.title}: {len(ladder.rungs)} rungs of {ladder.op}"})
     waiting = unproven(store.read(settings.load().results)) if any(gpu_only()) else []
     rows += [{"kind": "unproven", "name": kernel.name, "what": str(kernel).partition(": ")[2]} for kernel in waiting]
-    table(rows, {"kind": "", "name": "name", "what": "what there is"}, as_json)
+    table(rows, {"kind": "kind", "name": "name", "what": "what there is"}, as_json)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -112,13 +112,16 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
 def new(
     kind: Annotated[str, typer.Argument(help="op, kernel or rung")],
     name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/09_my_idea")],
+    empty: Annotated[bool, typer.Option("--empty", help="A kernel that writes zeros into the op's outputs, for you to write; not a copy of one.")] = False,
 ) -> None:
     """Write a correct skeleton: an op, a kernel or a rung.
 
-    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new rung softmax_cuda/09_my_idea[/bold]"""
+    Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new kernel softmax__mine__cuda --empty[/bold] ·
+    [bold]rooftop new rung softmax_cuda/09_my_idea[/bold]"""
     from rooftop.lab import scaffold
 
-    typer.echo(f"wrote {scaffold.write(kind, name)}")
+    for path in scaffold.written(kind, name, empty=empty):
+        typer.echo(f"wrote {path}")
 
 
 @app.command(rich_help_panel=LOOK)

@@ -243,7 +243,8 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
         def resized(c: Case) -> Case:
             unknown = set(sizes) - {n for n, _ in c.tensors()}
             if unknown:
-                raise ValueError(f"--shape names {', '.join(sorted(unknown))}; the inputs are {', '.join(n for n, _ in c.tensors())}")
+                example = ",".join(f"{n}={'x'.join(str(min(d, 64)) for d in v.shape)}" for n, v in c.tensors())
+                raise ValueError(f"--shape names {', '.join(sorted(unknown))}; the inputs are {', '.join(n for n, _ in c.tensors())}, as in --shape {example}")
             inputs: dict[str, Any] = {n: dataclasses.replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()}
             return dataclasses.replace(c, name="as given", inputs=inputs)
 

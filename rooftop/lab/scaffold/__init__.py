@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from rooftop.core import api, registry, settings, whole_file
@@ -17,33 +18,47 @@ from rooftop.lab.scaffold import kernel, twin
 _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
 
 
-def write(kind: str, name: str, house: House = HOUSE) -> Path:
+Files = list[tuple[Path, str]]  # path and text: the file, and a second one that belongs to it
+
+
+def write(kind: str, name: str, house: House = HOUSE, empty: bool = False) -> Path:
     """Write the skeleton and return its path.
 
     `op scale`: a contract, a copy of `add` under the new name, to be changed line by line. `op scale_`: the in-place twin of the op `scale`.
-    `kernel add__mine__triton`: a second kernel of `add`, a copy of the first Triton kernel of the op with a docstring
-    of its own; in another backend a copy of the op's first kernel there. Where there is none: in CUDA C++ and Triton a kernel of the op's own names that
-    writes zeros, in torch a call of the reference.
+    `kernel add__mine__triton`: a second kernel of `add`, a copy of the Triton kernel of the op with a docstring of its own; in another backend a copy
+    of the op's kernel there: the one without a variant if there is one, else the first by name. A `.py` beside a `.cu` is copied with it.
+    Where there is none, or with `empty`: in CUDA C++ and Triton a kernel of the op's own names that writes zeros, in torch a call of the reference.
     `rung softmax_cuda/09_my_idea`: the last `.cu` rung, its idea, prediction and limit emptied.
 
     Where the package is installed, not a clone, a kernel is written into the current folder, as a file of one's own.
 
     Raises ValueError for another kind, a name or number that cannot be one, or a file that is there already; RegistryError for what is not there."""
-    makers = {"op": _op, "kernel": _kernel, "rung": _rung}
+    return written(kind, name, house, empty)[0]
+
+
+def written(kind: str, name: str, house: House = HOUSE, empty: bool = False) -> list[Path]:
+    """As `write`; returns all files: a `.cu` whose choice is in Python has a second one."""
+    makers: dict[str, Callable[[], Files]] = {
+        "op": lambda: [_op(name, house)], "kernel": lambda: _kernel(name, house, empty), "rung": lambda: [_rung(name, house)],
+    }  # fmt: skip
     if kind not in makers:
         raise ValueError(f"kind is {kind!r}; it is one of {', '.join(makers)}")
-    path, text = makers[kind](name, house)
+    if empty and kind != "kernel":
+        raise ValueError("--empty is for a kernel: ops and rungs are always copies")
+    files = makers[kind]()
     if house == HOUSE and not settings.is_checkout():  # an installed package is nobody's to write into
         if kind != "kernel":
             raise ValueError(f"rooftop is installed at {settings.PACKAGE}: {kind}s are written in a clone of its repository; kernels of your own here too")
-        path, text = Path(path.name), _as_own(text, name) if path.suffix == ".cu" else text
-    if path.exists():
-        raise ValueError(f"{path} is there already")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole_file.write(path, text)
+        files = [(Path(path.name), _as_own(text, name) if path.suffix == ".cu" else text) for path, text in files]
+    for path, _ in files:
+        if path.exists():
+            raise ValueError(f"{path} is there already")
+    files[0][0].parent.mkdir(parents=True, exist_ok=True)
+    for path, text in files:
+        whole_file.write(path, text)
     for found in (registry.op_names, registry.kernel_files, registry.ladder):
         found.cache_clear()  # what was listed before the file was there
-    return path
+    return [path for path, _ in files]
 
 
 def _op(name: str, house: House) -> tuple[Path, str]:
@@ -62,7 +77,7 @@ def _op(name: str, house: House) -> tuple[Path, str]:
     return house.ops / f"{name}.py", text
 
 
-def _kernel(name: str, house: House) -> tuple[Path, str]:
+def _kernel(name: str, house: House, empty: bool) -> Files:
     read = registry.kernel_name(name)
     if read is None:
         raise ValueError(f"{name!r} must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>]; the backends are {', '.join(BACKENDS)}")
@@ -72,23 +87,27 @@ def _kernel(name: str, house: House) -> tuple[Path, str]:
     family = files[0].path.parent.name if files else "elementwise"
     contract = f"Contract: rooftop/ops/{read.op.removesuffix('_bwd')}.py"
     path = house.kernels / family / f"{name}{read.backend.suffix}"
-    models = [f.path for f in files if f.backend == read.backend.name]
+    models = [] if empty else [f.path for f in sorted(files, key=lambda f: "__" in f.path.stem.removeprefix(f"{read.op}__")) if f.backend == read.backend.name]
+    if empty and read.backend.name not in ("triton", "cuda", "torch"):
+        raise ValueError(f"--empty writes kernels in Triton, CUDA C++ and torch, not in {read.backend.language}")
     if not models and read.backend.name in ("triton", "cuda"):
         op = registry.op(read.op, house)
-        if not _as_add(op):
-            return path, (kernel.cuda if path.suffix == ".cu" else kernel.triton)(name, op)
+        if empty or not _as_add(op):
+            return [(path, (kernel.cuda if path.suffix == ".cu" else kernel.triton)(name, op))]
         if path.suffix == ".cu":
-            return path, _added(kernel.cuda(name, op))
+            return [(path, _added(kernel.cuda(name, op)))]
         models = [HOUSE.kernels / "elementwise" / "add__triton.py"]
     if not models and read.backend.name == "torch":
-        return path, _torch_call(name, registry.op(read.op, house), contract)
+        return [(path, _torch_call(name, registry.op(read.op, house), contract))]
     if not models:
         raise ValueError(f"{read.op} has no {read.backend.language} kernel to start from: write one by hand (docs/adding.md, docs/head.md)")
     said = f"{name}, to be written (this is {models[0].stem}). {contract}"
     text = models[0].read_text(encoding="utf-8")
     if path.suffix == ".cu":
-        return path, re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', text, count=1, flags=re.M)
-    return path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S)
+        own = re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', text, count=1, flags=re.M)
+        beside = models[0].with_suffix(".py")
+        return [(path, own), *([(path.with_suffix(".py"), beside.read_text(encoding="utf-8").replace(models[0].stem, name))] if beside.is_file() else [])]
+    return [(path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S))]
 
 
 def _as_add(op: Contract) -> bool:
