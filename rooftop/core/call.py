@@ -226,8 +226,10 @@ def _first(found: Iterable[Implementation], problem: Problem, by_name: bool) -> 
 
 
 def _first_of(op: Contract, problem: Problem) -> Ranking:
-    """`_first` of all implementations of an op, remembered for the problems that are rounded to the same one."""
+    """`_first` of all implementations of an op; where row counts are rounded, remembered for the problems that are rounded to the same one."""
     near = problem.near
+    if problem.rounded is None:
+        return _first(registry.implementations(op.name), problem, False)
     known: Ranking | None = op.rankings.get(near)
     if known is None:
         known = _first(registry.implementations(op.name), near, False)
