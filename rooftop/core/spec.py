@@ -212,7 +212,7 @@ class Problem:
         return int(found)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "near")}  # a hash of texts holds in one process alone
+        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "_by_name", "near")}  # a hash of texts holds in one process alone
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
@@ -220,11 +220,12 @@ class Problem:
             raise KeyError(f"{self.op} has no tensor {name!r} here")
         return meta
 
+    @cached_property
+    def _by_name(self) -> dict[str, Meta | None]:
+        return dict(self.tensors)
+
     def get(self, name: str) -> Meta | None:
-        for key, meta in self.tensors:
-            if key == name:
-                return meta
-        return None
+        return self._by_name.get(name)
 
     def option(self, name: str) -> Option:
         for key, value in self.options:

@@ -268,12 +268,10 @@ def _resident(p: Problem, bn: int, stages: int) -> int:
     return max(1, (p.device.shared_per_block + 1024) // (_held(p, bn, stages) + 1024))
 
 
-def _cost(p: Problem, bn: int, stages: int, parts: int) -> float:
+def _cost(blocks: int, slots: int, tiles: int, parts: int) -> float:
     """Predicted time, in units of a block's time for a tile when all multiprocessors read: waves of blocks, each with the latency of its first tiles, and
-    the second launch."""
-    blocks, slots = p["q"].shape[0] * p["k"].shape[2] * parts, p.device.sms * _resident(p, bn, stages)
-    tiles = -(-shared.room(p) // bn)
-    return -(-blocks // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
+    the second launch. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the keys."""
+    return -(-blocks * parts // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
 
 
 def choose(p: Problem) -> Config:
@@ -286,7 +284,8 @@ def choose(p: Problem) -> Config:
     while stages > 1 and _held(p, bn, stages) > p.device.shared_per_block - 2048:
         stages -= 1
     most = max(1, min(SPLITS, -(-keys // (2 * bn))))
-    parts = min(range(1, most + 1), key=lambda n: (_cost(p, bn, stages, n), n))
+    blocks, slots, tiles = p["q"].shape[0] * p["k"].shape[2], p.device.sms * _resident(p, bn, stages), -(-keys // bn)
+    parts = min(range(1, most + 1), key=lambda n: (_cost(blocks, slots, tiles, n), n))
     return Config(parts, bn, 8 if shared.pow2(_rows(p)) >= 64 else 4, stages)
 
 

@@ -3,6 +3,7 @@ that unpack, tensor cores, and shared memory."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -52,6 +53,7 @@ def prefers(p: Problem, head: Any) -> int:
     return 1 if mine <= min(lowbit_plan.seconds(c, p) for c in lowbit_plan.configs(p)) else -1
 
 
+@lru_cache(maxsize=32)
 def _rows(p: Problem) -> tuple[int, int]:
     """Rows of x that a block supports (a power of two), and groups of eight of them. Half as many with zero points, whose sums take registers too."""
     m = min(p["x"].shape[0], FEW if p.get("zero") is None else FEW // 2)
@@ -59,17 +61,20 @@ def _rows(p: Problem) -> tuple[int, int]:
     return tokens, max(1, tokens // 8)
 
 
+@lru_cache(maxsize=32)
 def _channel(p: Problem) -> bool:
     """One scale a row and no zero points: accumulators are multiplied once, at the end."""
     return int(p.option("group")) == p["x"].shape[1] and p.get("zero") is None
 
 
+@lru_cache(maxsize=32)
 def _raw(p: Problem) -> bool:
     """Whether codes are multiplied with an offset of 128, which the sums of x subtract again: one more mma for each eight rows of x, and one instruction
     less for each pair of codes. Only if sums are over at most 128 columns, so that cancellation costs no accuracy that bf16 would show."""
     return p["x"].dtype == "bf16" and BITS[_format(p)] <= 4 and _format(p) != "e2m1" and not _channel(p) and _rows(p)[1] <= 2
 
 
+@lru_cache(maxsize=32)
 def _share(p: Problem) -> int:
     """Bytes of codes, scales and zero points of one stripe by 128 columns."""
     zero, wide = p.get("zero"), 16 * (128 // grouping(p)[0])
