@@ -35,23 +35,26 @@ class Gradients:
     """Of one op. `ctx` is the context of an autograd function, or what stands for it in a registered op."""
 
     def __init__(self, op: Contract) -> None:
-        assert op.grad is not None
-        self._op, self._grad = op, op.grad
+        grad = op.grad
+        assert grad is not None
+        self._op, self._grad = op, grad
         self._names, self._options, self._outputs = tuple(op.kinds), op.option_names, op.output_names
-        self._differentiable = [n not in op.grad.non_differentiable for n in op.output_names]
-        self._hidden = set(op.grad.non_differentiable) & set(op.grad.saves)  # computed for the backward; how they depend on the inputs is not recorded
-        self._takes_none = [p.annotation == "Tensor | None" for p in inspect.signature(op.grad.backward).parameters.values()]
+        self._differentiable = tuple(n not in grad.non_differentiable for n in op.output_names)
+        self._hidden = bool(set(grad.non_differentiable) & set(grad.saves))  # computed for the backward; how they depend on the inputs is not recorded
+        self._takes_none = tuple(p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values())
+        self._same = tuple((name, op.output_names.index(out)) for name, out in grad.same.items())
 
-    def save(self, ctx: Any, args: Sequence[Any], outputs: Sequence[Any], present: Sequence[bool]) -> None:
-        """Keep what the backward needs. `present`: which outputs the call has."""
-        tensors, options = self._op.flattened(args)
-        values = {**tensors, **options}
+    def save(self, ctx: Any, values: dict[str, Any], outputs: Sequence[Any], present: Sequence[bool]) -> None:
+        """Keep what the backward needs. `values`: the arguments, by name; lists of tensors by the names of their members. `present`: which outputs the call
+        has."""
         values.update((n, o) for n, o, there in zip(self._outputs, outputs, present, strict=True) if there)
         ctx.save_for_backward(*self._grad.saved(values))
-        ctx.options = tuple(values[n] for n in self._options)
-        facts = zip(outputs, present, self._differentiable, strict=True)
-        ctx.facts = [(o.shape, o.dtype, o.device) if there and kept else None for o, there, kept in facts]
-        ctx.mark_non_differentiable(*(o for o, fact in zip(outputs, ctx.facts, strict=True) if fact is None and o is not None))
+        ctx.options = [values[n] for n in self._options]
+        ctx.facts = facts = [
+            (o.shape, o.dtype, o.device) if there and kept else None for o, there, kept in zip(outputs, present, self._differentiable, strict=True)
+        ]
+        if None in facts and (others := [o for o, fact in zip(outputs, facts, strict=True) if fact is None and o is not None]):
+            ctx.mark_non_differentiable(*others)
         ctx.set_materialize_grads(False)
 
     def of(self, ctx: Any, d_outputs: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
@@ -61,31 +64,32 @@ class Gradients:
         op, grad = self._op, self._grad
         if self._hidden and torch.is_grad_enabled():  # as under create_graph=True
             refuse_second_derivative(op.name)(ctx)
-        function = op.bwd if op.bwd is not None else grad.backward
         through = [(d, fact) for kept, d, fact in zip(self._differentiable, d_outputs, ctx.facts, strict=True) if kept]
-        d_given = [
-            torch.zeros(f[0], dtype=f[1], device=f[2]) if d is None and f is not None and not may else None if f is None else d
+        given: list[Any] = [
+            d if d is not None or f is None or may else torch.zeros(f[0], dtype=f[1], device=f[2])
             for (d, f), may in zip(through, self._takes_none, strict=False)
         ]
-        saved = ctx.saved_tensors
-        with autocast_off((*d_given, *saved)):
-            gradients = grad.spread(function(*d_given, *saved, *ctx.options))
-        gradients.update({n: d_outputs[self._outputs.index(out)] for n, out in grad.same.items()})
-        return tuple(gradients.get(n) if need else None for n, need in zip(self._names, needed, strict=True))
+        given += ctx.saved_tensors
+        function = op.bwd if op.bwd is not None else grad.backward
+        with autocast_off(given):
+            gradients = grad.spread(function(*given, *ctx.options))
+        for name, at in self._same:
+            gradients[name] = d_outputs[at]
+        return tuple([gradients.get(n) if need else None for n, need in zip(self._names, needed, strict=True)])
 
 
 def recorded(op: Contract, run: Callable[..., Any]) -> Callable[..., Any]:
     """A function (implementation, arguments) that calls `run(*arguments, implementation=...)` and records the call for autograd.
 
-    `run` returns None for an output that is absent, and no alias of an input."""
+    The op takes no lists of tensors. `run` returns None for an output that is absent, and no alias of an input."""
     import torch
 
-    gradients = Gradients(op)
+    gradients, names = Gradients(op), tuple(op.kinds)
 
     def forward(ctx: Any, implementation: str | None, *args: Any) -> Any:
         made = run(*args, implementation=implementation)
         outputs = made if isinstance(made, tuple) else (made,)
-        gradients.save(ctx, args, outputs, [o is not None for o in outputs])
+        gradients.save(ctx, dict(zip(names, args, strict=True)), outputs, [o is not None for o in outputs])
         return made
 
     def backward(ctx: Any, *d_outputs: Any) -> Any:

@@ -142,7 +142,8 @@ def _autograd(op: Contract) -> tuple[Callable[..., None], Callable[..., Any]]:
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         args, outputs = inputs[:count], (output,) if len(op.output_names) == 1 else output
-        gradients.save(ctx, args, outputs, [m is not None for m in _fake_metas(op, args)])
+        tensors, options = op.flattened(args)
+        gradients.save(ctx, {**tensors, **options}, outputs, [m is not None for m in _fake_metas(op, args)])
 
     def backward(ctx: Any, *d_outputs: Any) -> Any:
         return (*gradients.of(ctx, d_outputs, ctx.needs_input_grad[:count]), None)
