@@ -361,6 +361,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     runtime_options=("offset",),
+    drawn={"offset": (-(10**9), 10**9)},  # beyond, the angles of the float64 reference itself lose digits
     faults=faults,
     public=public,
     grad=Grad(wrt=("q", "k"), saves=("cos", "sin", "positions"), backward=backward),
