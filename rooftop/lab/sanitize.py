@@ -26,8 +26,8 @@ from rooftop.core.spec import Case, Device, Input
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.check import checker
+from rooftop.lab.ending import NoGpuError
 from rooftop.lab.records import store
-from rooftop.lab.timing.bench import NoGpuError
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted"
 TOOLS: Mapping[str, tuple[str, ...]] = {  # tool -> the planted faults that it must find

@@ -16,8 +16,8 @@ from rooftop.core.spec import TARGETS, Work
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import Result
 from rooftop.lab.records import store
-from rooftop.lab.timing import bench
-from rooftop.lab.timing.bench import Bench, Field, Summary
+from rooftop.lab.timing import bench, field
+from rooftop.lab.timing.field import Bench, Field, Summary
 from rooftop.lab.timing.timer import Contestant, Measurement, Timer, sets_needed
 
 H100 = TARGETS[90]
@@ -159,9 +159,9 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, "digest": kernel.digest(b.f.case, H100), "error": error,
              "device": {"name": "card"}}  # fmt: skip
     judged = []
-    monkeypatch.setattr(bench.judgement, "expect", lambda *args: judged.append("reference"))
-    monkeypatch.setattr(bench.checker, "check", lambda s, *args, **more: Result(s.name, "add", b.f.case.id, "ok"))
-    monkeypatch.setattr(bench.checker, "check_callable", lambda *args, name, **more: Result(name, "add", b.f.case.id, "ok"))
+    monkeypatch.setattr(field.judgement, "expect", lambda *args: judged.append("reference"))
+    monkeypatch.setattr(field.checker, "check", lambda s, *args, **more: Result(s.name, "add", b.f.case.id, "ok"))
+    monkeypatch.setattr(field.checker, "check_callable", lambda *args, name, **more: Result(name, "add", b.f.case.id, "ok"))
     b.proofs = store.proven([check], "card")
     b._check([kernel])
     assert not judged and b.checks[kernel.name].status == "ok" and b.errors == {kernel.name: error}

@@ -13,9 +13,9 @@ from rooftop.lab import candidates
 from rooftop.lab.cli import app, commands
 from rooftop.lab.counters.diagnose import drive, sizes
 from rooftop.lab.counters.diagnose.sizes import Size
+from rooftop.lab.ending import NoGpuError
 from rooftop.lab.inspect import inspector
 from rooftop.lab.report import rung_counts
-from rooftop.lab.timing.bench import NoGpuError
 from rooftop.lab.timing.roofline import Ceilings
 
 COUNTERS = {"gpu__dram_throughput": 90, "lts__throughput": 40, "l1tex__data_pipe_lsu_wavefronts": 30, "sm__inst_issued": 20}

@@ -20,7 +20,8 @@ from rooftop.lab.inputs import make, rounded
 from rooftop.lab.records import prune, store
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.site import environment
-from rooftop.lab.timing import bench, models, sweep, swept
+from rooftop.lab.timing import models, sweep, swept
+from rooftop.lab.timing.field import Bench
 from rooftop.lab.timing.timer import Contestant, Timer
 
 H200 = TARGETS["h200"]
@@ -170,7 +171,7 @@ def test_the_command_says_what_is_wrong(words: list[str], code: int, said: str, 
 TRUE = {"ours": 1.0, "torch": 1.5, "ceiling:copy torch copy_": 0.9}  # times of a byte, in picoseconds
 
 
-class Plain(bench.Bench):
+class Plain(Bench):
     """A field on a device whose true times are known, with real tensors."""
 
     wrong = False
@@ -205,7 +206,7 @@ class _Call(Kernel):
 def swept_add(monkeypatch: pytest.MonkeyPatch, wrong: bool = False) -> tuple[sweep.Sweep, store.Record]:
     op = registry.op("add")
     of = Sizes(lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (256, 256), "columns": (1024, 2048)}, axis="columns")
-    monkeypatch.setattr(bench, "Bench", Plain)
+    monkeypatch.setattr(sweep, "Bench", Plain)
     monkeypatch.setattr(Plain, "wrong", wrong)
     monkeypatch.setattr(sweep.Sweep, "compile", lambda self, which: 0)
     points = sweep.draw(op, of, H200, 30 * GIB, count=3)

@@ -90,10 +90,10 @@ def calibrate(
     import torch
 
     from rooftop.core import settings
+    from rooftop.lab.ending import NoGpuError
     from rooftop.lab.records import store as recs
     from rooftop.lab.timing import calibrate as calibrating
     from rooftop.lab.timing import sensors
-    from rooftop.lab.timing.bench import NoGpuError
 
     if not torch.cuda.is_available():
         raise NoGpuError("calibrate needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")

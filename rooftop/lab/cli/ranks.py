@@ -74,8 +74,8 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
     """What `rooftop bench` does under torchrun. Returns what was wrong."""
     import torch
 
+    from rooftop.lab.ending import NoGpuError
     from rooftop.lab.timing import ranks as several
-    from rooftop.lab.timing.bench import NoGpuError
 
     if not torch.cuda.is_available():
         raise NoGpuError("bench needs NVIDIA GPUs: torch.cuda.is_available() is False (rooftop doctor says what is missing)")

@@ -48,9 +48,9 @@ def sweep(
     than a peer, or its share of the roof is under 0.8 of its neighbours'; 1: a result is wrong, or an op failed.
 
     Examples: [bold]rooftop sweep rms_norm layer_norm[/bold] · [bold]rooftop sweep softmax --size columns=64..4096 --seed 7[/bold]"""
+    from rooftop.lab.ending import NoGpuError
     from rooftop.lab.records import store
     from rooftop.lab.timing import sweep as sweeping
-    from rooftop.lab.timing.bench import NoGpuError
 
     if direction not in ("both", "forward", "backward"):
         raise ValueError(f"direction is {direction!r}; accepted are both, forward, backward")

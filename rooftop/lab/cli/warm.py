@@ -75,10 +75,10 @@ def first_calls(
 
     from rooftop.core import settings
     from rooftop.core.implementation import device_of
+    from rooftop.lab.ending import NoGpuError
     from rooftop.lab.records import store
     from rooftop.lab.timing import first_calls as measures
     from rooftop.lab.timing import warm as warms
-    from rooftop.lab.timing.bench import NoGpuError
 
     if rows < 1 or columns < 1:
         raise ValueError(f"--rows and --columns are {rows} and {columns}; they must be at least 1")

@@ -32,11 +32,10 @@ from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import Device, Launch
 from rooftop.lab.counters import ncu_report as reports
 from rooftop.lab.counters.jobs import TIERS, Job, jobs_for
-from rooftop.lab.ending import Parser, ended
+from rooftop.lab.ending import NoGpuError, Parser, ended
 from rooftop.lab.inspect import sass_lines
 from rooftop.lab.inspect.binary import BinaryError
 from rooftop.lab.records import store
-from rooftop.lab.timing.bench import NoGpuError
 
 TIMEOUT_S = 400.0
 _MARK = "rooftop-counters "

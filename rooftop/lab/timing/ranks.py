@@ -26,7 +26,7 @@ from rooftop.lab.check import checker
 from rooftop.lab.check import ranks as judging
 from rooftop.lab.inputs import make
 from rooftop.lab.records import store
-from rooftop.lab.timing.bench import Bench, Field, Summary
+from rooftop.lab.timing.field import Bench, Field, Summary
 from rooftop.lab.timing.statistics import compare, estimate, paired_ratio, spread
 from rooftop.lab.timing.timer import AGAIN, PACES, Measurement, Timing, sets_needed
 

@@ -22,6 +22,8 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.inputs import by_name, make
 from rooftop.lab.records import store
 from rooftop.lab.timing import bench, models, roofline, streams
+from rooftop.lab.timing.field import LONGEST_S as LONGEST_CALL_S
+from rooftop.lab.timing.field import STREAM, Bench, Field, Summary
 from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Timer, sets_needed
 
 MANY = (128 << 20, 1 << 30)  # bytes that a point with many rows reads and writes
@@ -234,7 +236,7 @@ class Sweep:
         fields = []
         for p in (self.points[i] for i in which):
             mine = self.chosen(p)
-            fields.append(bench.Field(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
+            fields.append(Field(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
         return bench.compile_first(fields, self.device)
 
     def run(self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Record], object] | None = None) -> store.Record:
@@ -284,7 +286,7 @@ class Sweep:
         problem = self.op.problem(case, self.device)
         if torch.cuda.memory_reserved() > self.kept:
             torch.cuda.empty_cache()
-        one = bench.Bench(bench.Field(self.op, case, []), self.device, self.timer, BUDGET_S, ("kernel",), bench.Summary(), self.streams, self.ceilings)
+        one = Bench(Field(self.op, case, []), self.device, self.timer, BUDGET_S, ("kernel",), Summary(), self.streams, self.ceilings)
         size = max(held(problem), 1)
         count = sets_needed(size, self.device.l2_bytes)
         try:
@@ -298,7 +300,7 @@ class Sweep:
                 try:
                     made = one.contestant(s, sets, options)
                     result = made.calls[0]()
-                    if one.once(made) > bench.LONGEST_S:
+                    if one.once(made) > LONGEST_CALL_S:
                         continue
                 except Exception as error:
                     if isinstance(error, torch.OutOfMemoryError):
@@ -326,14 +328,14 @@ class Sweep:
             say(f"{self.op.name} {case.id}: {str(error).splitlines()[0]}")
             torch.cuda.empty_cache()
             return None
-        copy = min((t.median for n, t in m.timings.items() if n.startswith(bench.STREAM)), default=None)
+        copy = min((t.median for n, t in m.timings.items() if n.startswith(STREAM)), default=None)
         parts = dict(self.ceilings.roof(one.work.read, one.work.write, one.work.ops).parts)
         if copy is not None:
             parts["memory"] = copy
         return {
             "seconds": m[mine.name].median, "copy": copy, "roof": max(parts.values()), "noise": m.noise, "by": mine.name, "bytes": bytes_, "wrong": wrong,
             "aligned": aligned(problem), "peers": {n.removeprefix("peer:"): t.median for n, t in m.timings.items()
-                                                   if n != mine.name and not n.startswith(bench.STREAM)},
+                                                   if n != mine.name and not n.startswith(STREAM)},
         }  # fmt: skip
 
     def _report_wrong(self, say: Callable[[str], None], text: str) -> None:

@@ -26,9 +26,10 @@ from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab.ahead import compile_triton, word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
+from rooftop.lab.ending import NoGpuError
 from rooftop.lab.records import store
-from rooftop.lab.timing.bench import LONGEST_S, MEMORY, Bench, Field, NoGpuError
-from rooftop.lab.timing.bench import Summary as BenchSummary
+from rooftop.lab.timing.field import LONGEST_S, MEMORY, Bench, Field
+from rooftop.lab.timing.field import Summary as BenchSummary
 from rooftop.lab.timing.timer import ImpossibleTime, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 from rooftop.lab.tune.contest import CASE_S, Outcome, contest

@@ -1,0 +1,422 @@
+"""One field: subjects that are timed together on one case. Its inputs, its contestants, its records."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core import registry
+from rooftop.core.contract import Contract
+from rooftop.core.spec import DTYPES, Case, Device
+from rooftop.lab.candidates import Subject
+from rooftop.lab.check import checker, judgement
+from rooftop.lab.inputs import make
+from rooftop.lab.records import store
+from rooftop.lab.timing import roofline, streams
+from rooftop.lab.timing.peak_memory import peak_bytes
+from rooftop.lab.timing.throughput import compute_bound
+from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Measurement, Timer, sets_needed
+
+if TYPE_CHECKING:
+    import torch
+
+STREAM = "ceiling:"  # followed by copy or read: what is timed beside the kernels to hold them against
+PART = "part:"  # followed by a name of the contract's `beside`
+SLOW = 25.0  # times the fastest: what is slower than that runs in a field of its own, with the fastest beside it
+LONGEST_S = 1.2  # one call that takes longer is not timed at that case
+MEMORY = 0.75  # of the free device memory that input sets may take
+DUTIES = ("auto", "normal", "burst", "sustained")
+
+
+@dataclass
+class Field:
+    """Subjects that are timed together on one case."""
+
+    op: Contract
+    case: Case
+    entries: list[Subject]
+    ladder: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.ladder or self.op.name}: {self.case.id}"
+
+
+@dataclass
+class Summary:
+    """What a run did."""
+
+    written: list[store.Record] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+class Bench:
+    """One field: its inputs, its contestants, its records."""
+
+    def __init__(
+        self, f: Field, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary,
+        copies: streams.Streams | None = None, ceilings: roofline.Ceilings | None = None, duty: Sequence[str] = ("auto",),
+        proofs: Mapping[tuple[str, ...], store.Record] | None = None,
+    ) -> None:  # fmt: skip
+        self.streams, self.ceilings, self.duty = copies, ceilings or roofline.Ceilings(device.name), duty
+        self.f, self.device, self.timer, self.budget_s, self.clocks, self.summary = f, device, timer, budget_s, clocks, summary
+        self.problem = f.op.problem(f.case, device)
+        self.work = f.op.work(self.problem).of_part(f.case.part)
+        self.proofs = proofs or {}
+        self.checks: dict[str, checker.Result] = {}
+        self.errors: dict[str, dict[str, Any]] = {}
+        self.memory: dict[str, int] = {}
+
+    def rows(self) -> list[store.Record]:
+        import torch
+
+        able = self._able()
+        if not any(s.implementation for s in able):
+            return []
+        self._check(able)
+        able = [s for s in able if self.checks[s.name].status == "ok" or (s.peer is not None and self.checks[s.name].status == "wrong")]
+        if not any(s.implementation for s in able):
+            return []
+        self.memory = self._memory(able)
+        size = max(sum(m.nbytes for _, m in self.problem.tensors if m is not None), 1)
+        count = sets_needed(size, self.device.l2_bytes)
+        free = torch.cuda.mem_get_info()[0] * MEMORY
+        if count * size > free:
+            self.summary.skipped.append(f"{self.f.title}: {count} input sets of {size >> 20} MiB do not fit the device")
+            return []
+        sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
+        options = self.f.op.options(self.f.case)
+        contestants = {s.name: self.contestant(s, sets, options) for s in able}
+        moved = self.work.bytes if self.f.op.mutates else size  # what is written into counts twice, and of a cache only what is appended counts
+        copies = [] if moved < 1 << 20 or compute_bound(self.work) else self.copies(moved // 32 * 32, max(count, sets_needed(moved, self.device.l2_bytes)))
+        once = self._once(contestants)
+        able = [s for s in able if s.name in once]
+        if not any(s.implementation for s in able):
+            return []
+        parts = self.parts(sets, options)
+        fastest = min(once[s.name] for s in able)
+        quick = [s for s in able if once[s.name] <= SLOW * fastest]
+        slow = [s for s in able if SLOW * fastest < once[s.name] <= LONGEST_S]
+        self.summary.skipped += [f"{s.name} at {self.f.case.id}: one call takes {once[s.name]:.2f} s" for s in able if once[s.name] > LONGEST_S]
+        found = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
+        for clock in self.clocks:
+            budget = self.budget_s if clock == "kernel" else self.budget_s / 4
+            extra = copies + parts if clock == "kernel" else []
+            for duty in self._duties() if clock == "kernel" else ("normal",):
+                self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found, duty=duty)
+        if slow:
+            leader = min(quick, key=lambda s: once[s.name])
+            self._measure(
+                "kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow}, duty=self._duties()[0]
+            )
+        return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row() + self._part_rows()
+
+    def parts(self, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[Contestant]:
+        """What the contract has timed beside its kernels, where it fits the case."""
+        made = []
+        for name, factory in self.f.op.beside.items():
+            c = Contestant(PART + name, [partial(_without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
+            try:
+                made += [c] if self._once({c.name: c}) else []
+            except ValueError as error:
+                self.summary.skipped.append(f"{name} at {self.f.case.id}: {error}")
+        return made
+
+    def copies(self, size: int, count: int) -> list[Contestant]:
+        """Plain copies of `size` bytes, read and written, or where hardly a byte is written plain reads: torch's, and that of ours which
+        calibration found to be the fastest."""
+        if self.streams is None:
+            return []
+        kind: roofline.Kind = "read" if 8 * self.work.write < self.work.read else "copy"
+        ours = self.ceilings.fastest(kind, size) or next(iter(streams.VARIANTS))
+        self.streams.reserve(size * count)
+        found = self.streams.contestants(kind, size, count, only=tuple({ours, streams.TORCH[kind]}))
+        self.streams.reserve(0)  # the calls hold what they need
+        return [Contestant(f"{STREAM}{kind} {c.name}", c.calls, floor=self.floor("kernel", moved=True)) for c in found]
+
+    def _able(self) -> list[Subject]:
+        able = []
+        for s in self.f.entries:
+            reason = s.absent() if s.peer is not None else s.supports(self.f.case, self.device)
+            if reason:
+                self.summary.skipped.append(f"{s.name} at {self.f.case.id}: {reason}")
+            else:
+                able.append(s)
+        return able
+
+    def _check(self, able: Sequence[Subject]) -> None:
+        """Judge all of `able`. Where records say of each what a check would, of a kernel that it is right, they stand: the reference can take longer than
+        the timing."""
+        import torch
+
+        found = {s.name: r for s in able if (r := self.proofs.get((self.f.op.name, s.name, self.f.case.id, s.digest(self.f.case, self.device))))}
+        if len(found) == len(able):
+            for s in able:
+                path = s.call(self.f.case, self.device).path if s.peer is None else ()
+                status = "ok" if found[s.name]["error"]["ok"] else "wrong"
+                self.checks[s.name] = checker.Result(s.name, self.f.op.name, self.f.case.id, status, "gpu", path=path)
+            self.errors = {name: record["error"] for name, record in found.items()}
+            return
+        expected = judgement.expect(self.f.op, self.f.case, "cuda", 1)
+        for s in able:
+            if s.peer is not None:
+                result = checker.check_callable(self.f.op, self.f.case, s.function, name=s.name, device="cuda", expected=expected)
+            else:
+                result = checker.check(s, self.f.case, backend="gpu", expected=expected)
+            self.checks[s.name] = result
+            if result.status != "ok":
+                findings = self.summary.wrong if s.peer is None and result.status != "skipped" else self.summary.skipped
+                findings.append(f"{s.name} at {self.f.case.id}: {result.status}: {result.message}")
+        del expected
+        torch.cuda.empty_cache()
+
+    def contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> Contestant:
+        if s.peer is not None:
+            function = s.function
+            restore = self._restore(sets) if self.f.op.mutates else None
+            return Contestant(s.name, [partial(_without_grad, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
+        return self.kernel(s, sets)
+
+    def kernel(self, s: Subject, sets: Sequence[dict[str, Any]], config: Any = None) -> Contestant:
+        """The kernel's own launches on each input set, in memory allocated beforehand. A set may bring outputs along, by name; `config`: in place of
+        the one that the kernel chooses. What the op writes into is put back before each sample."""
+        import torch
+
+        call = s.call(self.f.case, self.device)
+        call = call if config is None else call.with_config(config)
+        run = call.runner(torch.cuda.current_device())
+        runtime_values = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.runtime_options}
+
+        def on(tensors: dict[str, Any]) -> Callable[[], Any]:
+            memory = call.memory(call.given(tensors), runtime_values, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n])  # type: ignore[arg-type]
+            values = list(memory.values())
+
+            def launch() -> Any:
+                call.zero(memory)
+                run(torch.cuda.current_stream().cuda_stream, values)
+                return memory  # keeps the tensors alive
+
+            return launch
+
+        def empty(name: str, meta: Any) -> torch.Tensor:
+            return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
+
+        return Contestant(s.name, [on(t) for t in sets], restore=self._restore(sets) if call.op.mutates else None)
+
+    def _restore(self, sets: Sequence[dict[str, Any]]) -> Callable[[], None]:
+        kept = [{n: t[n].clone() for n in self.f.op.mutates if t[n] is not None} for t in sets]
+
+        def restore() -> None:
+            for tensors, before in zip(sets, kept, strict=True):
+                for name, value in before.items():
+                    tensors[name].copy_(value)
+
+        return restore
+
+    def _once(self, contestants: Mapping[str, Contestant]) -> dict[str, float]:
+        """Seconds of one call of each; without the peers, and the parts, that the memory does not hold."""
+        import torch
+
+        found = {}
+        for name, c in contestants.items():
+            try:
+                found[name] = self.once(c)
+            except torch.OutOfMemoryError:
+                if not name.startswith(("peer:", PART)):
+                    raise
+                self.summary.skipped.append(f"{name} at {self.f.case.id}: out of device memory")
+                torch.cuda.empty_cache()
+        return found
+
+    def once(self, c: Contestant) -> float:
+        """Seconds of one call, after one to warm up."""
+        import torch
+
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        c.calls[0]()
+        start.record()
+        c.calls[-1]()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3
+
+    def _duties(self) -> tuple[str, ...]:
+        """Of the kernel clock, the one that is called by its name first: of what is bound by arithmetic, how hot the card is decides."""
+        if self.f.op.mutates:  # what a call overwrites is put back between samples, which leaves neither a burst nor a card at work
+            return ("normal",)
+        if tuple(self.duty) != ("auto",):
+            return tuple(sorted(set(self.duty), key=DUTIES.index))
+        return ("burst", "sustained") if compute_bound(self.work) else ("normal",)
+
+    def _memory(self, able: Sequence[Subject]) -> dict[str, int]:
+        """The peak memory of one eager call of each. What no user can call, a rung or a file, is run in memory of its own, freed when the call ends."""
+        import torch
+
+        tensors, options = make(self.f.op, self.f.case, "cuda", 0)
+        args = self.f.op.arguments(tensors, options)
+        alone = [s for s in able if s.peer is None and not self._public(s) and s.implementation is not None and s.implementation.platform == "gpu"]
+        calls = {s.name: partial(_without_grad, s.function, args) for s in able if s.peer is not None}
+        calls |= {s.name: partial(self.f.op, *args, implementation=s.name) for s in able if s.peer is None and self._public(s)}
+        calls |= {s.name: partial(_without_grad, self._run_in_own_memory, (s, tensors)) for s in alone}
+        found = {}
+        for name, call in calls.items():
+            try:
+                found[name] = peak_bytes(call)
+            except torch.OutOfMemoryError:
+                if not name.startswith("peer:"):
+                    raise
+                torch.cuda.empty_cache()  # `_once` leaves it out, and says so
+        return found
+
+    def _run_in_own_memory(self, s: Subject, tensors: dict[str, Any]) -> Any:
+        """One run of a kernel in memory allocated for it: what an eager call of it would hold."""
+        return self.kernel(s, [tensors]).calls[0]()
+
+    def _public(self, s: Subject) -> bool:
+        """Whether the op's public function accepts it as `implementation`: a shipped kernel, not a rung or a user's file."""
+        return s.rung is None and any(i.name == s.name for i in registry.implementations(self.f.op.name))
+
+    def _measure(
+        self, clock: str, contestants: Sequence[Contestant], size: int, budget_s: float, found: dict[str, dict[str, Measurement]],
+        keep: set[str] | None = None, duty: str = "normal",
+    ) -> None:  # fmt: skip
+        if clock == "host":
+            contestants = [c for c in contestants if c.name.startswith("peer:")] + self._eager()
+        if not contestants:
+            return
+        import torch
+
+        samples = (11, 401) if keep is None else (6, 12)
+        m: Measurement | None = None
+        while m is None:
+            try:
+                m = self.timer.measure(
+                    contestants, clock, bytes_per_call=size, floor_seconds=self.floor(clock), budget_s=budget_s, samples=samples,  # type: ignore[arg-type]
+                    duty=duty,  # type: ignore[arg-type]
+                )  # fmt: skip
+            except ImpossibleTime as error:
+                self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
+                return
+            except torch.OutOfMemoryError:  # a captured call holds its memory until the field ends
+                if not any(c.name.startswith(("peer:", PART)) for c in contestants):
+                    raise
+                contestants = self._without_the_largest(contestants)
+        for name in m.timings:
+            if name in found and (keep is None or name in keep):
+                found[name]["sustained" if duty == "sustained" else clock] = m
+        if any(name.startswith(STREAM) for name in m.timings):
+            self._copy = m
+        if clock == "kernel" and keep is None:
+            self._parts = {**self._parts, "sustained" if duty == "sustained" else clock: m}
+
+    def _without_the_largest(self, contestants: Sequence[Contestant]) -> list[Contestant]:
+        """Without the peer, or else the part, that takes the most memory."""
+        import torch
+
+        heaviest = max((c for c in contestants if c.name.startswith(("peer:", PART))), key=lambda c: self.memory.get(c.name, 0))
+        self.summary.skipped.append(f"{heaviest.name} at {self.f.case.id}: out of device memory, captured together with the others")
+        gc.collect()
+        torch.cuda.empty_cache()
+        return [c for c in contestants if c is not heaviest]
+
+    def _eager(self) -> list[Contestant]:
+        """The op as a user calls it, for the host clock: one contestant an implementation."""
+        made = []
+        tensors, options = make(self.f.op, self.f.case, "cuda", 0)
+        for s in self.f.entries:
+            if s.implementation is None or not self._public(s) or s.supports(self.f.case, self.device):
+                continue
+            args = self.f.op.arguments(tensors, options)
+            made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
+        return made
+
+    def floor(self, clock: str, moved: bool = False) -> float:
+        """Seconds below which no call can lie; `moved`: none that moves the bytes and computes nothing."""
+        from rooftop.core.devices import floor_seconds, lookup, units
+
+        sheet = lookup(self.device.name)
+        if sheet is None or clock == "host":
+            return 0.0
+        dram = 0 if clock == "hot" else max(0, self.work.bytes - 2 * self.device.l2_bytes)
+        elsewhere = units() - set(sheet.rates)  # units that this card has not: whoever computes the op on it uses others
+        return floor_seconds(sheet, dram, {} if moved else {unit: n for unit, n in self.work.ops.items() if unit not in elsewhere})
+
+    def _record(self, s: Subject, found: dict[str, Measurement]) -> store.Record:
+        clocks = {
+            clock: {**m[s.name].json(), "noise": m.noise, "duty": m.duty, "busy": m.busy, "reached": m.reached, "empty_s": m.empty_s}
+            for clock, m in found.items()
+        }
+        some = next(iter(found.values()))
+        record: store.Record = {
+            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, "digest": s.digest(self.f.case, self.device),
+            "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": {},
+            "error": self.errors.get(s.name) or self.checks[s.name].error(),
+            "device": dict(some.device), "versions": store.versions(), "sensors": dict(some.sensors),
+        }  # fmt: skip
+        for clock, key in (("kernel", "versus"), ("sustained", "sustained_versus")):
+            if clock in found:
+                record[key] = _pairs(found[clock], s.name)
+        if s.name in self.memory:
+            record["memory"] = self.memory[s.name]
+        if s.implementation is not None:
+            _, seen = s.kernel_problem(self.f.case, self.device)
+            config, source = s.implementation.resolve(seen)
+            record |= {"config": s.implementation.config_dict(config), "config_from": source, "path": list(self.checks[s.name].path)}
+        if s.head is not None:
+            record["predict"] = dict(s.head.predict)
+        return record
+
+    _copy: Measurement | None = None
+    _parts: Mapping[str, Measurement] = MappingProxyType({})
+
+    def _part_rows(self) -> list[store.Record]:
+        """The parts timed beside the kernels, a record each."""
+        found: dict[str, dict[str, Measurement]] = {}
+        for duty, m in self._parts.items():
+            for name in (n for n in m.timings if n.startswith(PART)):
+                found.setdefault(name, {})[duty] = m
+        return [{
+            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": name,
+            "clocks": {duty: {**m[name].json(), "duty": m.duty} for duty, m in by.items()}, "device": dict(next(iter(by.values())).device),
+            "versions": store.versions(), "sensors": dict(next(iter(by.values())).sensors),
+        } for name, by in found.items()]  # fmt: skip
+
+    def _copy_row(self) -> list[store.Record]:
+        """The plain copy, or read, of as many bytes, in the same field: a record of its own."""
+        copy = fastest_copy(self._copy) if self._copy else None
+        if self._copy is None or copy is None:
+            return []
+        t = self._copy[copy]
+        every = {n.partition(" ")[2]: other.median for n, other in self._copy.timings.items() if n.startswith(STREAM)}
+        return [{
+            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": copy.partition(" ")[0], "by": copy.partition(" ")[2], "all": every,
+            "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
+            "versions": store.versions(), "work": {"read": self.work.read, "write": self.work.write, "ops": {}},
+            "sensors": dict(self._copy.sensors),
+        }]  # fmt: skip
+
+
+def _pairs(m: Measurement, name: str) -> dict[str, Any]:
+    """One contestant of a field against each of the others, and against the fastest copy."""
+    versus = {other: m.compare(name, other).json() for other in m.timings if other != name and not other.startswith(STREAM)}
+    if copy := fastest_copy(m):
+        versus[copy.split()[0]] = m.compare(name, copy).json()
+    return versus
+
+
+def fastest_copy(m: Measurement) -> str | None:
+    """The faster of the copies, or reads, in a field."""
+    return min((n for n in m.timings if n.startswith(STREAM)), key=lambda n: m[n].median, default=None)
+
+
+def _without_grad(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return function(*args)
