@@ -130,7 +130,7 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
         return call
 
     public = allocates("op", 5000, 300)
-    monkeypatch.setattr(bench, "make", lambda op, case, place, seed: ({"x": torch.ones(1), "y": torch.ones(1)}, {}))
+    monkeypatch.setattr(field, "make", lambda op, case, place, seed: ({"x": torch.ones(1), "y": torch.ones(1)}, {}))
     monkeypatch.setattr(type(b.f.op), "__call__", lambda self, *args, **how: public(*args, **how), raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: held["now"])
