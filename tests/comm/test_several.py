@@ -86,7 +86,7 @@ def test_records_of_several_gpus_are_read_and_shown(tmp_path: Path) -> None:
     from rooftop.lab.check.checker import Result
     from rooftop.lab.records import store
     from rooftop.lab.report import comm_page
-    from rooftop.lab.timing.bench import Bench, Field, Summary
+    from rooftop.lab.timing.field import Bench, Field, Summary
 
     device = replace(TARGETS[90], name=several.name_of("NVIDIA H200", 2))
     writer = store.Writer(tmp_path, device.name)
