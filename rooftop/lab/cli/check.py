@@ -140,13 +140,7 @@ def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subjec
 
     if what is None or len(what) != 1:
         raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
-    sizes = []
-    for text in shape or []:
-        pairs = [part.partition("=") for part in text.split(",")]
-        if wrong := [n for n, _, v in pairs if not n.strip() or not v.strip().isdigit()]:
-            raise ValueError(f"--shape {text}: {wrong[0]!r} has no size; it is written N=1000,M=3")
-        sizes.append({n.strip(): int(v) for n, _, v in pairs})
-    return own_op.subject(Path(what[0]), reference, sizes)
+    return own_op.subject(Path(what[0]), reference, own_op.shapes_of(shape or []))
 
 
 def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
@@ -261,17 +255,24 @@ def inspect(
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
+    shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
     compiled because a compiler is missing.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
-    [bold]rooftop inspect matmul --target v5e[/bold]"""
+    [bold]rooftop inspect matmul --target v5e[/bold] · [bold]rooftop inspect my.cu --shape N=1000[/bold]"""
     from rooftop.lab import candidates
+    from rooftop.lab.check import own_op
     from rooftop.lab.inspect import inspector as inspects
 
-    found = candidates.find(what or [])
+    shapes = own_op.shapes_of([shape] if shape else [])
+    bare = {name: s for name in what or [] if (s := own_op.alone(Path(name), shapes)) is not None}  # files whose head names no op
+    if shape and not bare:
+        raise ValueError("--shape is for a .cu whose head names no op; the cases of an op have sizes of their own (--case)")
+    named = [name for name in what or [] if name not in bare]
+    found = [*bare.values(), *(candidates.find(named) if named or not bare else [])]
     if target:
         from rooftop.lab.cli import npu
 

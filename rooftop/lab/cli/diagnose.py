@@ -224,17 +224,18 @@ def place(
     report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU.
+    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu`
+    whose head names no op is taken as one of the ladder's.
 
     Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
-    from rooftop.core import settings
+    from rooftop.core import registry, settings
     from rooftop.lab import candidates
     from rooftop.lab.counters.diagnose import reports
     from rooftop.lab.records import store
     from rooftop.lab.report import place as placing
 
     folder = settings.load().results
-    subject = next((s for s in candidates.find([what]) if s.implementation is not None), None)
+    subject = next((s for s in candidates.find([what], otherwise=registry.ladder(ladder).op) if s.implementation is not None), None)
     if subject is None:
         raise ValueError(f"{what}: there is no kernel to place, only a reference")
     measured = None
