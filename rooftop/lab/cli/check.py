@@ -295,9 +295,39 @@ def inspect(
             counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
             occupancy = f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})"
             rows.append({"subject": name, "arch": a, **k, "occ": occupancy, "note": "; ".join(k["unmet"]), "sass": counts})
-    table(rows, {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
-                  "occ": "occupancy", "sass": "instructions", "note": "unmet or refused"}, as_json)  # fmt: skip
+    columns = {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
+               "occ": "occupancy", "sass": "instructions", "note": "unmet"}  # fmt: skip
+    if as_json:
+        table(rows, columns, True)
+    else:
+        if made := [r for r in rows if "kernel" in r]:
+            table(_together(made, list(columns)), columns, False)
+        _show_refusals([r for r in rows if "kernel" not in r])
     if any(k["unmet"] for f in facts.values() for k in f.get("kernels", [])):
         raise typer.Exit(WRONG)
     if any("absent" in f for f in facts.values()) and not any(f.get("kernels") for f in facts.values()):
         raise typer.Exit(ENVIRONMENT)
+
+
+def _together(rows: list[dict[str, Any]], shown: list[str]) -> list[dict[str, Any]]:
+    """Rows of a subject that differ in the architecture alone, as one that names them all; those that differ in nothing, once."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        first = found.setdefault(tuple(row.get(k) for k in shown if k != "arch"), {**row, "arch": []})
+        first["arch"] += [str(row["arch"])] if str(row["arch"]) not in first["arch"] else []
+    return [{**row, "arch": " ".join(row["arch"])} for row in found.values()]
+
+
+_CARD = re.compile(r"; [^;]* is (?:none|sm_\d+)$")  # the end of a reason that names the card of one architecture
+
+
+def _show_refusals(rows: list[dict[str, Any]]) -> None:
+    """What no machine code was made of, by reason."""
+    archs: dict[tuple[str, str], list[str]] = {}
+    for r in rows:
+        archs.setdefault((_CARD.sub("", r["note"]).removeprefix(f"{r['subject']}: "), r["subject"]), []).append(str(r["arch"]))
+    found: dict[tuple[str, str], list[str]] = {}
+    for (reason, name), on in archs.items():
+        found.setdefault((reason, " ".join(on)), []).append(name)
+    for (reason, on), names in found.items():
+        typer.echo(f"not for {on}: {reason} ({', '.join(names)})")
