@@ -327,7 +327,7 @@ def _show_refusals(rows: list[dict[str, Any]]) -> None:
     for r in rows:
         archs.setdefault((_CARD.sub("", r["note"]).removeprefix(f"{r['subject']}: "), r["subject"]), []).append(str(r["arch"]))
     found: dict[tuple[str, str], list[str]] = {}
-    for (reason, name), on in archs.items():
-        found.setdefault((reason, " ".join(on)), []).append(name)
+    for (reason, name), listed in archs.items():
+        found.setdefault((reason, " ".join(listed)), []).append(name)
     for (reason, on), names in found.items():
         typer.echo(f"not for {on}: {reason} ({', '.join(names)})")
