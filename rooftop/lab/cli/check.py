@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
+
+TELL_S = 10.0  # seconds after which a check says how long it will take
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case, Device
@@ -32,6 +35,7 @@ def check(
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only cases without a check record of the present code on this card.")] = False,
     jobs: Annotated[int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -42,6 +46,7 @@ def check(
     is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
+    [bold]rooftop check my.cu --quick[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
     import secrets
 
@@ -81,19 +86,34 @@ def check(
     if stale and not (todo := _stale(todo, records)):
         typer.echo("nothing to check: a record proves every case as it is now")
         return
+    whole = len(todo)
+    if quick:
+        todo = many.sampled(todo, backend, seed)
     keep = _record_writer(records) if records is not None else None
     _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
+    began, told = time.monotonic(), False
     for subject, c, result in many.check_many(todo, backend, seed, jobs):
         results.append(result)
         if keep:
             keep(subject, c, result)
+        if not told and (spent := time.monotonic() - began) > TELL_S:
+            told, more = True, spent / len(results) * (len(todo) - len(results))
+            if more > TELL_S:
+                sample = "" if quick or whole <= many.SAMPLE else f"; --quick checks a sample of {many.SAMPLE} of a kernel"
+                typer.echo(f"{len(results)} of {len(todo)} cases in {spent:.0f} s: about {_time(more)} more{sample}", err=True)
     _show_checks(results, seed, every, as_json)
+    if quick and len(todo) < whole and not as_json:
+        typer.echo(f"a sample: {len(todo)} of {whole} cases; without --quick all are checked, those that run here")
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
     if all(r.status == "skipped" for r in results):
         typer.echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def _stale(todo: list[tuple[Subject, Case]], records: Path | None) -> list[tuple[Subject, Case]]:
