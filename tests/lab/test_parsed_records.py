@@ -76,7 +76,7 @@ def test_a_damaged_cache_is_made_anew(folder: Path, monkeypatch: pytest.MonkeyPa
         path.unlink()
         path.mkdir()
     elif damage == "version":
-        monkeypatch.setattr(parsed, "_version", lambda: "another")
+        monkeypatch.setattr(parsed, "_version", lambda source: "another")
     else:
         path.write_bytes({"empty": b"", "half": content[: len(content) // 2], "bit": content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]}[damage])
     seen = counted(monkeypatch)

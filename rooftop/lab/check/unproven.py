@@ -50,11 +50,11 @@ def unproven(records: Iterable[Record], house: House = HOUSE) -> list[Unproven]:
     """The kernels that run on a GPU only and lack a check record for some case that they take; what needs a large GPU (`huge`) is not asked for."""
     from rooftop.lab.check.checker import select_cases
 
-    waiting = list(gpu_only(house))
-    names = {subject.name for subject, _ in waiting}
+    kernels = list(gpu_only(house))
+    names = {subject.name for subject, _ in kernels}
     proofs = Proofs(r for r in records if r.get("subject") in names)
     found = []
-    for subject, reason in waiting:
+    for subject, reason in kernels:
         assert subject.implementation is not None
         card = TARGETS[max(90, subject.implementation.arch)]
         taken = (c for c in select_cases(subject) if "huge" not in c.tags and not subject.supports(c, card))

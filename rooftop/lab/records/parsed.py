@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
-from rooftop.lab.records import compact, form, shapes, store
+from rooftop.lab.records import compact, form, shapes
 
 PART = "records"  # the folder of the cache
 LEAST = 1 << 20  # bytes of record files: fewer are parsed as quickly
@@ -28,11 +28,11 @@ Stamp = tuple[int, ...]
 Content = tuple[list[dict[str, Any]], str | None]  # of one file: the records, and what is wrong with its last line
 
 
-def read(folder: Path, paths: Sequence[Path], parse: Callable[[Path], Content]) -> list[Content]:
-    """What `parse` says of each of the files, or said of it as it is now. Raises what `parse` raises."""
+def read(folder: Path, paths: Sequence[Path], parse: Callable[[Path], Content], source: str) -> list[Content]:
+    """What `parse`, which is in the file `source`, says of each of the files, or said of it as it is now. Raises what `parse` raises."""
     stats = [path.stat() for path in paths]
     cache = _place(folder) if sum(s.st_size for s in stats) >= LEAST else None
-    kept = _load(cache) if cache else {}
+    kept = _load(cache, source) if cache else {}
     found: dict[str, tuple[Stamp, Content]] = {}
     for path, stat in zip(paths, stats, strict=True):
         stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
@@ -41,7 +41,7 @@ def read(folder: Path, paths: Sequence[Path], parse: Callable[[Path], Content]) 
     last = time.time() - SETTLED
     settled = {str(p): found[str(p)] for p, s in zip(paths, stats, strict=True) if max(s.st_mtime, s.st_ctime) <= last}
     if cache and (settled.keys() != kept.keys() or any(settled[name] is not kept[name] for name in settled)):
-        _save(cache, settled)
+        _save(cache, settled, source)
     return [content for _, content in found.values()]
 
 
@@ -54,13 +54,13 @@ def _place(folder: Path) -> Path | None:
         return None
 
 
-def _version() -> str:
+def _version(source: str) -> str:
     """Of all that decides how a file is parsed, and how the result is written."""
-    texts = [Path(str(module.__file__)).read_bytes() for module in (compact, form, shapes, store, sys.modules[__name__])]
+    texts = [Path(str(path)).read_bytes() for path in (source, __file__, compact.__file__, form.__file__, shapes.__file__)]
     return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(texts)).hexdigest()}"
 
 
-def _load(path: Path) -> dict[str, tuple[Stamp, Content]]:
+def _load(path: Path, source: str) -> dict[str, tuple[Stamp, Content]]:
     try:
         content = path.read_bytes()
         digest, body = content[:32], memoryview(content)[32:]
@@ -68,15 +68,15 @@ def _load(path: Path) -> dict[str, tuple[Stamp, Content]]:
             return {}
         with _without_collections():
             version, found = marshal.loads(body)
-        return dict(found) if version == _version() else {}
+        return dict(found) if version == _version(source) else {}
     except (OSError, ValueError, EOFError, TypeError):
         return {}
 
 
-def _save(path: Path, found: dict[str, tuple[Stamp, Content]]) -> None:
+def _save(path: Path, found: dict[str, tuple[Stamp, Content]], source: str) -> None:
     """The file is complete or absent. A cache that cannot be written costs only time."""
     try:
-        body = marshal.dumps((_version(), found))
+        body = marshal.dumps((_version(source), found))
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
         try:

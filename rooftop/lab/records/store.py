@@ -41,7 +41,7 @@ from typing import Any
 
 from rooftop.core.spec import Device
 from rooftop.core.whole_file import named
-from rooftop.lab.records import form
+from rooftop.lab.records import form, parsed
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record
 from rooftop.lab.records.shapes import HEAD, SHAPES
@@ -237,10 +237,8 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
     """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line was cut off.
 
     Raises OSError for what is no folder and no .jsonl file."""
-    from rooftop.lab.records import parsed
-
     found: list[Record] = []
-    for records, note in parsed.read(folder, files(folder), read_file):
+    for records, note in parsed.read(folder, files(folder), read_file, __file__):
         found += records
         if note and cut is not None:
             cut.append(note)
