@@ -1,5 +1,9 @@
 """`python -m rooftop`: the command line."""
 
-from rooftop.lab.cli import main
+import sys
 
+try:
+    from rooftop.lab.cli import main
+except KeyboardInterrupt:
+    sys.exit(130)
 main()

@@ -27,6 +27,7 @@ PARTS = {  # folder -> what it holds
     "checks": "checks that were right",
     "counts": "what the simulator counted",
     "pallas": "TPU kernels, compiled",
+    "records": "records, parsed",
 }
 STAMP = "trimmed"  # a file whose modification time is that of the last check
 EVERY = 3600.0  # seconds between two checks

@@ -306,19 +306,20 @@ def no_op(path: Path) -> str:
     )
 
 
-def user_file(path: Path) -> Implementation:
-    """A user's own kernel: a `.cu` whose head names its op, or a `.py` with the name of a kernel.
+def user_file(path: Path, otherwise: str | None = None) -> Implementation:
+    """A user's own kernel: a `.cu` whose head names its op, or a `.py` with the name of a kernel. `otherwise`: the op of a head that names none.
 
     Raises RegistryError or HeadError with what is accepted."""
     if not path.is_file():
         raise RegistryError(no_file(path))
     if path.suffix == ".cu":
         head = head_text.parse(head_text.read(path), str(path))
-        if head.op is None:
+        name_of_op = head.op or otherwise
+        if name_of_op is None:
             raise heads.HeadError(no_op(path))
-        contract = op(head.op)
-        head.complete(head.op, [n for n, kind in contract.kinds.items() if kind == "Tensor | None"])
-        return _made(BACKENDS["cuda"], path.resolve(), head.op, path.stem, 0, HOUSE)
+        contract = op(name_of_op)
+        head.complete(name_of_op, [n for n, kind in contract.kinds.items() if kind == "Tensor | None"])
+        return _made(BACKENDS["cuda"], path.resolve(), name_of_op, path.stem, 0, HOUSE)
     if path.suffix == ".py":
         try:
             name = kernel_name(path.stem)

@@ -108,8 +108,9 @@ def rungs(ladder: registry.Ladder) -> list[Subject]:
     return [Subject(r.name, op, r.implementation, r) for r in ladder.rungs]
 
 
-def find(names: Iterable[str]) -> list[Subject]:
-    """What the words on a command line mean: ops (their implementations), implementations, ladders, rungs, files. None: everything.
+def find(names: Iterable[str], otherwise: str | None = None) -> list[Subject]:
+    """What the words on a command line mean: ops (their implementations), implementations, ladders, rungs, files. None: everything. `otherwise`: the op of a
+    file whose head names none.
 
     Raises RegistryError for a word that means none of these."""
     words = list(names)
@@ -117,7 +118,7 @@ def find(names: Iterable[str]) -> list[Subject]:
         words = [*_ops_with_kernels(), *registry.ladder_names()]
     found: list[Subject] = []
     for word in words:
-        found += [s for s in _one(word) if s.name not in {f.name for f in found}]
+        found += [s for s in _one(word, otherwise) if s.name not in {f.name for f in found}]
     return found
 
 
@@ -125,7 +126,7 @@ def _ops_with_kernels() -> list[str]:
     return sorted({f.op for f in registry.kernel_files()} | set(registry.op_names()))
 
 
-def _one(word: str) -> list[Subject]:
+def _one(word: str, otherwise: str | None = None) -> list[Subject]:
     path = Path(word)
     if path.suffix in (".cu", ".py"):
         for rung_subject in (s for ladder in registry.ladder_names() for s in rungs(registry.ladder(ladder))):
@@ -134,7 +135,7 @@ def _one(word: str) -> list[Subject]:
         for file in registry.kernel_files():
             if path.exists() and file.path.samefile(path):
                 return [Subject(file.name, registry.op(file.op), registry.implementation(file.name))]
-        found = registry.user_file(path)
+        found = registry.user_file(path, otherwise)
         return [Subject(found.name, registry.op(found.op), found)]
     if path.is_dir() and word not in (*registry.ladder_names(), *_ops_with_kernels()):
         raise RegistryError(f"{word} is a folder; name files in it, or an op, an implementation, a ladder or a rung (rooftop ls)")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -141,41 +143,47 @@ def _folders() -> Iterator[Row]:
         probe = found.cache / ".doctor"
         probe.write_text("", encoding="utf-8")
         probe.unlink()
-        size = sum(p.stat().st_size for p in found.cache.rglob("*") if p.is_file())
-        yield Row("compile cache", "ok", f"{found.cache}, {size >> 20} MiB")
+        yield Row("compile cache", "ok", f"{found.cache}, {_size(found.cache) >> 20} MiB")
     except OSError as error:
         yield Row("compile cache", "absent", f"{found.cache}: {error}", "set ROOFTOP_CACHE to a folder that can be written")
-    count = sum(1 for _ in found.results.rglob("*.jsonl")) if found.results.is_dir() else 0
-    yield Row("records", "ok", f"{found.results}: {count} files")
-    yield from _ceilings(found.results)
-    yield from _unproven(found.results)
+    yield from _records(found.results)
 
 
-def _ceilings(results: Path) -> Iterator[Row]:
+def _size(folder: Path) -> int:
+    """Bytes of the files below it. A cache has tens of thousands."""
+    total, left = 0, [str(folder)]
+    while left:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:  # removed meanwhile
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _records(results: Path) -> Iterator[Row]:
+    from rooftop.lab.check.unproven import waiting
     from rooftop.lab.records import store
     from rooftop.lab.timing import roofline
 
     try:
+        count = len(store.files(results))
         measured = store.read(results)
     except (OSError, store.RecordError) as error:
-        yield Row("ceilings", "absent", str(error))
+        yield Row("records", "absent", said(error), "mend it, or set ROOFTOP_RESULTS to another folder")
         return
+    yield Row("records", "ok", f"{results}: {count} files")
     for name in sorted({r["device"]["name"] for r in measured if r["kind"] == "ceiling"}):
         ceilings = roofline.Ceilings.from_records(measured, name)
         what = "measured with other calibration kernels than these: pages show no share of a roof" if ceilings.stale else f"measured {ceilings.at}"
         yield Row("ceilings", "absent" if ceilings.stale else "ok", f"{name}: {what}", "rooftop calibrate, on that card" if ceilings.stale else "")
-
-
-def _unproven(results: Path) -> Iterator[Row]:
-    from rooftop.lab.check.unproven import unproven
-    from rooftop.lab.records import store
-
-    try:
-        found = unproven(store.read(results))
-    except (OSError, store.RecordError) as error:
-        yield Row("kernels for a GPU only", "absent", str(error))
-        return
+    found = waiting(results)
     if not found:
         yield Row("kernels for a GPU only", "ok", "each has a check record of its present digest")
     for kernel in found:
         yield Row("kernels for a GPU only", "absent", str(kernel), f"on a GPU: rooftop check {kernel.name} --records {results}")
+
+
+def said(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)

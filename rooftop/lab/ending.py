@@ -6,9 +6,12 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 import typer
@@ -22,6 +25,7 @@ class NoGpuError(RuntimeError):
 
 
 OK, WRONG, SLOWER, ENVIRONMENT = 0, 1, 2, 3
+INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 CLOSED = 141  # what a shell says of a program that a closed pipe ended
 USAGE = typer.BadParameter.__bases__[0]  # typer's own class of usage errors, which it gives exit code 2
 
@@ -64,7 +68,21 @@ def gpu_for(what: str) -> None:
 
 
 def ended(task: Callable[[], object]) -> None:
-    """Do a command's task. Errors that a user can mend are one clear text, not a traceback."""
+    """Do a command's task. Errors that a user can mend are one clear text, not a traceback. Ctrl-C ends it with exit code 130, quietly."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        _ended(task)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    finally:
+        exec("")  # where Ctrl-C came in the exec of a text, Python would end by the signal, whatever the exit code: until another text was run
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _ended(task: Callable[[], object]) -> None:
     try:
         _run_reporting_errors(task)
     except ModuleNotFoundError as error:
@@ -81,6 +99,18 @@ def ended(task: Callable[[], object]) -> None:
         raise
     finally:
         disk_cache.trim()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """What Ctrl-C does. During an import an exception is no way out: packages catch it and go on without the half of themselves."""
+    at = frame
+    while at is not None:
+        if at.f_code.co_filename == "<frozen importlib._bootstrap>":
+            if sys.stderr.isatty():
+                os.write(2, b"\x1b[?25h")  # the cursor, which a bar of progress hides
+            os._exit(INTERRUPTED)
+        at = at.f_back
+    raise KeyboardInterrupt
 
 
 def _run_reporting_errors(task: Callable[[], object]) -> None:

@@ -209,6 +209,37 @@ def test_a_file_of_records_is_read_as_the_house_s_own(own: Path, monkeypatch: py
     assert "damaged.jsonl:1: not a record" in flat(capsys.readouterr().err)
 
 
+def test_a_damaged_record_is_named_once(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "results").mkdir()
+    (own / "damaged.jsonl").rename(own / "results" / "damaged.jsonl")
+    monkeypatch.setenv("ROOFTOP_RESULTS", str(own / "results"))
+    assert command(monkeypatch, "report", "--out", "pages") == 1
+    said = capsys.readouterr().err
+    assert flat(said).count("damaged.jsonl:1: not a record") == 1 and len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [("ls",), ("show", "softmax_cuda"), ("report", "--out", "pages"), ("predictions",)])
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("file", "is no folder"), ("loop", "Too many levels of symbolic links; a folder of records is needed"), ("nothing", "a link to nothing"),
+     ("below a file", "own.cu is a file; a folder is needed")],
+)  # fmt: skip
+def test_a_place_of_records_that_is_none_is_named(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], kind: str, says: str
+) -> None:
+    place = own / "results"
+    if kind == "file":
+        place.write_text("", encoding="utf-8")
+    elif kind == "below a file":
+        place = own / "own.cu" / "results"
+    else:
+        place.symlink_to(place if kind == "loop" else own / "absent")
+    monkeypatch.setenv("ROOFTOP_RESULTS", str(place))
+    assert command(monkeypatch, *words) in (1, 3)
+    said = capsys.readouterr().err
+    assert says in flat(said) and str(own) in said and len(said.strip().splitlines()) == 1, said
+
+
 def test_a_python_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 13))
     with pytest.raises(ImportError, match=r"rooftop needs Python 3\.11 or later; this is \d"):

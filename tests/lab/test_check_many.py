@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from _support import command, flat
 
+from rooftop.core import registry
 from rooftop.core.spec import TARGETS
 from rooftop.lab import candidates
 from rooftop.lab.check import checker, many
+from rooftop.lab.check.judgement import expect
 
 DEVICE = TARGETS[90]
 DEADLY = '''
@@ -112,3 +116,38 @@ many._check("softmax__triton", "softmax", op.cases[:2], "gpu", 7)
 def test_a_case_that_never_ends_on_a_gpu_ends_its_process() -> None:
     done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=50)
     assert done.returncode == 1 and "Timeout" in done.stderr
+
+
+def test_a_quick_check_takes_a_sample_and_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (subject,) = candidates.find(["reduce__triton"])
+    todo = [(subject, c) for c in checker.select_cases(subject)]
+    found = many.sampled(todo, "cpu", 7)
+    assert len(found) == many.SAMPLE < len(todo) and found == many.sampled(todo, "cpu", 7) != many.sampled(todo, "cpu", 8)
+    assert {c.dtype for _, c in found} >= {"f32", "bf16", "f16"}
+    for s, c in found:
+        assert s.implementation is not None and checker.left_out(s, c, "interpreter", s.implementation.stand_in(90)) is None
+    monkeypatch.setattr(many, "SAMPLE", 2)
+    monkeypatch.setattr(many.sampled, "__defaults__", (2,))
+    assert command(monkeypatch, "check", "add__triton", "--quick", "--backend", "cpu") == 0
+    said = capsys.readouterr()
+    cases = len(checker.select_cases(candidates.find(["add__triton"])[0]))
+    assert f"a sample: 2 of {cases} cases; without --quick all are checked" in flat(said.out)
+
+
+def test_a_check_that_is_long_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from rooftop.lab.cli import check as commands
+
+    monkeypatch.setattr(commands, "TELL_S", 0.0)
+    assert command(monkeypatch, "check", "add__triton", "--backend", "cpu", "--dtype", "f32") == 0
+    said = capsys.readouterr().err
+    assert said.count(" cases in ") == 1 and "about" in said
+
+
+def test_torch_warns_of_no_case_that_is_asked_for_on_purpose(recwarn: pytest.WarningsRecorder) -> None:
+    op = registry.op("reduce")
+    torch.set_warn_always(True)
+    try:
+        expect(op, op.case("var, one element f32"), "cpu", 0)
+    finally:
+        torch.set_warn_always(False)
+    assert not [w for w in recwarn if "degrees of freedom" in str(w.message)]

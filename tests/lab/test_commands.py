@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -334,3 +336,30 @@ def test_the_doctor_says_what_to_do_without_a_cpp_compiler(monkeypatch: pytest.M
     row = next(r for r in doctor.examine() if r.what == "C++ compiler")
     assert row.state == "absent"
     assert "apt install g++" in row.do
+
+
+def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "commands", interrupted)
+    assert command(monkeypatch, "ls") == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    "task",
+    [f"exec({'import os, signal; os.kill(os.getpid(), signal.SIGINT); os.sched_yield()'!r})",  # Python ended by the signal itself
+     "import caught",  # the package went on, half imported
+     "os.kill(os.getpid(), signal.SIGINT)"],
+)  # fmt: skip
+def test_ctrl_c_ends_a_command_wherever_it_comes(task: str, tmp_path: Path) -> None:
+    (tmp_path / "caught.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.sched_yield()\nexcept BaseException:\n    pass\n", encoding="utf-8"
+    )
+    (tmp_path / "run.py").write_text(
+        f"import os, signal, sys\nfrom rooftop.lab.ending import ended\n\ndef task():\n    {task}\n\nended(task)\n", encoding="utf-8"
+    )
+    env = {**os.environ, "PYTHONPATH": str(settings.CHECKOUT)}
+    done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 130 and not done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -108,3 +109,14 @@ def test_a_compiler_that_is_not_installed_is_a_reason_and_is_not_kept(tmp_path: 
 
 def absent(*_: object) -> None:
     raise AbsentCompiler("package cutlass is not installed")
+
+
+def test_rows_that_are_alike_are_shown_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each architecture, and each refusal three times, were hundreds of lines for an op of many kernels."""
+    assert command(monkeypatch, "inspect", "matmul__cublas__torch", "matmul__pallas_tpu", "sgemm_cuda/01") == 0
+    said = capsys.readouterr().out
+    assert said.count("calls torch: there is no machine code") == 1 and "not for 80 89 90: calls torch" in flat(said)
+    assert said.count("runs on a TPU") == 1 and "A800" not in said, "the card of an architecture is no other reason"
+    assert 1 <= said.count("sgemm_cuda/01") < 4
+    assert command(monkeypatch, "inspect", "matmul__cublas__torch", "sgemm_cuda/01", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 6, "for programs each stands by itself"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,32 @@ def test_a_skeleton_of_any_op_runs_and_is_judged(tmp_path: Path, name: str, kind
     assert len(taken) > 20
     statuses = [checker.check(found, c, backend="simt" if kind == "cuda" else "interpreter").status for c in taken[-1:]]
     assert statuses == ["wrong"]
+
+
+def test_a_file_without_an_op_is_inspected(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Registers, spills and occupancy need no op: sizes and numbers are 1024 and 1 where `--shape` says nothing."""
+    assert command(monkeypatch, "inspect", "mine.cu", "--arch", "90", "--json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["kernel"] == "k<float>" and row["registers"] > 0 and row["spills"] == 0
+    assert command(monkeypatch, "inspect", "mine.cu", "add__triton", "--arch", "90", "--shape", "R=3,a=2", "--json") == 0
+    assert [r["subject"] for r in json.loads(capsys.readouterr().out)] == ["mine", "add__triton"]
+    assert command(monkeypatch, "inspect", "mine.cu", "--arch", "90", "--sass") == 0
+    assert "LDG" in capsys.readouterr().out
+    for words, says in (
+        (("mine.cu", "--shape", "K=3"), "--shape K: the head has the sizes R, C, a"),
+        (("mine.cu", "--shape", "R"), "'R' has no size"),
+        (("add__triton", "--shape", "R=3"), "--shape is for a .cu whose head names no op"),
+        (("absent.cu",), "no file absent.cu"),
+    ):
+        assert command(monkeypatch, "inspect", *words) == 1
+        assert says in flat(capsys.readouterr().err)
+
+
+def test_a_file_without_an_op_is_placed_as_one_of_the_ladder_s(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (registry.HOUSE.ladders / "softmax_cuda" / "03_online.cu").read_text(encoding="utf-8")
+    assert "\nop " not in text.partition("*/")[0]
+    (files / "own.cu").write_text(text, encoding="utf-8")
+    assert command(monkeypatch, "place", "own.cu", "--ladder", "softmax_cuda", "--json") == 0
+    assert "softmax_cuda/03_online" in json.loads(capsys.readouterr().out)["nearest"]
+    assert command(monkeypatch, "place", "mine.cu", "--ladder", "sgemm_cuda") == 1
+    assert 'write without = ["c", "bias", "gate", "residual"]' in flat(capsys.readouterr().err), "what is missing is written as it is to be added"

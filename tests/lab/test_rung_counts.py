@@ -234,6 +234,12 @@ def test_without_a_compiler_the_page_says_what_is_missing(strided: Made, monkeyp
     assert text.count("sectors_read 32 not counted") == 1
 
 
+def test_what_was_not_counted_yet_is_said_once(strided: Made) -> None:
+    index = site.build(strided.out, [], counts=count(strided, run=False), house=strided.house)
+    text = Strict(index.with_name("ladder-steps.html").read_text(encoding="utf-8")).text
+    assert "Not counted yet: rooftop report --compute counts it" in text and "Not counted here" not in text
+
+
 def test_a_rung_without_counts_stands_between_others_with_its_reason(made: Made) -> None:
     found = {"steps/01_plain": some_counts(sectors_read=32.0), "steps/02_wide": RungCounts("a case", why="not simulated: <wgmma>")}
     found["steps/03_shipped"] = some_counts(sectors_read=4.0)

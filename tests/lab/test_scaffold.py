@@ -13,6 +13,7 @@ from _support import command
 import rooftop
 from rooftop.core import registry
 from rooftop.core.backends.python_files import load_file
+from rooftop.core.spec import TARGETS
 from rooftop.lab import candidates, scaffold
 from rooftop.lab.check import checker, contracts
 
@@ -96,6 +97,36 @@ def test_empty_gives_the_ops_tensors_and_zeros_instead_of_a_copy(norms: registry
     assert len(paths) == 1
     assert "to be written: zeros, as it stands" in text
     assert "residual" in text
+
+
+@pytest.mark.parametrize("name", ["concat_kv", "decompress_blocks", "reduce", "transpose"])
+def test_an_empty_kernel_is_judged(name: str, tmp_path: Path) -> None:
+    """It was skipped at every case: strides of dimensions of one element, a name of C++, a name of two things, the type of an element's bits."""
+    made = registry.House(registry.HOUSE.ops, tmp_path / "kernels", tmp_path / "ladders")
+    made.kernels.mkdir()
+    path = scaffold.write("kernel", f"{name}__mine__cuda", made, empty=True)
+    op, found = registry.op(name), registry.implementation(path.stem, made)
+    subject = candidates.Subject(found.name, op, found)
+    small = [c for c in contracts.small(op) if not op.idle(op.problem(c)) and subject.supports(c, TARGETS[90]) is None]
+    assert small, "no case that a machine without a GPU can judge"
+    result = checker.check(subject, small[0], backend="simt")
+    assert result.status == "wrong", "zeros are not the answer"
+
+
+@pytest.mark.sampled("slow")
+def test_every_op_s_empty_cuda_kernel_takes_a_small_case(tmp_path: Path) -> None:
+    from rooftop.lab.scaffold import kernel
+
+    for name in registry.op_names():
+        for op in (registry.op(name), *([bwd] if (bwd := registry.op(name).bwd) is not None else [])):
+            if op.list_names:
+                continue
+            path = tmp_path / f"{op.name}__mine__cuda.cu"
+            path.write_text(scaffold._as_own(kernel.cuda(path.stem, op), path.stem), encoding="utf-8")
+            found = registry.user_file(path)
+            subject = candidates.Subject(found.name, op, found)
+            small = (c for c in op.cases if "huge" not in c.tags and checker._too_large(c, "simt") is None and not op.idle(op.problem(c)))
+            assert any(subject.supports(c, TARGETS[90]) is None for c in small), op.name
 
 
 def test_empty_is_refused_where_there_is_nothing_to_empty(norms: registry.House) -> None:

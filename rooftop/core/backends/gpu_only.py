@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from rooftop.core.compile import headers
 from rooftop.core.digests import without_comments
@@ -17,24 +18,27 @@ _KINDS = (  # instructions and types, as in PTX, in CUDA C++ without CUTLASS, an
 )
 _FUNCTION = re.compile(r"(?:^|[\s*&])([A-Za-z_]\w*)\s*\([^;{}]*\)\s*(?:const\s*|noexcept\s*)*\{")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\\n|\\.)*)", re.M)
-_WORDS = frozenset({"if", "for", "while", "switch", "asm", "sizeof", "return"})
+_WORD = re.compile(r"\w+")
+_STATEMENTS = frozenset({"if", "for", "while", "switch", "asm", "sizeof", "return"})
 
 
 def needs_gpu(source: str) -> str | None:
     """None, or which instructions of `source`, and of the functions of shared headers that it uses, run on a GPU only."""
-    found = _kinds(without_comments(source))
+    own = without_comments(source)
+    found = _kinds(own)
     names: dict[str, set[str]] = {}  # functions of the headers, with what each needs
-    parts = [part for path in headers(source) for part in _parts(without_comments(path.read_text(encoding="utf-8")))]
-    for name, body in parts:
-        names.setdefault(name, set()).update(_kinds(body))
+    parts = [part for path in headers(source) for part in _functions(path.read_text(encoding="utf-8"))]
+    for name, kinds, _ in parts:
+        names.setdefault(name, set()).update(kinds)
+    calls = [(name, words & names.keys() - {name}) for name, _, words in parts]
     while True:  # a function needs what the functions that it calls need
         before = sum(map(len, names.values()))
-        for name, body in parts:
-            for word in set(re.findall(r"\w+", body)) & set(names) - {name}:
+        for name, called in calls:
+            for word in called:
                 names[name] |= names[word]
         if sum(map(len, names.values())) == before:
             break
-    for word in set(re.findall(r"\w+", without_comments(source))) & set(names):
+    for word in set(_WORD.findall(own)) & set(names):
         found |= names[word]
     return f"{' and '.join(sorted(found))} {'runs' if len(found) == 1 else 'run'} on a GPU only" if found else None
 
@@ -43,11 +47,17 @@ def _kinds(text: str) -> set[str]:
     return {what for pattern, what in _KINDS if pattern.search(text)}
 
 
+@lru_cache(512)  # most kernels include the same headers
+def _functions(header: str) -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
+    """The functions and macros of a header: the name, what its own text needs, and the words in it."""
+    return tuple((name, frozenset(_kinds(body)), frozenset(_WORD.findall(body))) for name, body in _parts(without_comments(header)))
+
+
 def _parts(text: str) -> Iterator[tuple[str, str]]:
     """The functions and macros of a header, each with its text."""
     yield from ((m[1], m[2]) for m in _MACRO.finditer(text))
     for match in _FUNCTION.finditer(text):
-        if match[1] in _WORDS:
+        if match[1] in _STATEMENTS:
             continue
         depth, at = 1, match.end()
         while at < len(text) and depth:

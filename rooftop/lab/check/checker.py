@@ -19,7 +19,7 @@ from rooftop.core.call import Call
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import device_of
-from rooftop.core.spec import DTYPES, Case, Descriptor, Input, Meta, Problem, TorchCall, dtype_of
+from rooftop.core.spec import DTYPES, Case, Descriptor, Device, Input, Meta, Problem, TorchCall, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, differing, index_of
@@ -237,10 +237,7 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
         device = device_of(torch.cuda.current_device())
     else:
         device = implementation.stand_in(arch)
-    if op.idle(op.problem(case, device)):
-        reason = "there is nothing to write: nothing is launched"
-    reason = reason or _too_large(case, where) or subject.supports(case, device)
-    if reason:
+    if reason := left_out(subject, case, where, device, reason):
         result.status, result.message = "skipped", reason
         return
     place = "cuda" if where == "gpu" else "cpu"
@@ -287,6 +284,13 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
             result.status = "wrong"
             at = f" at [{', '.join(map(str, verdict.where))}]: {verdict.value!r}, expected {verdict.expected!r}" if verdict.where is not None else ""
             result.message = f"{name}: {verdict.message}{at}"
+
+
+def left_out(subject: Subject, case: Case, where: str, device: Device, reason: str | None = None) -> str | None:
+    """Why a case is not run here, or None. `reason`: why the kernel is not."""
+    if subject.op.idle(subject.op.problem(case, device)):
+        return "there is nothing to write: nothing is launched"
+    return reason or _too_large(case, where) or subject.supports(case, device)
 
 
 def _drawn(op: Contract, expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:

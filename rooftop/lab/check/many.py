@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import multiprocessing
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +13,7 @@ from itertools import zip_longest
 from queue import SimpleQueue
 
 from rooftop.core import registry
+from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
 from rooftop.lab import candidates
 from rooftop.lab.ahead import word_of
@@ -25,6 +27,7 @@ Chunk = tuple[Subject, list[Case]]
 Todo = Sequence[tuple[Subject, Case]]
 KEPT = 1 << 30  # bytes of the GPU's memory that a process may keep between two cases
 HANGS_S = 240  # a case that takes longer on a GPU never ends: its process is ended, and the kernel with it
+SAMPLE = 40  # cases of a kernel in a quick check
 LONGEST = 32  # cases of a chunk: a kernel of many cases is shared among processes
 
 
@@ -37,6 +40,35 @@ def lacking(todo: Todo, records: Iterable[Record], card: str, device: Device) ->
         return subject.supports(case, device) is None and not subject.op.idle(subject.op.problem(case, device))
 
     return [(s, c) for s, c in todo if runs(s, c) and not proofs.hold(s, c, card, device)]
+
+
+def sampled(todo: Todo, backend: str, seed: int, most: int = SAMPLE) -> list[tuple[Subject, Case]]:
+    """At most so many cases of each kernel, of those that run here, drawn by the seed: one of every dtype and kind (the first word of its name) before a second
+    of any. All cases of a kernel of which none runs here: each says why."""
+    draw = random.Random(seed)
+    found: list[tuple[Subject, Case]] = []
+    for subject, cases in _by_subject(todo):
+        where, reason = checker.backend_of(subject, backend)
+        device = _device(subject, where)
+        left = [c for c in cases if checker.left_out(subject, c, where, device, reason) is None]
+        draw.shuffle(left)
+        kinds: dict[tuple[str, str], int] = {}
+        order: list[tuple[int, Case]] = []
+        for case in left:
+            kind = case.dtype, case.name.partition(" ")[0]
+            order.append((kinds.setdefault(kind, 0), case))
+            kinds[kind] += 1
+        taken = {case.id for _, case in sorted(order, key=lambda item: item[0])[:most]} if left else {c.id for c in cases}
+        found += [(subject, c) for c in cases if c.id in taken]
+    return found
+
+
+def _device(subject: Subject, where: str) -> Device:
+    import torch
+
+    assert subject.implementation is not None
+    on_gpu = where == "gpu" and torch.cuda.is_available()
+    return device_of(torch.cuda.current_device()) if on_gpu else subject.implementation.stand_in(90)
 
 
 def check_many(todo: Todo, backend: str, seed: int, jobs: int = 1) -> Iterator[tuple[Subject, Case, Result]]:
@@ -161,11 +193,15 @@ def _lacked_memory(result: Result) -> bool:
     return (result.status == "skipped" and "the gpu's memory" in said) or (result.status == "error" and "out of memory" in said)
 
 
-def _chunks(todo: Todo) -> list[Chunk]:
+def _by_subject(todo: Todo) -> list[Chunk]:
     of: dict[tuple[str, str], Chunk] = {}
     for subject, case in todo:
         of.setdefault((subject.op.name, subject.name), (subject, []))[1].append(case)
-    return [(s, cases[i : i + LONGEST]) for s, cases in of.values() for i in range(0, len(cases), LONGEST)]
+    return list(of.values())
+
+
+def _chunks(todo: Todo) -> list[Chunk]:
+    return [(s, cases[i : i + LONGEST]) for s, cases in _by_subject(todo) for i in range(0, len(cases), LONGEST)]
 
 
 def _ended(subject: Subject, case: Case) -> Result:

@@ -16,6 +16,7 @@ from rooftop.core import head_text
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.backends.python_files import load_file
 from rooftop.core.contract import Contract
+from rooftop.core.expressions import names
 from rooftop.core.head_parts import HeadError
 from rooftop.core.names import hint
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
@@ -41,6 +42,49 @@ def subject(path: Path, given: str, shapes: Sequence[Mapping[str, int]] = ()) ->
     function = _function(given, path.stem)
     op = contract(head, function, given, shapes)
     return Subject(path.stem, op, CudaImplementation(path.resolve(), op.name, path.stem))
+
+
+def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | None:
+    """The kernel of a `.cu` whose head names no op, with what can be known of it without one: its machine code, at one case for each dtype and size of
+    `shapes`; a size or a number that is not given is 1024, or 1. None for any other file."""
+    if path.suffix != ".cu" or not path.is_file():
+        return None
+    head = head_text.parse(head_text.read(path), str(path))
+    if head.op is not None:
+        return None
+    listed = {a.name: a for a in (*head.args, *head.tensors) if isinstance(a, heads.TensorArg) and a.name not in head.scratch}
+    dims = list(dict.fromkeys(d for a in listed.values() for d in a.dims if not d.isdigit()))
+    bound = {"T", "arch", "card", "sms", *head.config, *head.let, *listed, *dims}
+    numbers = sorted({n for _, text in head.expressions() for n in names(text)} - bound)
+    kind, place = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([*(kind(n, place, annotation="Tensor") for n in listed), *(kind(n, place, annotation="int", default=1) for n in numbers)])
+
+    def reference(*_: Any) -> Any:
+        raise HeadError(f"{path}: the head names no op, so nothing says what is right")
+
+    reference.__signature__ = signature  # type: ignore[attr-defined]
+    if unknown := sorted({n for shape in shapes for n in shape} - {*dims, *numbers}):
+        raise ValueError(f"--shape {unknown[0]}: the head has the sizes {', '.join([*dims, *numbers]) or 'of its text alone'}")
+    made = []
+    for letter in head.dtypes or ("f32",):
+        for given in shapes or ({},):
+            sizes = {d: given.get(d, 1024) for d in dims}
+            tensors = {n: Input(tuple(int(d) if d.isdigit() else sizes[d] for d in a.dims), letter if a.dtype == "T" else a.dtype) for n, a in listed.items()}
+            name = ",".join(f"{n}={v}" for n, v in (*sizes.items(), *((n, given.get(n, 1)) for n in numbers))) or "as it stands"
+            made.append(Case(name, {**tensors, **{n: given.get(n, 1) for n in numbers}}))
+    op = Contract(reference, outputs=lambda **_: {}, cases=made, work=lambda p: Work(0, 0, {}), mutates=tuple(listed), name=path.stem)
+    return Subject(path.stem, op, CudaImplementation(path.resolve(), op.name, path.stem))
+
+
+def shapes_of(texts: Sequence[str]) -> list[dict[str, int]]:
+    """What `--shape` says, each a case. Raises ValueError."""
+    sizes = []
+    for text in texts:
+        pairs = [part.partition("=") for part in text.split(",")]
+        if wrong := [n for n, _, v in pairs if not n.strip() or not v.strip().isdigit()]:
+            raise ValueError(f"--shape {text}: {wrong[0]!r} has no size; it is written N=1000,M=3")
+        sizes.append({n.strip(): int(v) for n, _, v in pairs})
+    return sizes
 
 
 def _function(given: str, stem: str) -> Callable[..., Any]:

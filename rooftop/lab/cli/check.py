@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
+
+TELL_S = 10.0  # seconds after which a check says how long it will take
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case, Device
@@ -32,6 +35,7 @@ def check(
     records: Annotated[Path | None, typer.Option(help="Folder to write check records to.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only cases without a check record of the present code on this card.")] = False,
     jobs: Annotated[int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -42,6 +46,7 @@ def check(
     is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
+    [bold]rooftop check my.cu --quick[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
     import secrets
 
@@ -81,19 +86,34 @@ def check(
     if stale and not (todo := _stale(todo, records)):
         typer.echo("nothing to check: a record proves every case as it is now")
         return
+    whole = len(todo)
+    if quick:
+        todo = many.sampled(todo, backend, seed)
     keep = _record_writer(records) if records is not None else None
     _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
+    began, told = time.monotonic(), False
     for subject, c, result in many.check_many(todo, backend, seed, jobs):
         results.append(result)
         if keep:
             keep(subject, c, result)
+        if not told and (spent := time.monotonic() - began) > TELL_S:
+            told, more = True, spent / len(results) * (len(todo) - len(results))
+            if more > TELL_S:
+                sample = "" if quick or whole <= many.SAMPLE else f"; --quick checks a sample of {many.SAMPLE} of a kernel"
+                typer.echo(f"{len(results)} of {len(todo)} cases in {spent:.0f} s: about {_time(more)} more{sample}", err=True)
     _show_checks(results, seed, every, as_json)
+    if quick and len(todo) < whole and not as_json:
+        typer.echo(f"a sample: {len(todo)} of {whole} cases; without --quick all are checked, those that run here")
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
     if all(r.status == "skipped" for r in results):
         typer.echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def _stale(todo: list[tuple[Subject, Case]], records: Path | None) -> list[tuple[Subject, Case]]:
@@ -140,13 +160,7 @@ def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subjec
 
     if what is None or len(what) != 1:
         raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
-    sizes = []
-    for text in shape or []:
-        pairs = [part.partition("=") for part in text.split(",")]
-        if wrong := [n for n, _, v in pairs if not n.strip() or not v.strip().isdigit()]:
-            raise ValueError(f"--shape {text}: {wrong[0]!r} has no size; it is written N=1000,M=3")
-        sizes.append({n.strip(): int(v) for n, _, v in pairs})
-    return own_op.subject(Path(what[0]), reference, sizes)
+    return own_op.subject(Path(what[0]), reference, own_op.shapes_of(shape or []))
 
 
 def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
@@ -261,17 +275,24 @@ def inspect(
     sass: Annotated[bool, typer.Option("--sass", help="Print the machine code.")] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
+    shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
     compiled because a compiler is missing.
 
     Examples: [bold]rooftop inspect sgemm_cuda[/bold] · [bold]rooftop inspect softmax__triton --arch 80 --ptx[/bold] ·
-    [bold]rooftop inspect matmul --target v5e[/bold]"""
+    [bold]rooftop inspect matmul --target v5e[/bold] · [bold]rooftop inspect my.cu --shape N=1000[/bold]"""
     from rooftop.lab import candidates
+    from rooftop.lab.check import own_op
     from rooftop.lab.inspect import inspector as inspects
 
-    found = candidates.find(what or [])
+    shapes = own_op.shapes_of([shape] if shape else [])
+    bare = {name: s for name in what or [] if (s := own_op.alone(Path(name), shapes)) is not None}  # files whose head names no op
+    if shape and not bare:
+        raise ValueError("--shape is for a .cu whose head names no op; the cases of an op have sizes of their own (--case)")
+    named = [name for name in what or [] if name not in bare]
+    found = [*bare.values(), *(candidates.find(named) if named or not bare else [])]
     if target:
         from rooftop.lab.cli import npu
 
@@ -294,9 +315,39 @@ def inspect(
             counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
             occupancy = f"{k['occupancy']['percent']:.0f} % ({k['occupancy']['limiter']})"
             rows.append({"subject": name, "arch": a, **k, "occ": occupancy, "note": "; ".join(k["unmet"]), "sass": counts})
-    table(rows, {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
-                  "occ": "occupancy", "sass": "instructions", "note": "unmet or refused"}, as_json)  # fmt: skip
+    columns = {"subject": "subject", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B",
+               "occ": "occupancy", "sass": "instructions", "note": "unmet"}  # fmt: skip
+    if as_json:
+        table(rows, columns, True)
+    else:
+        if made := [r for r in rows if "kernel" in r]:
+            table(_together(made, list(columns)), columns, False)
+        _show_refusals([r for r in rows if "kernel" not in r])
     if any(k["unmet"] for f in facts.values() for k in f.get("kernels", [])):
         raise typer.Exit(WRONG)
     if any("absent" in f for f in facts.values()) and not any(f.get("kernels") for f in facts.values()):
         raise typer.Exit(ENVIRONMENT)
+
+
+def _together(rows: list[dict[str, Any]], shown: list[str]) -> list[dict[str, Any]]:
+    """Rows of a subject that differ in the architecture alone, as one that names them all; those that differ in nothing, once."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        first = found.setdefault(tuple(row.get(k) for k in shown if k != "arch"), {**row, "arch": []})
+        first["arch"] += [str(row["arch"])] if str(row["arch"]) not in first["arch"] else []
+    return [{**row, "arch": " ".join(row["arch"])} for row in found.values()]
+
+
+_CARD = re.compile(r"; [^;]* is (?:none|sm_\d+)$")  # the end of a reason that names the card of one architecture
+
+
+def _show_refusals(rows: list[dict[str, Any]]) -> None:
+    """What no machine code was made of, by reason."""
+    archs: dict[tuple[str, str], list[str]] = {}
+    for r in rows:
+        archs.setdefault((_CARD.sub("", r["note"]).removeprefix(f"{r['subject']}: "), r["subject"]), []).append(str(r["arch"]))
+    found: dict[tuple[str, str], list[str]] = {}
+    for (reason, name), listed in archs.items():
+        found.setdefault((reason, " ".join(listed)), []).append(name)
+    for (reason, on), names in found.items():
+        typer.echo(f"not for {on}: {reason} ({', '.join(names)})")

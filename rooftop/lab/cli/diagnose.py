@@ -124,8 +124,7 @@ def _ceilings(card: str) -> Any:
     from rooftop.lab.timing.roofline import Ceilings
 
     name = card if lookup(card) is not None else device_of(card).name
-    folder = settings.load().results
-    return Ceilings.from_records(store.read(folder) if folder.is_dir() else [], name, lookup(name))
+    return Ceilings.from_records(store.read(settings.load().results), name, lookup(name))
 
 
 def _is_trace(path: Path) -> bool:
@@ -205,8 +204,7 @@ def predictions(
     if path is None:
         from rooftop.lab.records import store
 
-        folder = settings.load().results
-        found = steps.predict(steps.steps(store.read(folder) if folder.is_dir() else []))
+        found = steps.predict(steps.steps(store.read(settings.load().results)))
         titles = {"idea": "idea of the step", "steps": "steps", "error": "median error", "bias": "bias", "no_change": "no change"}
         table([asdict(s) for s in steps.summary(found)], titles, as_json)
         return
@@ -226,23 +224,24 @@ def place(
     report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU.
+    """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu`
+    whose head names no op is taken as one of the ladder's.
 
     Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
-    from rooftop.core import settings
+    from rooftop.core import registry, settings
     from rooftop.lab import candidates
     from rooftop.lab.counters.diagnose import reports
     from rooftop.lab.records import store
     from rooftop.lab.report import place as placing
 
     folder = settings.load().results
-    subject = next((s for s in candidates.find([what]) if s.implementation is not None), None)
+    subject = next((s for s in candidates.find([what], otherwise=registry.ladder(ladder).op) if s.implementation is not None), None)
     if subject is None:
         raise ValueError(f"{what}: there is no kernel to place, only a reference")
     measured = None
     if report is not None:
         measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
-    found = placing.place(subject, ladder, list(store.read(folder)) if folder.is_dir() else [], count=count, measured=measured)
+    found = placing.place(subject, ladder, store.read(folder), count=count, measured=measured)
     typer.echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 
@@ -254,7 +253,7 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
     from rooftop.lab.records import store
 
     folder = settings.load().results
-    records = list(store.read(folder)) if folder.is_dir() else []
+    records = store.read(folder)
     subjects = [s for s in candidates.find([what]) if s.implementation is not None]
     if not subjects:
         raise ValueError(f"{what}: there is no kernel to diagnose, only a reference")

@@ -23,8 +23,7 @@ def ls(as_json: AsJson = False) -> None:
 
     Example: [bold]rooftop ls[/bold]"""
     from rooftop.core import registry, settings
-    from rooftop.lab.check.unproven import gpu_only, unproven
-    from rooftop.lab.records import store
+    from rooftop.lab.check.unproven import waiting
 
     rows: list[dict[str, Any]] = []
     for name in registry.op_names():
@@ -33,8 +32,8 @@ def ls(as_json: AsJson = False) -> None:
     for name in registry.ladder_names():
         ladder = registry.ladder(name)
         rows.append({"kind": "ladder", "name": name, "what": f"{ladder.title}: {len(ladder.rungs)} rungs of {ladder.op}"})
-    waiting = unproven(store.read(settings.load().results)) if any(gpu_only()) else []
-    rows += [{"kind": "unproven", "name": kernel.name, "what": str(kernel).partition(": ")[2]} for kernel in waiting]
+    lacking = waiting(settings.load().results)
+    rows += [{"kind": "unproven", "name": kernel.name, "what": str(kernel).partition(": ")[2]} for kernel in lacking]
     table(rows, {"kind": "kind", "name": "name", "what": "what there is"}, as_json)
 
 

@@ -96,9 +96,9 @@ def restamp(
     typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
 
 
-def _prune_records(folder: Path, digests: Digests) -> list[Record] | None:
-    """Prunes the checkout's own records, if there are any and no run is writing them. Keeps the computed digests. Returns the records that were read, if they
-    did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read again."""
+def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Record] | None:
+    """Prunes the checkout's own records, if there are any and no run is writing them; `notes` is told if not. Keeps the computed digests. Returns the records
+    that were read, if they did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read again."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
     from rooftop.lab.report.joined import staleness
@@ -109,7 +109,7 @@ def _prune_records(folder: Path, digests: Digests) -> list[Record] | None:
             return None
         done = pruning.prune(folder, lambda found: staleness(found, digests), left=left)
     except (RecordError, PermissionError) as error:
-        typer.echo(f"note: {folder} is not pruned: {error}", err=True)
+        notes.append(f"{folder} is not pruned: {error}")
         return None
     if done.bytes_dropped:
         typer.echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
@@ -145,7 +145,7 @@ def report(
     from rich.markup import escape
 
     with Console(stderr=True).status("reading the records") as shown:
-        known = _prune_records(settings.load().results, digests) if records is None and not check else None
+        known = _prune_records(settings.load().results, digests, cut) if records is None and not check else None
         if docs:
             from rooftop.lab.report import documents
 

@@ -31,6 +31,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from typing import Any
 
 from rooftop.core.spec import Device
 from rooftop.core.whole_file import named
-from rooftop.lab.records import form
+from rooftop.lab.records import form, parsed
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record
 from rooftop.lab.records.shapes import HEAD, SHAPES
@@ -214,11 +215,30 @@ def read_file(path: Path) -> tuple[list[Record], str | None]:
     return [r for _, records in found for r in records], note
 
 
+def files(folder: Path) -> list[Path]:
+    """The files of records below `folder`, or the one that it is. An absent folder has none. Raises OSError for what is no folder and no .jsonl file."""
+    try:
+        kind = folder.stat().st_mode
+    except FileNotFoundError:
+        if folder.is_symlink():
+            raise FileNotFoundError(f"{folder} is a link to nothing; a folder of records is needed") from None
+        return []
+    except OSError as error:  # a loop of links, a file above it
+        raise type(error)(error.errno, f"{error.strerror}; a folder of records is needed", str(folder)) from None
+    if stat.S_ISDIR(kind):
+        os.scandir(folder).close()  # raises where it may not be read; rglob is silent
+        return sorted(folder.rglob("*.jsonl"))
+    if folder.suffix != ".jsonl":
+        raise NotADirectoryError(f"{folder} is no folder; records are a folder, or a .jsonl file")
+    return [folder]
+
+
 def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
-    """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line was cut off."""
+    """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line was cut off.
+
+    Raises OSError for what is no folder and no .jsonl file."""
     found: list[Record] = []
-    for path in [folder] if folder.is_file() else sorted(folder.rglob("*.jsonl")):
-        records, note = read_file(path)
+    for records, note in parsed.read(folder, files(folder), read_file, __file__):
         found += records
         if note and cut is not None:
             cut.append(note)

@@ -15,6 +15,12 @@ from rooftop.core.spec import DTYPES, TARGETS, Problem
 LETTERS = "ABDEFGHIJKLMNOPQSUVWZ"
 NUMBERS = {"int": "i64", "float": "f32", "bool": "bool"}
 C_NUMBERS = {"i64": "long long", "i32": "int", "f32": "float", "bool": "bool"}
+WORDS_OF_C = frozenset({  # that might name a tensor
+    "and", "auto", "bool", "char", "class", "const", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float",
+    "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "not", "operator", "or", "private", "protected", "public",
+    "register", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typename", "union",
+    "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
+})  # fmt: skip
 INCLUDES = {"bf16": "cuda_bf16.h", "f16": "cuda_fp16.h", "f8e4m3": "cuda_fp8.h", "f8e5m2": "cuda_fp8.h"}
 
 
@@ -56,24 +62,32 @@ def shown(op: Contract) -> Shown:
             ranks.update({n: r for n, r in signature if r is not None})
     fitting = [(d, p) for d, p in problems if all((m := p.get(n)) is None or len(m.shape) == r for n, r in ranks.items())]
     letter = _letters(op, [p for _, p in fitting])
+    typed = _typed(fitting, [name for name, rank in ranks.items() if rank is not None])
     tensors = []
     for name, rank in ranks.items():
         if rank is None:  # absent in every case
             continue
         dtypes = Counter(m.dtype for _, p in fitting if (m := p.get(name)) is not None)
-        same = sum(m.dtype == d for d, p in fitting if (m := p.get(name)) is not None) >= dtypes.most_common(1)[0][1]
         dims = tuple(letter[tuple(_extents([p for _, p in fitting], name, i))] for i in range(rank))
         optional = any(p.get(name) is None for _, p in problems) or op.kinds.get(name) == "Tensor | None"
-        tensors.append(Tensor(name, dims, "T" if same else dtypes.most_common(1)[0][0], optional, name in (*op.output_names, *op.mutates)))
+        tensors.append(Tensor(name, dims, "T" if name in typed else dtypes.most_common(1)[0][0], optional, name in (*op.output_names, *op.mutates)))
     numbers = [
         (n, "f32" if n in op.runtime_floats else "i32" if n in op.runtime_options else NUMBERS[op.kinds[n]])
         for n in op.option_names
-        if op.kinds[n] in NUMBERS
+        if op.kinds[n] in NUMBERS and n not in ranks  # a name has one meaning in a kernel: that of the tensor
     ]
     given = [(n, t) for n, t in numbers if all(op.options(c)[n] is not None for c in op.cases)]
-    taken = {d for d, _ in fitting} if any(t.dtype == "T" for t in tensors) else set()
+    taken = {next(iter(own)) for _, p in fitting if len(own := {m.dtype for n in typed if (m := p.get(n)) is not None}) == 1}
     texts = {n: Counter(str(op.options(c)[n]) for c in op.cases).most_common(1)[0][0] for n in op.option_names if op.kinds[n] == "str"}
-    return Shown(tuple(tensors), tuple(given), tuple(d for d in op.dtypes if d in taken), tuple(texts.items()))
+    return Shown(tuple(tensors), tuple(given), tuple(d for d in dict.fromkeys((*op.dtypes, *sorted(taken))) if d in taken), tuple(texts.items()))
+
+
+def _typed(problems: Sequence[tuple[str, Problem]], names: Sequence[str]) -> set[str]:
+    """The tensors that mostly have the case's dtype. Where none has (kernels see the bits of an element as a whole number, say): those that change together."""
+    seen = {n: [(d, m.dtype) for d, p in problems if (m := p.get(n)) is not None] for n in names}
+    found = {n for n, pairs in seen.items() if sum(d == own for d, own in pairs) >= Counter(own for _, own in pairs).most_common(1)[0][1]}
+    changing = next((pairs for pairs in seen.values() if len({own for _, own in pairs}) > 1), None)
+    return found or {n for n, pairs in seen.items() if pairs == changing}
 
 
 def _extents(problems: Sequence[Problem], name: str, dim: int) -> list[int | None]:
@@ -112,8 +126,13 @@ def _size(dims: Sequence[str], empty: str = "1") -> str:
 
 
 def _contiguous(t: Tensor) -> str:
-    parts = [f"stride({t.name}, {i}) == {_size(t.dims[i + 1:])}" for i, d in enumerate(t.dims) if d != "1"]
-    return " and ".join(parts)
+    """The stride of a dimension of one element is any number."""
+    parts = [f"({d} == 1 or stride({t.name}, {i}) == {_size(t.dims[i + 1:])})" for i, d in enumerate(t.dims) if d != "1"]
+    return " and ".join(parts).removeprefix("(").removesuffix(")") if len(parts) == 1 else " and ".join(parts)
+
+
+def _in_c(name: str) -> str:
+    return f"{name}_" if name in WORDS_OF_C else name
 
 
 def cuda(name: str, op: Contract) -> str:
@@ -128,7 +147,7 @@ def cuda(name: str, op: Contract) -> str:
     typed = bool(s.dtypes)
     headers = dict.fromkeys(INCLUDES[d] for d in (*s.dtypes, *(t.dtype for t in s.tensors)) if d in INCLUDES)
     parameters = [f"long long {n}" for n in s.sizes] + [f"{C_NUMBERS[t]} {n}" for n, t in s.numbers]
-    parameters += [f"{'' if t.written else 'const '}{'T' if t.dtype == 'T' else DTYPES[t.dtype].cuda}* {t.name}" for t in s.tensors]
+    parameters += [f"{'' if t.written else 'const '}{'T' if t.dtype == 'T' else DTYPES[t.dtype].cuda}* {_in_c(t.name)}" for t in s.tensors]
     requires = "".join(f'"{c}" = "{t.name} must be contiguous"\n' for t in s.tensors if not t.optional and (c := _contiguous(t)))
     requires += "".join(f"\"{n} == '{v}'\" = \"other values of {n} are to be written\"\n" for n, v in s.words)
     kernel = f"{op.name}_kernel"
@@ -142,9 +161,9 @@ def cuda(name: str, op: Contract) -> str:
     ]  # fmt: skip
     for t in written:
         zero = "T()" if t.dtype == "T" else f"{DTYPES[t.dtype].cuda}()" if DTYPES[t.dtype].floating else "0"
-        guard = f"if ({t.name}) " if t.optional else ""
+        guard = f"if ({_in_c(t.name)}) " if t.optional else ""
         lines += [f"    {guard}for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < {_size(t.dims)}; i += step) {{",
-                  f"        {t.name}[i] = {zero};  // to be written", "    }"]  # fmt: skip
+                  f"        {_in_c(t.name)}[i] = {zero};  // to be written", "    }"]  # fmt: skip
     return "\n".join([*lines, "}"]) + "\n"
 
 

@@ -74,7 +74,7 @@ def run(
     read = sensors.read(torch.cuda.current_device())
     timer = Timer(CudaBackend(), sensors=lambda: sensors.read(torch.cuda.current_device()).to_json() if hasattr(read, "to_json") else {"absent": str(read)})
     summary = Summary()
-    kept = {where: store.read(where) for where in (folder, settings.load().results) if where.is_dir()}
+    kept = {where: store.read(where) for where in (folder, settings.load().results)}
     present = store.latest(kept.get(folder, []), "bench")
     stale: list[Field] = []
     fresh: list[Field] = []

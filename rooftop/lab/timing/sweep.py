@@ -218,8 +218,7 @@ class Sweep:
         if timer is None:
             timer, self.streams, self.kept = _on_this_gpu()
         self.timer = timer
-        where = settings.load().results
-        self.ceilings = roofline.Ceilings.from_records(store.read(where) if where.is_dir() else (), device.name, lookup(device.name))
+        self.ceilings = roofline.Ceilings.from_records(store.read(settings.load().results), device.name, lookup(device.name))
         peers = [s for n in op.peers if (s := Subject(f"peer:{n}", op, peer=n)).absent() is None]
         self.peers = [s for s in peers if s.peer not in SAMPLED]
         self.sampled = [s for s in peers if s.peer in SAMPLED]

@@ -337,7 +337,7 @@ def run(todo: Sequence[Job], folder: Path, keep: Path | None = None, *, budget_s
         return dict(found.to_json()) if hasattr(found, "to_json") else {"absent": str(found)}
 
     summary = Summary()
-    known = [r for where in {folder, settings.load().results} if where.is_dir() for r in store.read(where)]
+    known = [r for where in {folder, settings.load().results} for r in store.read(where)]
     planned = plan(todo, device, sorted(known, key=lambda r: str(r.get("at", ""))), summary)
     programs = compile_configs(planned, device)
     say(f"compiled {programs} CUDA programs in {time.monotonic() - started:.1f} s; {len(planned)} cases to tune")
