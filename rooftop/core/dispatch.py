@@ -322,22 +322,24 @@ def explain(op: Contract, args: Sequence[Any]) -> Explanation:
 def explain_problem(op: Contract, problem: Problem) -> Explanation:
     """What a problem would run on the device that it names; there need not be such a GPU here."""
     choice = select(op, problem)
-    if choice.call is None:
+    call = choice.call
+    if call is None:
         return Explanation(op.name, problem.device.name, choice, "the reference, in plain torch: no implementation takes this input")
-    launches = choice.call.launches
-    path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in launches) or "a call of torch"
-    return Explanation(op.name, problem.device.name, choice, f"{choice.call.implementation.name}: {path}", _less_preferred(choice.call, choice.rejected))
+    found = {f.name: f for f in registry.implementations(call.implementation.op)}
+    rejected = tuple((name, found[name].supports(call.problem) or reason) for name, reason in choice.rejected)  # those of a rounded problem say its number
+    path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in call.launches) or "a call of torch"
+    return Explanation(op.name, problem.device.name, Choice(call, rejected), f"{call.implementation.name}: {path}", _less_preferred(call, rejected))
 
 
 def _less_preferred(call: Call, rejected: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """The implementations with lower preference than the chosen one, and why: by their own preference, by backend, or by name."""
     taken, asked = call.implementation, {name for name, _ in rejected}
-    first = preference(taken, call.problem)
+    first = preference(taken, call.problem.near)
     found = []
     for other, reason in ranked(registry.implementations(taken.op), call.problem):
         if other.name == taken.name or other.name in asked:
             continue
-        mine = preference(other, call.problem)
+        mine = preference(other, call.problem.near)
         why = "has the higher preference for this input" if mine[0] != first[0] else "comes first in the order of backends and names"
         found.append((other.name, reason or only_named(other) or f"supports this too, but {taken.name} {why}"))
     return tuple(found)

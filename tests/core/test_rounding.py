@@ -12,6 +12,7 @@ import pytest
 from rooftop.core import registry, rounding
 from rooftop.core.call import Call, select
 from rooftop.core.contract import Contract
+from rooftop.core.dispatch import explain_problem
 from rooftop.core.spec import TARGETS, Meta, Problem
 from rooftop.lab.timing import warm
 
@@ -144,3 +145,14 @@ def test_a_new_length_of_what_is_not_rounded_costs_no_search(name: str, case: st
     p = longer(2)
     found = calls(lambda: select(op, p).call.launches)  # type: ignore[union-attr]
     assert found <= most, found
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda o: o.name)
+def test_reasons_are_those_of_the_true_row_count(op: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = sized(op, 5003, 8192)
+    chosen = select(op, p).call
+    assert chosen is not None
+    kernel = chosen.implementation
+    monkeypatch.setattr(op, "rankings", {})
+    monkeypatch.setattr(kernel, "supports", lambda q: f"refuses {sorted({m.shape[0] for _, m in q.tensors if m is not None and m.shape} - {8192})}")
+    assert f"not {kernel.name}: refuses [5003]" in str(explain_problem(op, p))
