@@ -4,6 +4,8 @@ the tokens are many, whatever the vocabulary."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rooftop.ops import _linear_loss
@@ -13,50 +15,80 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One call on one rank. `options` as the op takes them, to softcap; `first`, `classes`: this rank's first class, and the classes of all ranks; `how`: the
+    dtype of the weight's gradient, and memory."""
+
+    op: Any
+    target: Tensor
+    options: tuple[Any, ...]
+    first: int
+    classes: int
+    how: tuple[str, str]
+    wanted: tuple[bool, ...]
+    group: Any
+    implementation: str | None
+
+    @property
+    def all(self) -> Options:
+        ignore, reduction, smoothing, scale, cap = self.options
+        return Options(ignore, reduction, smoothing, scale, cap, self.first, self.classes)
+
+    def call(self, function: Callable[..., Any], *args: Any, flags: Sequence[bool], **more: Any) -> Any:
+        return function(*args, *self.options, self.first, self.classes, *self.how, *flags, False, **more)
+
+
 def split_loss(
     op: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, options: Sequence[Any], how: tuple[str, str], wanted: Sequence[bool], group: Any,
     implementation: str | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(loss, state of the whole vocabulary). `options` as the op takes them, to softcap; `how`: the dtype of the weight's gradient, and memory.
+    """(loss, state of the whole vocabulary). Parameters as those of `Shard`.
 
     Raises TypeError for a group that is none."""
-    import torch
     import torch.distributed as dist
 
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(f"linear_cross_entropy: group is a {type(group).__name__}; it must be a torch.distributed.ProcessGroup")
-    ranks, first = dist.get_world_size(group), dist.get_rank(group) * weight.shape[0]
-    classes = ranks * weight.shape[0]
-    ignore, reduction, smoothing, scale, cap = options
-    o = Options(ignore, reduction, smoothing, scale, cap, first, classes)
-    to, memory = how
+    rows = weight.shape[0]
+    shard = Shard(
+        op, target, tuple(options), dist.get_rank(group) * rows, dist.get_world_size(group) * rows, how, tuple(wanted), group, implementation
+    )  # fmt: skip
+    loss, state = _split().apply(shard, x, weight, bias)
+    return loss, state
 
-    def call(function: Callable[..., Any], *args: Any, flags: Sequence[bool], **more: Any) -> Any:
-        return function(*args, *options, first, classes, to, memory, *flags, False, **more)
+
+@cache
+def _split() -> Any:
+    """One class for all calls: a class for each would keep its call's tensors and group until Python's garbage collector finds it."""
+    import torch
+    import torch.distributed as dist
 
     class Split(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-            _, state, divisor, *_ = call(op, x, weight, bias, target, flags=(False, False, False), implementation=implementation)
-            state = joined(state, target != o.ignore_index, group)
+        def forward(ctx: Any, shard: Shard, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+            _, state, divisor, *_ = shard.call(shard.op, x, weight, bias, shard.target, flags=(False, False, False), implementation=shard.implementation)
+            o = shard.all
+            state = joined(state, shard.target != o.ignore_index, shard.group)
+            ctx.shard = shard
             ctx.save_for_backward(x, weight, bias, state, divisor)
-            found = _linear_loss.losses(state, target, o)
+            found = _linear_loss.losses(state, shard.target, o)
             ctx.mark_non_differentiable(state)
             return found if o.reduction == "none" else found.sum() / divisor, state
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            shard: Shard = ctx.shard
             x, weight, bias, state, divisor = ctx.saved_tensors
-            found = call(op.bwd, gradients[0], x, weight, bias, target, state, divisor, None, None, None, flags=wanted)
-            made = [g if asked else None for g, asked in zip(found, wanted, strict=True)]
+            found = shard.call(shard.op.bwd, gradients[0], x, weight, bias, shard.target, state, divisor, None, None, None, flags=shard.wanted)
+            made = [g if asked else None for g, asked in zip(found, shard.wanted, strict=True)]
             if made[0] is not None:  # each rank's classes make a part of dX
                 whole = made[0].float()
-                dist.all_reduce(whole, group=group)
+                dist.all_reduce(whole, group=shard.group)
                 made[0] = whole.to(x.dtype)
-            return tuple(made)
+            return (None, *made)
 
-    loss, state = Split.apply(x, weight, bias)
-    return loss, state
+    return Split
 
 
 def joined(state: Tensor, live: Tensor, group: Any) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,24 @@ def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, target: torch
     return [loss.detach(), lse, *torch.autograd.grad(loss.sum(), leaves)]
 
 
+def keeps_nothing(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, target: torch.Tensor) -> None:
+    """What a call holds goes with its graph: a process group that waits for the garbage collector aborts the process at its end."""
+    gc.collect()
+    gc.disable()
+    mine = target.clone()
+    held = weakref.ref(mine)
+    run(x, weight, bias, mine, group=dist.group.WORLD)
+    del mine
+    assert held() is None
+    gc.enable()
+
+
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
     x, weight, bias, target = made()
     mine = slice(rank * CLASSES, (rank + 1) * CLASSES)
+    keeps_nothing(x, weight[mine], bias[mine], target)
     travelled = []
     real = dist.all_reduce
 
