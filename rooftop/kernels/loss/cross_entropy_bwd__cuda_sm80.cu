@@ -16,20 +16,11 @@ rows    = 1
 #include <math_constants.h>
 
 #include "chain.cuh"
+#include "exponential.cuh"
 #include "rows.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f;
 enum Cap { NONE, EXACT, SHORT };  // the accuracy of soft-capped logits: EXACT to float32's last digits; SHORT to 2e-7 of the cap, which 16-bit gradients do not show
-
-/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
-/// grows with |x|.
-template <typename T>
-__device__ float exponential(float x) {
-    if (sizeof(T) == 4) return expf(x);
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * LOG2E));
-    return y;
-}
 
 /// What the gradients of all rows depend on.
 struct Options {

@@ -29,6 +29,7 @@ shared  = "128 * ceil(C * bytes(x) / (128 * cluster))"
 #include <math_constants.h>
 
 #include "chain.cuh"
+#include "exponential.cuh"
 #include "line_share.cuh"
 
 namespace cg = cooperative_groups;
@@ -36,23 +37,6 @@ namespace cg = cooperative_groups;
 // The identity of the maximum. With -inf, a warp that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such a warp adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
-
-/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
-/// grows with |x|.
-template <typename T>
-__device__ float exponential(float x) {
-    if (sizeof(T) == 4) return expf(x);
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-    return y;
-}
-
-/// e / s, given scale = 1 / s. A Newton step corrects the rounding error of `scale`, which matters for float32 results only.
-template <typename T>
-__device__ float quotient(float e, float s, float scale) {
-    const float q = e * scale;
-    return sizeof(T) == 4 ? fmaf(fmaf(-q, s, e), scale, q) : q;
-}
 
 // Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2 (docs/persistent.md).
 extern __shared__ __align__(128) uint4 held[];  // this block's packs; each thread reads only what it copied itself

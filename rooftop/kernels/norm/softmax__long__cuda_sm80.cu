@@ -17,6 +17,7 @@ lag     = 1
 [requires]
 "C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 */
+#include "exponential.cuh"
 #include "lanes.cuh"
 #include "row_group.cuh"
 #include "row_ring.cuh"
@@ -24,23 +25,6 @@ lag     = 1
 // The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
-
-/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
-/// grows with |x|.
-template <typename T>
-__device__ float exponential(float x) {
-    if (sizeof(T) == 4) return expf(x);
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-    return y;
-}
-
-/// e / s, given scale = 1 / s. A Newton step corrects the rounding error of `scale`, which matters for float32 results only.
-template <typename T>
-__device__ float quotient(float e, float s, float scale) {
-    const float q = e * scale;
-    return sizeof(T) == 4 ? fmaf(fmaf(-q, s, e), scale, q) : q;
-}
 
 /// The largest element of a part of a row, at least LOWEST, and the sum of e^(v - max) over it.
 struct Pair {

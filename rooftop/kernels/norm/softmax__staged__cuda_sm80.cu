@@ -25,6 +25,7 @@ chained = true
 #include <math_constants.h>
 
 #include "chain.cuh"
+#include "exponential.cuh"
 #include "lanes.cuh"
 #include "stretch.cuh"
 
@@ -32,16 +33,6 @@ constexpr int THREADS = 256;
 // The identity of the maximum: with -inf, a lane that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements.
 constexpr float LOWEST = -3.402823466e38f;
 extern __shared__ __align__(128) uint4 stretch[];  // `rows` rows; the results overwrite the elements
-
-/// e^x for x <= 0. To one unit in the last place if the result is float32; if it is rounded to 16 bits, in two instructions with an error of a few units that
-/// grows with |x|.
-template <typename T>
-__device__ float exponential(float x) {
-    if (sizeof(T) == 4) return expf(x);
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
-    return y;
-}
 
 /// R rows of C elements, `rows` a block: a whole number of vectors.
 template <typename T, int LANES, int PIECES, bool WHOLE, bool FULL>
