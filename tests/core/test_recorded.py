@@ -87,9 +87,10 @@ def test_a_second_derivative_is_refused() -> None:
 
 def test_threads_record_at_once() -> None:
     found: list[torch.Tensor] = []
+    first, weight = (t.detach() for t in inputs())  # made here: all threads share torch's generator
 
     def work() -> None:
-        x, w = inputs()
+        x, w = first.clone().requires_grad_(), weight.clone().requires_grad_()
         for _ in range(20):
             x.grad = None
             rooftop.softmax(rooftop.rms_norm(x, 33, w)).square().sum().backward()
