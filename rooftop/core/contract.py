@@ -130,7 +130,6 @@ class Contract:
                 their first dimension. The gathered result is judged as the outputs are (`rooftop ranks`). A kernel that runs this way defines `on_ranks` with
                 these parameters (`rooftop check` and `bench` under torchrun)
     ranks_peers name -> a callable with the parameters of `ranks`, which a user of several ranks would use instead; timed alone, and may overwrite its tensors
-    drawn       runtime option -> (least, most) whole numbers that the fuzzer draws; without an entry all of 32 bits
     swept       which numbers are sizes, and their ranges: `rooftop sweep` draws its points from them; a backward's are its forward's
     twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
     peers       name -> factory of a callable with the reference's signature; an ImportError means that the peer is absent
@@ -170,7 +169,6 @@ class Contract:
         objects: bool = False,
         twin_of: Contract | None = None,
         swept: Sizes | None = None,
-        drawn: Mapping[str, tuple[int, int]] | None = None,
         ranks: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Mapping[str, Any]] | None = None,
         ranks_peers: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Any], Any]] | None = None,
     ) -> None:
@@ -182,7 +180,7 @@ class Contract:
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
         self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
-        self.rounded, self.drawn = rounded, dict(drawn or {})
+        self.rounded = rounded
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.runtime_options = tuple(runtime_options)
         self.objects = objects

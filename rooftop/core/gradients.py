@@ -1,7 +1,7 @@
 """Gradients of an op: what its forward saves and what its backward returns, for the op registered with `torch.library` and for eager calls.
 
 An eager call whose tensors are plain ones records itself with an autograd function of its own: the way through torch's dispatcher and a registered op costs
-the host several times as much. `torch.compile`, functional transforms and subclasses of tensors take that way."""
+the host more. `torch.compile`, functional transforms and subclasses of tensors take that way."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def rope(
         k: as `q`, with any number of heads, or None.
         cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
             in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same accuracy
-            at all positions up to about 10^9.
+            at all positions.
         positions: int32 or int64, [S], [1, S] or [B, S]: the row of the tables, or the position, of each token. None: 0 to S - 1.
         offset: added to the positions. It is an argument of the call: replays of a captured CUDA graph use the same one.
         theta: the base of the frequencies; used if there are no tables.
@@ -361,7 +361,6 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     runtime_options=("offset",),
-    drawn={"offset": (-(10**9), 10**9)},  # beyond, the angles of the float64 reference itself lose digits
     faults=faults,
     public=public,
     grad=Grad(wrt=("q", "k"), saves=("cos", "sin", "positions"), backward=backward),

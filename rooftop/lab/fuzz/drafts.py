@@ -225,8 +225,7 @@ def _fill(r: random.Random, spec: Input, allowed: set[str]) -> Fill:
 def _option(r: random.Random, op: Contract, name: str, own: Option) -> Option:
     kind, seen = op.kinds[name], [op.options(c)[name] for c in op.cases]
     if name in op.runtime_options and kind == "int":
-        low, high = op.drawn.get(name, (-(2**31), 2**31 - 1))
-        return r.choice((own, r.randint(low, high)))
+        return r.choice((own, r.randrange(-(2**31), 2**31)))
     if r.random() < 0.6:
         return own
     if kind == "bool":
