@@ -230,12 +230,13 @@ def _first_of(op: Contract, problem: Problem) -> Ranking:
     near = problem.near
     if problem.rounded is None:
         return _first(registry.implementations(op.name), problem, False)
-    known: Ranking | None = op.rankings.get(near)
+    known: Ranking | None = None if problem.symbolic else op.rankings.get(near)
     if known is None:
         known = _first(registry.implementations(op.name), near, False)
         if len(op.rankings) >= RANKINGS:
             op.rankings.clear()
-        op.rankings[near] = known
+        if not problem.symbolic:
+            op.rankings[near] = known
     if near is problem or (known[0] is not None and known[0].supports(problem) is None):
         return known
     return _first(registry.implementations(op.name), problem, False)

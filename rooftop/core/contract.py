@@ -197,6 +197,7 @@ class Contract:
             seen.add(case.id)
         self.bwd: Contract | None = self._backward_op() if grad and grad.outputs else None
         self._plans: dict[Any, Any] = {}  # plans of dispatch, by kind of input
+        self.families: dict[Any, Any] = {}  # of `rooftop.core.families`: calls that differ in their leading extents alone
         self.rankings: dict[Problem, Any] = {}  # of `rooftop.core.call.select`: the implementation, by rounded problem
         self._library: Any = None  # the registration with torch.library
 

@@ -11,12 +11,13 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, gradients, library, registry
+from rooftop.core import debugging, families, gradients, library, registry
 from rooftop.core.backends.table import preference
 from rooftop.core.call import Call, Choice, only_named, ranked, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import device_of
-from rooftop.core.spec import DTYPES, Device, Meta, Problem
+from rooftop.core.plans import Idle, Plan
+from rooftop.core.spec import Device, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,95 +51,27 @@ class Explanation:
         return "\n".join(lines)
 
 
-class Plan:
-    """Everything about one kind of input that is the same in every call."""
-
-    def __init__(self, call: Call, index: int) -> None:
-        import torch
-
-        self.call = call
-        inputs, outputs = call.inputs, [n for n, _ in call.outputs]
-        self._copies = tuple(i for i, n in enumerate(inputs) if n in call.copies)
-        self._mutated = tuple(i for i, n in enumerate(inputs) if n in call.mutated and call.called.get(n) is not None)
-        self._back = tuple(i for i in self._mutated if i in self._copies)
-        self._reused = tuple((outputs.index(out), inputs.index(given)) for out, given in call.reused.items())
-        self._outputs = [_allocator(None if n in call.reused else m, index) for n, m in call.outputs]
-        self._scratch = [_allocator(m, index, n in call.zeroed) for n, m in call.scratch.items()]
-        self._promised = tuple((outputs.index(n), _allocator(m, index)) for n, m in call.promised.items() if n not in call.reused)
-        self._results = len(call.op.output_names)
-        self._index = index
-        self._runner: Any = None
-        self._addressed = False
-        self._stream = torch._C._cuda_getCurrentRawStream
-        self._written = torch.autograd.graph.increment_version
-
-    def runner(self) -> Any:
-        if self._runner is None:
-            found = self.call.runner(self._index)
-            self._addressed = hasattr(found, "addressed")
-            self._runner = found.addressed if self._addressed else found  # type: ignore[attr-defined]
-        return self._runner
-
-    def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
-        """Returns the outputs. `tensors` are in the order of the call's inputs."""
-        run = self._runner or self.runner()
-        given: list[Any] = list(tensors)
-        for i in self._copies:
-            given[i] = given[i].contiguous()
-        made: list[Any] = [make() for make in self._outputs]
-        for i in self._mutated:
-            if tensors[i] is not None:
-                self._written(tensors[i])
-        for i, j in self._reused:
-            made[i] = given[j].detach()  # so that a gradient has no autograd history
-        values = [*given, *made, *[make() for make in self._scratch]]
-        stream = self._stream(self._index)
-        if self._addressed:
-            run(stream, [*[0 if t is None else t.data_ptr() for t in values], *runtime_values])
-        else:
-            run(stream, [*values, *runtime_values])
-        for i in self._back:  # absent tensors are never copied
-            tensors[i].copy_(given[i])  # type: ignore[union-attr]
-        for i, make in self._promised:
-            made[i] = make().copy_(made[i])  # type: ignore[union-attr]
-        return made if self._results else []
-
-
-class Idle:
-    """The plan for a kind of input for which there is nothing to write: returns the empty outputs. Nothing is launched. The reference does not run either: it
-    may synchronise with the device, which a graph capture does not allow."""
-
-    def __init__(self, op: Contract, problem: Problem, index: int) -> None:
-        self._outputs = [_allocator(problem.get(n), index) for n in op.output_names]
-
-    def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
-        return [make() for make in self._outputs]
-
-
-def _allocator(meta: Meta | None, index: int, zero: bool = False) -> Callable[[], Tensor | None]:
-    import torch
-
-    if meta is None:
-        return lambda: None
-    dtype = getattr(torch, DTYPES[meta.dtype].torch)
-    device = torch.device("cuda", index)
-    shape, strides = meta.shape, meta.strides
-    if zero:
-        return lambda: torch.zeros(shape, dtype=dtype, device=device)
-    if meta.contiguous:
-        return lambda: torch.empty(shape, dtype=dtype, device=device)
-    return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-
 def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> Plan | Idle | None:
     """The plan for CUDA arguments; None: the reference runs."""
     tensors, options = op.flattened(args)
     index = _device_index(op, tensors)
-    problem = op.problem_of(metas_of(tensors), options, _device(index))
+    metas = metas_of(tensors)
+    family, sizes = families.family_of(op, metas, options, implementation or None, index)
+    known = family.plan(sizes)
+    if known is not None:
+        return known
+    device = _device(index)
+    problem = op.problem_of(metas, options, device)
     if not implementation and op.idle(problem):
         return Idle(op, problem, index)
     call = select(op, problem, implementation or None).call
-    return None if call is None else Plan(call, index)
+    if call is None:
+        return None
+    plan = Plan(call, index)
+    if family.missed():
+        plan.runner()
+        families.record(family, op, options, implementation or None, device, sizes, plan)
+    return plan
 
 
 def _remember(plans: dict[Any, Plan | Idle | None], key: Any, plan: Plan | Idle | None) -> Plan | Idle | None:

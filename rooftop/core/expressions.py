@@ -280,6 +280,10 @@ def _eval(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
             return _eval(body if _eval(test, scope, text) else orelse, scope, text)
         case ast.Call(func=ast.Name(id=name), args=args):
             function, fewest, most = FUNCTIONS[name]
+            if name == "ceil" and len(args) == 1 and isinstance(args[0], ast.BinOp) and isinstance(args[0].op, ast.Div):
+                above, below = _number(args[0].left, scope, text), _number(args[0].right, scope, text)
+                if isinstance(above, int) and isinstance(below, int):
+                    return -(-above // below)
             if not fewest <= len(args) <= most:
                 raise ExpressionError(f"{text!r}: {name}() takes {fewest if fewest == most else f'{fewest} to {most}'} arguments")
             return _whole(function(*(_eval(a, scope, text) for a in args)))

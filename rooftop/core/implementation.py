@@ -14,6 +14,7 @@ from rooftop.core import settings
 from rooftop.core.contract import Contract
 from rooftop.core.launch import resident_clusters
 from rooftop.core.spec import TARGETS, Device, Launch, Meta, Problem, Step, TorchCall
+from rooftop.core.symbolic import Trace, symbolic
 
 TUNED = settings.PACKAGE / "tuned"
 
@@ -208,6 +209,8 @@ class Implementation:
             if not (table := _tuned_table(path)):
                 continue
             key = key or problem.tune_key
+            if problem.symbolic:
+                key = trace_of(problem).same_text(key, table) or ""
             entry = table.get(key)
             if isinstance(entry, dict) and entry.get("digest") == self.digest:  # a config tuned for other code may be wrong
                 values = entry.get("config")  # null: the heuristic was measured to be best
@@ -222,6 +225,12 @@ def _tuned_paths(root: Path, device: str, name: str) -> tuple[tuple[Path, str], 
 
     cards = [slug(n) for n in (device, sibling(device)) if n is not None]
     return tuple((root / card / f"{name}.json", card) for card in cards)
+
+
+def trace_of(problem: Problem) -> Trace:
+    """The trace of a problem with symbols."""
+    found: Trace = next(n.trace for _, m in problem.tensors if m is not None for n in m.shape if symbolic(n))  # type: ignore[attr-defined]
+    return found
 
 
 _TABLES: dict[Path, dict[str, Any]] = {}

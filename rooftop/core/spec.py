@@ -13,6 +13,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from rooftop.core.symbolic import symbolic
+
 Number: TypeAlias = int | float | bool
 Option: TypeAlias = int | float | bool | str
 
@@ -212,7 +214,7 @@ class Problem:
         return int(found)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "_by_name", "near")}  # a hash of texts holds in one process alone
+        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "_by_name", "near", "symbolic")}  # a hash of texts holds in one process alone
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
@@ -243,10 +245,25 @@ class Problem:
         return replace(self, device=device)
 
     @cached_property
+    def symbolic(self) -> bool:
+        """Whether some extents are symbols of a trace: what is worked out for such a problem is not to be remembered."""
+        return any(symbolic(n) for _, m in self.tensors if m is not None for n in m.shape)
+
+    @cached_property
     def near(self) -> Problem:
         """The problem for which kernel and config are chosen, so that a row count that was never seen costs no choice: this one with its row count
         rounded where the contract says so; else, and where it is rounded already, this very object."""
-        return self if self.rounded is None else self.rounded(self)
+        found = self if self.rounded is None else self.rounded(self)
+        return found.assumed if found.symbolic and found is not self else found
+
+    @property
+    def assumed(self) -> Problem:
+        """The problem with numbers in place of symbols."""
+
+        def plain(values: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(v.trace.assume(v) if symbolic(v) else v for v in values)  # type: ignore[attr-defined]
+
+        return self.replace(**{n: Meta(plain(m.shape), m.dtype, plain(m.strides), m.align) for n, m in self.tensors if m is not None})
 
     @property
     def tune_key(self) -> str:

@@ -12,8 +12,9 @@ from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.call import Call
 from rooftop.core.contract import metas_of
-from rooftop.core.dispatch import Plan, _device, _device_index
+from rooftop.core.dispatch import _device, _device_index
 from rooftop.core.head import HeadError
+from rooftop.core.plans import Plan
 from rooftop.core.public_arguments import arguments_of
 
 

@@ -44,11 +44,9 @@ def together(*metas: Meta | None) -> Meta:
 def canonical(p: Problem) -> Problem | None:
     """All as one row [1, n] where they lie alike and without gaps; else as rows [R, C] of neighbours; None where they are neither."""
     metas = {n: m for n, m in p.tensors if m is not None}
-    shapes = {m.shape for m in metas.values()}
-    if len(shapes) == 1:
-        strides = {m.strides for m in metas.values()}
-        if len(strides) == 1 and all(like(m).strides == m.strides for m in metas.values()):
-            return p.replace(**{n: Meta((1, m.numel), m.dtype, (m.numel, 1), m.align) for n, m in metas.items()})
+    first = next(iter(metas.values()))
+    if all(m.shape == first.shape and m.strides == first.strides and like(m).strides == m.strides for m in metas.values()):
+        return p.replace(**{n: Meta((1, m.numel), m.dtype, (m.numel, 1), m.align) for n, m in metas.items()})
     return by_rows(p)
 
 

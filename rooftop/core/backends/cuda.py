@@ -44,6 +44,8 @@ GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
 
 
 def _keep(found: dict[Problem, Any], problem: Problem, what: Any) -> None:
+    if problem.symbolic:
+        return
     if len(found) >= CHOSEN:
         found.clear()
     found[problem] = what
@@ -179,15 +181,15 @@ class CudaImplementation(Implementation):
         return dict(last[1])
 
     def _chosen_for(self, problem: Problem, function: Callable[..., Any]) -> dict[str, Any]:
-        found = self._chosen.get(problem)
+        found = None if problem.symbolic else self._chosen.get(problem)
         if found is None:
             found = {**self._head.config, **function(problem, self._head)}
             _keep(self._chosen, problem, found)
         return found
 
     def _chosen_near(self, near: Problem, function: Callable[..., Any]) -> dict[str, Any] | None:
-        found = self._rounded.get(near)
-        if found is None and near not in self._rounded:
+        found = None if near.symbolic else self._rounded.get(near)
+        if found is None and (near.symbolic or near not in self._rounded):
             found = None if self.supports(near) is not None else self._chosen_for(near, function)
             _keep(self._rounded, near, found)
         return found

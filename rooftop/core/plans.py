@@ -1,0 +1,110 @@
+"""What runs for one kind of input, prepared once: later calls allocate and launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core.call import Call
+from rooftop.core.contract import Contract
+from rooftop.core.implementation import Launches
+from rooftop.core.spec import DTYPES, Meta, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Plan:
+    """Everything about one kind of input that is the same in every call."""
+
+    def __init__(self, call: Call, index: int) -> None:
+        import torch
+
+        self.call = call
+        inputs, outputs = call.inputs, [n for n, _ in call.outputs]
+        self._copies = tuple(i for i, n in enumerate(inputs) if n in call.copies)
+        self._mutated = tuple(i for i, n in enumerate(inputs) if n in call.mutated and call.called.get(n) is not None)
+        self._back = tuple(i for i in self._mutated if i in self._copies)
+        self._reused = tuple((outputs.index(out), inputs.index(given)) for out, given in call.reused.items())
+        self._outputs = [_allocator(None if n in call.reused else m, index) for n, m in call.outputs]
+        self._scratch = [_allocator(m, index, n in call.zeroed) for n, m in call.scratch.items()]
+        self._promised = tuple((outputs.index(n), _allocator(m, index)) for n, m in call.promised.items() if n not in call.reused)
+        self._results = len(call.op.output_names)
+        self._index = index
+        self._runner: Any = None
+        self._addressed = False
+        self.launches: Launches | None = None  # the runner, if it only launches
+        self._stream = torch._C._cuda_getCurrentRawStream
+        self._written = torch.autograd.graph.increment_version
+
+    def runner(self) -> Any:
+        if self._runner is None:
+            self._run_by(self.call.runner(self._index))
+        return self._runner
+
+    def _run_by(self, found: Any) -> None:
+        self.launches = found if isinstance(found, Launches) else None
+        self._addressed = self.launches is not None
+        self._runner = found.addressed if self._addressed else found
+
+    def resized(self, outputs: Sequence[Any], scratch: Sequence[Any], promised: Sequence[Any], runner: Launches) -> Plan:
+        """A copy for other sizes. Each layout is what `Meta` takes, or None for an absent tensor."""
+        made = object.__new__(Plan)
+        made.__dict__.update(self.__dict__)
+        reused = {i for i, _ in self._reused}
+        made._outputs = [_allocator(None if m is None or i in reused else Meta(*m), self._index) for i, m in enumerate(outputs)]
+        zeroed = self.call.zeroed
+        made._scratch = [_allocator(Meta(*m), self._index, n in zeroed) for n, m in zip(self.call.scratch, scratch, strict=True)]
+        made._promised = tuple((i, _allocator(Meta(*m), self._index)) for (i, _), m in zip(self._promised, promised, strict=True))
+        made._run_by(runner)
+        return made
+
+    def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
+        """Returns the outputs. `tensors` are in the order of the call's inputs."""
+        run = self._runner or self.runner()
+        given: list[Any] = list(tensors)
+        for i in self._copies:
+            given[i] = given[i].contiguous()
+        made: list[Any] = [make() for make in self._outputs]
+        for i in self._mutated:
+            if tensors[i] is not None:
+                self._written(tensors[i])
+        for i, j in self._reused:
+            made[i] = given[j].detach()  # so that a gradient has no autograd history
+        values = [*given, *made, *[make() for make in self._scratch]]
+        stream = self._stream(self._index)
+        if self._addressed:
+            run(stream, [*[0 if t is None else t.data_ptr() for t in values], *runtime_values])
+        else:
+            run(stream, [*values, *runtime_values])
+        for i in self._back:  # absent tensors are never copied
+            tensors[i].copy_(given[i])  # type: ignore[union-attr]
+        for i, make in self._promised:
+            made[i] = make().copy_(made[i])  # type: ignore[union-attr]
+        return made if self._results else []
+
+
+class Idle:
+    """The plan for a kind of input for which there is nothing to write: returns the empty outputs. Nothing is launched. The reference does not run either: it
+    may synchronise with the device, which a graph capture does not allow."""
+
+    def __init__(self, op: Contract, problem: Problem, index: int) -> None:
+        self._outputs = [_allocator(problem.get(n), index) for n in op.output_names]
+
+    def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
+        return [make() for make in self._outputs]
+
+
+def _allocator(meta: Meta | None, index: int, zero: bool = False) -> Callable[[], Tensor | None]:
+    import torch
+
+    if meta is None:
+        return lambda: None
+    dtype = getattr(torch, DTYPES[meta.dtype].torch)
+    device = torch.device("cuda", index)
+    shape, strides = meta.shape, meta.strides
+    if zero:
+        return lambda: torch.zeros(shape, dtype=dtype, device=device)
+    if meta.contiguous:
+        return lambda: torch.empty(shape, dtype=dtype, device=device)
+    return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)
