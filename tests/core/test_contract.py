@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rooftop.core import dispatch, head_text, registry, triton_compat
+from rooftop.core import dispatch, head_text, plans, registry, triton_compat
 from rooftop.core.call import select
 from rooftop.core.contract import Contract
 from rooftop.core.op import Grad, Op, like
@@ -184,7 +184,7 @@ class Recorded:
         self.addresses = list(addresses)
 
 
-def plan_of(name: str, case_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[dispatch.Plan, Recorded]:
+def plan_of(name: str, case_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[plans.Plan, Recorded]:
     """A plan as a GPU would have it, with memory of the CPU and a launch that only records."""
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
 
@@ -193,17 +193,17 @@ def plan_of(name: str, case_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[d
             return lambda: None
         return lambda: torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[meta.dtype]))
 
-    monkeypatch.setattr(dispatch, "_allocator", allocator)
+    monkeypatch.setattr(plans, "_allocator", allocator)
     op = registry.op(name)
     problem = op.problem(op.case(case_id), TARGETS[90])
     recorded = Recorded()
     return planned(op, problem, recorded), recorded
 
 
-def planned(op: Contract, problem: Problem, recorded: Recorded) -> dispatch.Plan:
+def planned(op: Contract, problem: Problem, recorded: Recorded) -> plans.Plan:
     call = select(op, problem).call
     assert call is not None
-    plan = dispatch.Plan(call, 0)
+    plan = plans.Plan(call, 0)
     plan._runner, plan._addressed = recorded, True
     return plan
 
