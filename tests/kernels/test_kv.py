@@ -15,6 +15,7 @@ from rooftop.core.call import select
 from rooftop.core.contract import metas_of
 from rooftop.core.spec import DTYPES, TARGETS, Meta
 from rooftop.lab import simt
+from rooftop.ops._rotary import angles
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 needs_simulator = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
@@ -82,6 +83,35 @@ def test_interleaved_pairs_are_neighbours() -> None:
     torch.testing.assert_close(rooftop.rope(x, layout="interleaved"), want)
     cos, sin = angle.cos().repeat_interleave(2, -1), angle.sin().repeat_interleave(2, -1)
     torch.testing.assert_close(rooftop.rope(x, None, cos, sin, layout="interleaved"), want)
+
+
+FAR = (0, 1, 4095, 2**24 + 1, -(2**31), 2**31 - 1, 2**32 - 2, -(2**32) + 5)
+
+
+@pytest.mark.parametrize(("theta", "columns"), [(10000.0, 64), (500000.0, 20), (0.25, 8)])
+def test_the_reference_of_angles_is_exact_at_all_positions(theta: float, columns: int) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    cos, sin = angles(torch.tensor([FAR]), None, None, columns, theta, torch.empty(0, dtype=torch.float64))
+    with mpmath.workdps(60):
+        for i in range(columns // 2):
+            step = mpmath.mpf(theta) ** (mpmath.mpf(-2 * i) / columns)
+            for n, position in enumerate(FAR):
+                assert abs(mpmath.cos(position * step) - float(cos[0, n, 0, i])) < 2e-9
+                assert abs(mpmath.sin(position * step) - float(sin[0, n, 0, i])) < 2e-9
+
+
+@needs_simulator
+@pytest.mark.parametrize(("layout", "head", "columns"), [("half", 64, 64), ("interleaved", 40, 32), ("half", 16, 6)])
+@pytest.mark.parametrize("offset", [3, 1860626392, -(2**31)])
+def test_angles_that_are_made_cost_float32_next_to_nothing(layout: str, head: int, columns: int, offset: int) -> None:
+    """The error is at most 1.2 times that with cosines and sines that are exact until they are rounded to float32."""
+    op, g = registry.op("rope"), torch.Generator().manual_seed(5)
+    q = torch.randn(1, 24, 6, head, generator=g)
+    options = (layout, columns, 10000.0, offset, False)
+    got = simulated("rope", q, None, None, None, None, *options)["out_q"].double()
+    exact, _ = op.reference(q.double(), None, None, None, None, *options)
+    rounded, _ = op.reference(q, None, None, None, None, *options)
+    assert (got - exact).norm() <= 1.2 * (rounded.double() - exact).norm()
 
 
 @needs_simulator

@@ -23,21 +23,42 @@ part   = 0
 #include "chain.cuh"
 #include "rotate.cuh"
 
-/// The increment of angle i of COUNT from one position to the next, in half turns: theta^(-i / COUNT) / π. One thread a number, for the whole block.
+/// high + low: a number with twice the digits of a double.
+struct Pair {
+    double high, low;
+    __device__ Pair times(Pair o) const {
+        const double product = __dmul_rn(high, o.high);
+        return {product, fma(high, o.low, fma(low, o.high, fma(high, o.high, -product)))};
+    }
+};
+
+/// What angle i of COUNT grows by from one position to the next, ratio^i / 2π turns, in units of 2^-64 turns without the whole turns. One thread a number,
+/// for the whole block. A double has 53 bits, whose last is radians at positions of 2^31 and more.
 template <bool MADE, int COUNT>
-__device__ void make_steps(double (&steps)[MADE ? COUNT : 1], double log2_theta) {
+__device__ void make_steps(unsigned long long (&steps)[MADE ? COUNT : 1], Pair ratio) {
     if (!MADE) return;
-    gdc_wait();  // before the call: `rooftop inspect` cannot tell that a call accesses no memory
-    for (int i = threadIdx.x; i < COUNT; i += blockDim.x) steps[i] = exp2(-log2_theta * i / COUNT) / 3.14159265358979323846;
+    for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
+        Pair step = {0.15915494309189535, -9.839338337591243e-18}, power = ratio;  // 1 / 2π
+#pragma unroll
+        for (int bit = 1; bit < COUNT; bit *= 2) {
+            if (i & bit) step = step.times(power);
+            power = power.times(power);
+        }
+        steps[i] = static_cast<unsigned long long>((step.high - floor(step.high)) * 0x1p64) + static_cast<long long>(rint(step.low * 0x1p64));
+    }
     __syncthreads();
 }
 
-/// Cosine and sine of an angle at a position: in double until the angle is reduced to a fraction of a turn, so that large positions are as accurate as small
-/// ones.
-__device__ inline void make_angle(double position, double step, float& c, float& s) {
-    const double x = position * step;
-    const float left = static_cast<float>(x - 2 * rint(x / 2));
-    c = cospif(left), s = sinpif(left);
+/// Cosine and sine of an angle in units of 2^-64 turns, to about one unit in the last place. Integers wrap at a whole turn, so position · step is exact.
+__device__ inline void make_angle(unsigned long long turns, float& c, float& s) {
+    const unsigned quarters = (static_cast<unsigned>(turns >> 32) + 0x20000000u) >> 30;
+    const float x = static_cast<float>(static_cast<int>(static_cast<unsigned>(turns >> 30))) * 0x1p-32f, t = x * x;  // quarter turns, -1/2 to 1/2
+    // minimax polynomials of sin(π/2 x) and cos(π/2 x), to 4e-9 and 6e-11; π/2 in two floats
+    const float sine = fmaf(x, 1.5707964f, x * fmaf(t, fmaf(t, fmaf(t, -4.6053098e-3f, 7.9681579e-2f), -0.64596364f), -4.3711390e-8f));
+    const float cosine = fmaf(t, fmaf(t, fmaf(t, fmaf(t, 9.0402167e-4f, -2.0860289e-2f), 0.25366924f), -1.2337005f), 1.0f);
+    const bool odd = quarters & 1;
+    s = __uint_as_float(__float_as_uint(odd ? cosine : sine) ^ (quarters & 2) << 30);
+    c = __uint_as_float(__float_as_uint(odd ? sine : cosine) ^ ((quarters + 1) & 2) << 30);
 }
 
 // lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times. Heads are counted through q, then k. Strides in elements.
@@ -46,11 +67,11 @@ __global__ void __launch_bounds__(256) rope(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
     const T* k, long long kb, long long ks, long long kh, T* out_k, long long lb, long long ls, long long lh,
     int tokens, int S, int H, int offset, bool inverse,
-    int J, int rows, int chunks, bool heads_first, double log2_theta,
+    int J, int rows, int chunks, bool heads_first, double ratio, double ratio_low,
     const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb, long long ps, bool wide) {
     using P = Places<HALF, V, ROT, COPY>;
-    __shared__ double steps[MADE ? ROT * V : 1];
-    make_steps<MADE, ROT * V>(steps, log2_theta);
+    __shared__ unsigned long long steps[MADE ? ROT * V : 1];
+    make_steps<MADE, ROT * V>(steps, {ratio, ratio_low});
     const int lane = threadIdx.x % P::N, unit = threadIdx.x / P::N, groups = (tokens + rows - 1) / rows;
     const int chunk = heads_first ? blockIdx.x % chunks : blockIdx.x / groups, group = heads_first ? blockIdx.x / chunks : blockIdx.x % groups;
     const int token = group * rows + unit / HEADS, head = chunk * HEADS * REPS + unit % HEADS;
@@ -77,7 +98,7 @@ __global__ void __launch_bounds__(256) rope(
         const long long row = offset + (positions ? whole(positions, wide, b * pb + at * ps) : static_cast<long long>(at));
         if (MADE) {
 #pragma unroll
-            for (int i = 0; i < V; ++i) make_angle(static_cast<double>(row), steps[angle_of<HALF, V, ROT>(lane, i)], c[i], s[i]);
+            for (int i = 0; i < V; ++i) make_angle(row * steps[angle_of<HALF, V, ROT>(lane, i)], c[i], s[i]);
         } else if (row >= 0 && row < table_rows) {
             read_angles<C, HALF, V, ROT>(cos + b * tb + row * tr, sin + b * tb + row * tr, step, lane, c, s);
         } else {
@@ -115,11 +136,11 @@ __global__ void __launch_bounds__(256) rope_part(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
     const T* k, long long kb, long long ks, long long kh, T* out_k, long long lb, long long ls, long long lh,
     int tokens, int S, int H, int offset, bool inverse,
-    int J, int rows, int chunks, bool heads_first, double log2_theta,
+    int J, int rows, int chunks, bool heads_first, double ratio, double ratio_low,
     const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb, long long ps, bool wide) {
     constexpr int V = 16 / sizeof(T), SIDE = (COPY + P - 1) / P, N = 1 + SIDE, HALVES = R / 2;
-    __shared__ double steps[MADE ? HALVES : 1];
-    make_steps<MADE, HALVES>(steps, log2_theta);
+    __shared__ unsigned long long steps[MADE ? HALVES : 1];
+    make_steps<MADE, HALVES>(steps, {ratio, ratio_low});
     const int lane = threadIdx.x % N, unit = threadIdx.x / N, groups = (tokens + rows - 1) / rows;
     const int chunk = heads_first ? blockIdx.x % chunks : blockIdx.x / groups, group = heads_first ? blockIdx.x / chunks : blockIdx.x % groups;
     const int token = group * rows + unit / HEADS, head = chunk * HEADS * REPS + unit % HEADS;
@@ -152,7 +173,7 @@ __global__ void __launch_bounds__(256) rope_part(
 #pragma unroll
         for (int i = 0; i < HALVES; ++i) {
             c[i] = s[i] = __int_as_float(0x7fc00000);
-            if (MADE) make_angle(static_cast<double>(row), steps[MADE ? i : 0], c[i], s[i]);
+            if (MADE) make_angle(row * steps[MADE ? i : 0], c[i], s[i]);
             else if (inside) c[i] = static_cast<float>(cos[b * tb + row * tr + i * step]), s[i] = static_cast<float>(sin[b * tb + row * tr + i * step]);
             if (inverse) s[i] = -s[i];
         }

@@ -4,13 +4,16 @@ dtypes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd, log2
+from decimal import Context, Decimal
+from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
 LANES = 128  # of one head, at most
+LEAST_THETA = 1e-9  # below, frequencies are so high that the kernel's numbers would lose the fraction of a turn
 MOST_TURNED = 48  # the most elements that one thread rotates: their values and angles take twice as many registers
 
 
@@ -62,6 +65,15 @@ def _heads_first(p: Problem) -> bool:
     return abs(m.strides[2]) <= abs(m.strides[1]) or m.shape[1] == 1
 
 
+@lru_cache(maxsize=256)
+def _ratio(theta: float, count: int) -> tuple[float, float]:
+    """theta^(-1 / count), each frequency as a multiple of the one before it, as the sum of two doubles."""
+    context = Context(prec=60)
+    exact = context.power(Decimal(theta), context.divide(Decimal(-1), Decimal(count)))
+    high = float(exact)
+    return high, float(context.subtract(exact, Decimal(high)))
+
+
 def supports(p: Problem, head: Any) -> str | None:
     if p["q"].numel == 0 and ((k := p.get("k")) is None or k.numel == 0):
         return "there is nothing to compute"
@@ -69,7 +81,10 @@ def supports(p: Problem, head: Any) -> str | None:
         return "no column is rotated: that is a copy"
     if (lanes := _threads(p)) > LANES:
         return f"a head takes {lanes} lanes at this alignment; at most {LANES}"
-    if (table := p.get("cos")) is not None and table.shape[1] >= 2**31:
+    table = p.get("cos")
+    if table is None and float(p.option("theta")) < LEAST_THETA:
+        return f"theta is below {LEAST_THETA}"
+    if table is not None and table.shape[1] >= 2**31:
         return "the tables must have fewer than 2**31 rows"
     return None
 
@@ -100,9 +115,10 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     kinds = DTYPES[p["q"].dtype].cuda, DTYPES[(table or p["q"]).dtype].cuda
     flags = tuple(str(x).lower() for x in (table is None, p.option("layout") == "half"))
     args, types = head.arguments(p, config)
+    ratio = _ratio(float(p.option("theta")), int(p.option("rotary_dim")) // 2) if table is None else (0.0, 0.0)
     more: list[tuple[str, str, Any]] = [
         ("J", "i32", count - p["q"].shape[2]), ("rows", "i32", rows), ("chunks", "i32", chunks), ("heads_first", "bool", _heads_first(p)),
-        ("log2_theta", "f64", log2(float(p.option("theta")))),
+        ("ratio", "f64", ratio[0]), ("ratio_low", "f64", ratio[1]),
         ("cos", "ptr", table and "cos"), ("sin", "ptr", table and "sin"), ("tb", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
         ("tr", "i64", table.strides[1] if table else 0), ("step", "i64", table.strides[2] if table and table.shape[2] > 1 else 1),
         ("table_rows", "i32", table.shape[1] if table else 0), ("positions", "ptr", positions and "positions"),
