@@ -64,7 +64,7 @@ __device__ inline void make_angle(unsigned long long turns, float& c, float& s) 
 /// n / d, 0 <= n < 2^31, with `part` and `bits` of d from the host: (n · (2^32 + part)) >> (32 + bits).
 __device__ inline int quotient(int n, unsigned part, int bits) { return (__umulhi(n, part) + n) >> bits; }
 
-/// One element of a token's head `head` in Q or in K, where it is read and where it is written, and how far it is to the next head's. No head is `heads` or more.
+/// One element of a token's head `head` in Q or in K, where it is read and written, and how far it is to the next head's. No head is `heads` or more.
 template <typename T>
 struct Place {
     const T* from;
