@@ -4,6 +4,9 @@ Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864)."""
 
 from __future__ import annotations
 
+import math
+from decimal import Context, Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rooftop.ops._arguments import among, number
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LAYOUTS = ("half", "interleaved")
+DIGITS = Context(prec=100)
+TURN = DIGITS.multiply(2, Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"))
 INTEGERS = ("torch.int32", "torch.int64")
 
 
@@ -21,8 +26,8 @@ def angles(rows: Tensor, cos: Tensor | None, sin: Tensor | None, rotary_dim: int
     import torch
 
     if cos is None or sin is None:
-        powers = torch.arange(rotary_dim // 2, dtype=torch.float64, device=like.device) * (-2.0 / max(rotary_dim, 1))
-        angle = rows.double()[..., None] * theta**powers
+        steps = torch.tensor(turns(theta, rotary_dim // 2), dtype=torch.int64, device=like.device)
+        angle = (rows.long()[..., None] * steps).double() * (math.pi * 2.0**-63)  # integers wrap at a whole turn
         return angle.cos().to(like.dtype)[:, :, None], angle.sin().to(like.dtype)[:, :, None]
     batch, count = cos.shape[0] if rows.shape[0] == 1 else rows.shape[0], cos.shape[1]
     rows = rows.long().expand(batch, -1)
@@ -36,6 +41,16 @@ def angles(rows: Tensor, cos: Tensor | None, sin: Tensor | None, rotary_dim: int
             values = like.new_empty((*rows.shape, table.shape[2]))
         found.append(values.masked_fill(~inside[..., None], float("nan"))[:, :, None])
     return found[0], found[1]
+
+
+@lru_cache(maxsize=256)
+def turns(theta: float, count: int) -> tuple[int, ...]:
+    """What each angle, i < count, grows by from one position to the next: theta^(-i / count) / 2π turns, in units of 2^-64 turns, without the whole turns.
+
+    Positions reach 2^32, where the product of two doubles would be wrong by 4e-7 radians."""
+    powers = (DIGITS.power(Decimal(theta), DIGITS.divide(-i, count)) for i in range(count))
+    exact = (int(DIGITS.multiply(DIGITS.divide(power, TURN), 2**64).to_integral_value()) for power in powers)
+    return tuple((n + 2**63) % 2**64 - 2**63 for n in exact)
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, layout: str, rotary_dim: int) -> Tensor:

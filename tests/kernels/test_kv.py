@@ -15,6 +15,7 @@ from rooftop.core.call import select
 from rooftop.core.contract import metas_of
 from rooftop.core.spec import DTYPES, TARGETS, Meta
 from rooftop.lab import simt
+from rooftop.ops._rotary import angles
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 needs_simulator = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
@@ -82,6 +83,52 @@ def test_interleaved_pairs_are_neighbours() -> None:
     torch.testing.assert_close(rooftop.rope(x, layout="interleaved"), want)
     cos, sin = angle.cos().repeat_interleave(2, -1), angle.sin().repeat_interleave(2, -1)
     torch.testing.assert_close(rooftop.rope(x, None, cos, sin, layout="interleaved"), want)
+
+
+FAR = (0, 1, 4095, 2**24 + 1, -(2**31), 2**31 - 1, 2**32 - 2, -(2**32) + 5)
+
+
+@pytest.mark.parametrize(("theta", "columns"), [(10000.0, 64), (500000.0, 20), (0.25, 8)])
+def test_the_reference_of_angles_is_exact_at_all_positions(theta: float, columns: int) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    cos, sin = angles(torch.tensor([FAR]), None, None, columns, theta, torch.empty(0, dtype=torch.float64))
+    with mpmath.workdps(60):
+        for i in range(columns // 2):
+            step = mpmath.mpf(theta) ** (mpmath.mpf(-2 * i) / columns)
+            for n, position in enumerate(FAR):
+                assert abs(mpmath.cos(position * step) - float(cos[0, n, 0, i])) < 2e-9
+                assert abs(mpmath.sin(position * step) - float(sin[0, n, 0, i])) < 2e-9
+
+
+@needs_simulator
+@pytest.mark.parametrize(
+    ("layout", "head", "columns", "theta"), [("half", 64, 64, 10000.0), ("interleaved", 40, 32, 500000.0), ("half", 16, 6, 1e6), ("half", 8, 8, 0.25)]
+)
+@pytest.mark.parametrize("offset", [3, 1860626392, -(2**31)])
+def test_angles_that_are_made_cost_float32_next_to_nothing(layout: str, head: int, columns: int, theta: float, offset: int) -> None:
+    """The error is at most 1.2 times that with cosines and sines that are exact until they are rounded to float32."""
+    op, g = registry.op("rope"), torch.Generator().manual_seed(5)
+    q = torch.randn(1, 24, 6, head, generator=g)
+    options = (layout, columns, theta, offset, False)
+    got = simulated("rope", q, None, None, None, None, *options)["out_q"].double()
+    exact, _ = op.reference(q.double(), None, None, None, None, *options)
+    rounded, _ = op.reference(q, None, None, None, None, *options)
+    assert (got - exact).norm() <= 1.2 * (rounded.double() - exact).norm()
+
+
+@needs_simulator
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize(("heads", "keys", "tokens"), [(9, 2, 37), (3, 17, 5), (32, 1, 3)])
+def test_a_part_is_rotated_in_shared_memory_and_the_rest_is_copied(heads: int, keys: int, tokens: int, inverse: bool) -> None:
+    """The last block of Q and of K has fewer heads than fit, the last of the tokens fewer tokens."""
+    op, g = registry.op("rope"), torch.Generator().manual_seed(6)
+    q, k = (torch.randn(2, tokens, n, 40, generator=g).half() for n in (heads, keys))
+    args = (q, k, None, None, None, "half", 12, 10000.0, 1, inverse)
+    memory = simulated("rope", *args)
+    want = op.reference(*(t.double() if isinstance(t, torch.Tensor) else t for t in args))
+    for got, w, given in zip((memory["out_q"], memory["out_k"]), want, (q, k), strict=True):
+        assert torch.equal(got[..., 12:], given[..., 12:])
+        torch.testing.assert_close(got.double(), w, rtol=1e-3, atol=1e-3)
 
 
 @needs_simulator

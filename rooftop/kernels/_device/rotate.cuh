@@ -1,4 +1,4 @@
-// Rotary position embedding: cosines and sines from tables or from the position, and the rotation of two packs of a row, computed in float.
+// Rotary position embedding: cosines and sines from tables, and the rotation of two packs of a row, computed in float.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -124,19 +124,6 @@ __device__ void read_angles(const C* cos, const C* sin, long long step, int lane
             const long long at = angle_of<HALF, V, ROT>(lane, i) * step;
             c[i] = static_cast<float>(cos[at]), s[i] = static_cast<float>(sin[at]);
         }
-    }
-}
-
-/// The same, computed: angle i is position · theta^(-2i / R). In double until the angle is reduced to a fraction of a turn, so that large positions are as
-/// accurate as small ones.
-template <bool HALF, int V, int ROT>
-__device__ void make_angles(double position, double log2_theta, int lane, float (&c)[V], float (&s)[V]) {
-    constexpr double PI = 3.14159265358979323846;
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-        const double x = position * (exp2(-log2_theta * angle_of<HALF, V, ROT>(lane, i) / (ROT * V)) / PI);  // in half turns
-        const float left = static_cast<float>(x - 2 * rint(x / 2));
-        c[i] = cospif(left), s[i] = sinpif(left);
     }
 }
 

@@ -9,6 +9,7 @@ python  = ["supports", "prefers", "choose", "launches", "scratch"]
 #include "chain.cuh"
 #include "lanes.cuh"
 #include "packs.cuh"
+#include "quotients.cuh"
 
 enum Op { SUM, MEAN, VAR, MAX, ARGMAX };
 
@@ -40,24 +41,27 @@ struct State {  // SUM, MEAN, MAX
     }
 };
 template <typename A>
-struct State<VAR, A> {  // count; the mean relative to a pivot, which is an element; sum of squares about the mean (Chan, Golub & LeVeque 1979)
+struct alignas(16) State<VAR, A> {  // count; the mean relative to a pivot, which is an element; sum of squares about the mean (Chan, Golub & LeVeque 1979)
     float n, pivot, off, squares;
     __device__ static State none() { return {0, 0, 0, 0}; }
-    __device__ void merge(const State& o) {
-        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = o.n / fmaxf(total, 1.0f);  // equal elements: no digits are lost
-        if (n == 0) *this = o;
-        else if (o.n > 0) off += d * share, squares += o.squares + d * d * n * share, n = total;
+    __device__ void merge(const State& o) {  // no branches: warps merge several times one after the other
+        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = over(o.n, fmaxf(total, 1.0f));  // equal elements: no digits are lost
+        const bool first = n == 0, none = o.n == 0;
+        const float sum = squares + (o.squares + d * d * n * share);
+        off = first ? o.off : none ? off : off + d * share;
+        squares = first ? o.squares : none ? squares : sum;
+        pivot = first ? o.pivot : pivot, n = total;
     }
 };
 template <typename A>
-struct State<ARGMAX, A> {  // place: -1 if there are no elements
+struct alignas(16) State<ARGMAX, A> {  // place: -1 if there are no elements
     long long place;
     A value;
     __device__ static State none() { return {-1, lowest(A())}; }
     __device__ void merge(const State& o) {
-        if (o.place < 0) return;
-        const bool equal = o.value == value || (o.value != o.value && value != value);
-        if (place < 0 || beats(o.value, value) || (equal && o.place < place)) *this = o;
+        const bool equal = (o.value == value) | ((o.value != o.value) & (value != value)), larger = (value == value) & !(o.value <= value);
+        const bool better = (o.place >= 0) & ((place < 0) | larger | (equal & (o.place < place)));
+        place = better ? o.place : place, value = better ? o.value : value;
     }
 };
 
@@ -552,8 +556,15 @@ __global__ void __launch_bounds__(256)
     const long long m = static_cast<long long>(blockIdx.x) * tx + along;
     S s = S::none();
     if (m < M) {
-#pragma unroll 4
-        for (int part = down; part < splits; part += ty) s.merge(static_cast<const S*>(parts)[part * M + m]);
+        constexpr int EACH = 8;
+#pragma unroll 1
+        for (int part = down; part < splits; part += EACH * ty) {
+            S some[EACH];
+#pragma unroll
+            for (int u = 0; u < EACH; ++u) some[u] = part + u * ty < splits ? static_cast<const S*>(parts)[(part + u * ty) * M + m] : S::none();
+#pragma unroll
+            for (int u = 0; u < EACH; ++u) s.merge(some[u]);
+        }
     }
     held_states[threadIdx.x] = s;
     for (int half = ty / 2; half > 0; half /= 2) {

@@ -96,10 +96,11 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
         return {"kernel": "spanned_rows", "lanes": lanes, "tile": tile, "blocks": -(-m // tile), "splits": 1}
     if m >= 32 * sms and d * f.size * b <= PIECE:
         return {"kernel": "rows", "team": 32, "each": d, "pieces": 1, "per": b, "blocks": -(-m // 8), "splits": 1}
-    splits = max(1, min(-(-32 * sms // m), b * d * f.size // PIECE))
+    resident, each = (3, 4 if f.size == 4 and f.op == "var" else 6) if f.op in ("var", "argmax") else (4, 4)  # blocks of a multiprocessor; packs in flight
+    splits = max(1, min(-(-8 * resident * sms // m), b * d * f.size // PIECE))
     if splits == 1:
         return {"kernel": "rows", "team": 256, "each": d, "pieces": 1, "per": b, "blocks": m, "splits": 1}
-    round_ = 4 * 256 * vector
+    round_ = each * 256 * vector
     pieces = 1 if b >= splits else min(-(-splits // b), max(1, d // round_))
     each = d if pieces == 1 else -(-d // (pieces * round_)) * round_
     pieces = -(-d // each)

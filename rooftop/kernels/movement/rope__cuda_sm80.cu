@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A thread keeps the angles of one token and one pack of a head in registers and rotates that pack in several heads, of Q and of K, with all its loads in flight before the first store. The strides decide whether neighbouring lanes of a warp process neighbouring heads or neighbouring tokens, so both memory orders are read and written in whole lines. If the two halves of the rotated part are not aligned to 16 bytes, one thread rotates all of it in whole packs, and other threads copy the rest."
+idea    = "A thread keeps the angles of one token and one pack of a head in registers and rotates that pack in several heads, of Q and of K, with all its loads in flight before the first store. The strides decide whether neighbouring lanes of a warp process neighbouring heads or neighbouring tokens, so both memory orders are read and written in whole lines. If the two halves of the rotated part are not aligned to 16 bytes, each thread moves one pack, and the packs with that part are rotated in shared memory."
 predict = { speedup = 1.0 }
 limit   = "The copy of the same bytes."
 dtypes  = ["f32", "f16", "bf16"]
@@ -23,52 +23,89 @@ part   = 0
 #include "chain.cuh"
 #include "rotate.cuh"
 
-/// The increment of angle i of COUNT from one position to the next, in half turns: theta^(-i / COUNT) / π. One thread a number, for the whole block.
+/// high + low: a number with twice the digits of a double.
+struct Pair {
+    double high, low;
+    __device__ Pair times(Pair o) const {
+        const double product = __dmul_rn(high, o.high);
+        return {product, fma(high, o.low, fma(low, o.high, fma(high, o.high, -product)))};
+    }
+};
+
+/// What angle i of COUNT grows by from one position to the next, ratio^i / 2π turns, in units of 2^-64 turns without the whole turns. One thread a number,
+/// for the whole block. A double has 53 bits, whose last is radians at positions of 2^31 and more.
 template <bool MADE, int COUNT>
-__device__ void make_steps(double (&steps)[MADE ? COUNT : 1], double log2_theta) {
+__device__ void make_steps(unsigned long long (&steps)[MADE ? COUNT : 1], Pair ratio) {
     if (!MADE) return;
-    gdc_wait();  // before the call: `rooftop inspect` cannot tell that a call accesses no memory
-    for (int i = threadIdx.x; i < COUNT; i += blockDim.x) steps[i] = exp2(-log2_theta * i / COUNT) / 3.14159265358979323846;
+    for (int i = threadIdx.x; i < COUNT; i += blockDim.x) {
+        Pair step = {0.15915494309189535, -9.839338337591243e-18}, power = ratio;  // 1 / 2π
+#pragma unroll
+        for (int bit = 1; bit < COUNT; bit *= 2) {
+            if (i & bit) step = step.times(power);
+            power = power.times(power);
+        }
+        steps[i] = static_cast<unsigned long long>((step.high - floor(step.high)) * 0x1p64) + static_cast<long long>(rint(step.low * 0x1p64));
+    }
     __syncthreads();
 }
 
-/// Cosine and sine of an angle at a position: in double until the angle is reduced to a fraction of a turn, so that large positions are as accurate as small
-/// ones.
-__device__ inline void make_angle(double position, double step, float& c, float& s) {
-    const double x = position * step;
-    const float left = static_cast<float>(x - 2 * rint(x / 2));
-    c = cospif(left), s = sinpif(left);
+/// Cosine and sine of an angle in units of 2^-64 turns, to about one unit in the last place. Integers wrap at a whole turn, so position · step is exact.
+__device__ inline void make_angle(unsigned long long turns, float& c, float& s) {
+    const unsigned quarters = (static_cast<unsigned>(turns >> 32) + 0x20000000u) >> 30;
+    const float x = static_cast<float>(static_cast<int>(static_cast<unsigned>(turns >> 30))) * 0x1p-32f, t = x * x;  // quarter turns, -1/2 to 1/2
+    // minimax polynomials of sin(π/2 x) and cos(π/2 x), to 4e-9 and 6e-11; π/2 in two floats
+    const float sine = fmaf(x, 1.5707964f, x * fmaf(t, fmaf(t, fmaf(t, -4.6053098e-3f, 7.9681579e-2f), -0.64596364f), -4.3711390e-8f));
+    const float cosine = fmaf(t, fmaf(t, fmaf(t, fmaf(t, 9.0402167e-4f, -2.0860289e-2f), 0.25366924f), -1.2337005f), 1.0f);
+    const bool odd = quarters & 1;
+    s = __uint_as_float(__float_as_uint(odd ? cosine : sine) ^ (quarters & 2) << 30);
+    c = __uint_as_float(__float_as_uint(odd ? sine : cosine) ^ ((quarters + 1) & 2) << 30);
 }
 
-// lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times. Heads are counted through q, then k. Strides in elements.
+/// n / d, 0 <= n < 2^31, with `part` and `bits` of d from the host: (n · (2^32 + part)) >> (32 + bits).
+__device__ inline int quotient(int n, unsigned part, int bits) { return (__umulhi(n, part) + n) >> bits; }
+
+/// One element of a token's head `head` in Q or in K, where it is read and written, and how far it is to the next head's. No head is `heads` or more.
+template <typename T>
+struct Place {
+    const T* from;
+    T* to;
+    long long from_step, to_step;
+    int heads;
+    __device__ Place(const T* x, long long xb, long long xs, long long xh, T* y, long long yb, long long ys, long long yh, int b, int at, int head, int heads)
+        : from(x + b * xb + at * xs + head * xh), to(y + b * yb + at * ys + head * yh), from_step(xh), to_step(yh), heads(heads) {}
+};
+
+// lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times: one chunk of the heads of Q (the first q_chunks) or of K. Blocks are
+// counted through chunks of one group of tokens (heads_first) or through groups, `inner` of them. Strides in elements.
 template <typename T, typename C, bool MADE, bool HALF, int V, int ROT, int COPY, int HEADS, int REPS>
 __global__ void __launch_bounds__(256) rope(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
     const T* k, long long kb, long long ks, long long kh, T* out_k, long long lb, long long ls, long long lh,
     int tokens, int S, int H, int offset, bool inverse,
-    int J, int rows, int chunks, bool heads_first, double log2_theta,
+    int J, int rows, int q_chunks, bool heads_first, int inner, unsigned inner_part, int inner_bits, unsigned S_part, int S_bits, double ratio, double ratio_low,
     const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb, long long ps, bool wide) {
     using P = Places<HALF, V, ROT, COPY>;
-    __shared__ double steps[MADE ? ROT * V : 1];
-    make_steps<MADE, ROT * V>(steps, log2_theta);
-    const int lane = threadIdx.x % P::N, unit = threadIdx.x / P::N, groups = (tokens + rows - 1) / rows;
-    const int chunk = heads_first ? blockIdx.x % chunks : blockIdx.x / groups, group = heads_first ? blockIdx.x / chunks : blockIdx.x % groups;
-    const int token = group * rows + unit / HEADS, head = chunk * HEADS * REPS + unit % HEADS;
-    if (token >= tokens || unit / HEADS >= rows) {
+    __shared__ unsigned long long steps[MADE ? ROT * V : 1];
+    make_steps<MADE, ROT * V>(steps, {ratio, ratio_low});
+    const int lane = threadIdx.x % P::N, unit = threadIdx.x / P::N, outer = quotient(blockIdx.x, inner_part, inner_bits), left = blockIdx.x - outer * inner;
+    const int chunk = heads_first ? left : outer, group = heads_first ? outer : left;
+    const int token = group * rows + unit / HEADS;
+    if (token >= tokens) {
         gdc_wait();
         return;
     }
-    const int b = token / S, at = token % S, first = P::first(lane), second = P::second(lane);
-    const bool pair = P::pair(lane), turns = lane < ROT;
+    const int b = quotient(token, S_part, S_bits), at = token - b * S, first = P::first(lane), second = P::second(lane);
+    const bool pair = P::pair(lane), turns = lane < ROT, keys = chunk >= q_chunks;
+    const int head = (keys ? chunk - q_chunks : chunk) * HEADS * REPS + unit % HEADS;
+    const Place<T> place = keys ? Place<T>(k, kb, ks, kh, out_k, lb, ls, lh, b, at, head, J) : Place<T>(q, qb, qs, qh, out_q, ob, os, oh, b, at, head, H);
+    const int heads = turns || place.from != place.to ? place.heads : 0;  // in place: elements that are not rotated stay
     gdc_wait();
 
     Row<T, V> x[REPS], y[REPS];
+    const T* from = place.from;
 #pragma unroll
-    for (int u = 0; u < REPS; ++u) {
-        const int h = head + u * HEADS;
-        if (h >= H + J) continue;
-        const T* from = h < H ? q + b * qb + at * qs + h * qh : k + b * kb + at * ks + (h - H) * kh;
-        if (!turns && from == (h < H ? out_q + b * ob + at * os + h * oh : out_k + b * lb + at * ls + (h - H) * lh)) continue;
+    for (int u = 0; u < REPS; ++u, from += HEADS * place.from_step) {
+        if (head + u * HEADS >= heads) continue;
         x[u].load(from + first);
         if (pair) y[u].load(from + second);
     }
@@ -77,7 +114,7 @@ __global__ void __launch_bounds__(256) rope(
         const long long row = offset + (positions ? whole(positions, wide, b * pb + at * ps) : static_cast<long long>(at));
         if (MADE) {
 #pragma unroll
-            for (int i = 0; i < V; ++i) make_angle(static_cast<double>(row), steps[angle_of<HALF, V, ROT>(lane, i)], c[i], s[i]);
+            for (int i = 0; i < V; ++i) make_angle(row * steps[angle_of<HALF, V, ROT>(lane, i)], c[i], s[i]);
         } else if (row >= 0 && row < table_rows) {
             read_angles<C, HALF, V, ROT>(cos + b * tb + row * tr, sin + b * tb + row * tr, step, lane, c, s);
         } else {
@@ -87,12 +124,10 @@ __global__ void __launch_bounds__(256) rope(
 #pragma unroll
         for (int i = 0; i < V; ++i) s[i] = inverse ? -s[i] : s[i];
     }
+    T* to = place.to;
 #pragma unroll
-    for (int u = 0; u < REPS; ++u) {
-        const int h = head + u * HEADS;
-        if (h >= H + J) continue;
-        const T* from = h < H ? q + b * qb + at * qs + h * qh : k + b * kb + at * ks + (h - H) * kh;
-        T* to = h < H ? out_q + b * ob + at * os + h * oh : out_k + b * lb + at * ls + (h - H) * lh;
+    for (int u = 0; u < REPS; ++u, to += HEADS * place.to_step) {
+        if (head + u * HEADS >= heads) continue;
         if (turns) {
             float f[V], g[V];
             x[u].widen(f);
@@ -100,84 +135,96 @@ __global__ void __launch_bounds__(256) rope(
             rotate<HALF, V>(f, g, c, s);
             x[u].narrow(f);
             y[u].narrow(g);
-        } else if (from == to) {  // in place: elements that are not rotated stay
-            continue;
         }
         x[u].store(to + first);
         if (pair) y[u].store(to + second);
     }
 }
 
-/// The same if R / 2 elements are not whole packs: the first thread of a head has the P packs of 16 bytes that hold the R elements to be rotated, and each
-/// other thread up to P of the COPY packs after them.
-template <typename T, typename C, bool MADE, bool HALF, int R, int P, int COPY, int HEADS, int REPS>
+/// The same if R / 2 elements are not whole packs. Each of the W packs of 16 bytes of a head has a thread, so that a warp reads and writes whole sectors. The
+/// first P of them, which hold the R elements to be rotated, are rotated in shared memory, each pair of elements or two by the next free thread.
+template <typename T, typename C, bool MADE, bool HALF, int R, int P, int W, int HEADS, int REPS>
 __global__ void __launch_bounds__(256) rope_part(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
     const T* k, long long kb, long long ks, long long kh, T* out_k, long long lb, long long ls, long long lh,
     int tokens, int S, int H, int offset, bool inverse,
-    int J, int rows, int chunks, bool heads_first, double log2_theta,
+    int J, int rows, int q_chunks, bool heads_first, int inner, unsigned inner_part, int inner_bits, unsigned S_part, int S_bits, double ratio, double ratio_low,
     const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb, long long ps, bool wide) {
-    constexpr int V = 16 / sizeof(T), SIDE = (COPY + P - 1) / P, N = 1 + SIDE, HALVES = R / 2;
-    __shared__ double steps[MADE ? HALVES : 1];
-    make_steps<MADE, HALVES>(steps, log2_theta);
-    const int lane = threadIdx.x % N, unit = threadIdx.x / N, groups = (tokens + rows - 1) / rows;
-    const int chunk = heads_first ? blockIdx.x % chunks : blockIdx.x / groups, group = heads_first ? blockIdx.x / chunks : blockIdx.x % groups;
-    const int token = group * rows + unit / HEADS, head = chunk * HEADS * REPS + unit % HEADS;
-    if (token >= tokens || unit / HEADS >= rows) {
-        gdc_wait();
-        return;
-    }
-    const int b = token / S, at = token % S;
-    const bool turns = lane == 0;
+    constexpr int V = 16 / sizeof(T), HALVES = R / 2, UNITS = 256 / W, SLOTS = HEADS * REPS;
+    constexpr int E = HALF && sizeof(T) == 2 && HALVES % 2 == 0 ? 2 : 1, TASKS = HALVES / E;  // a task: E angles, so that elements are read in words of 4 bytes
+    __shared__ unsigned long long steps[MADE ? HALVES : 1];
+    __shared__ uint4 packs[UNITS * REPS * P];
+    __shared__ float2 angles[UNITS * HALVES];
+    make_steps<MADE, HALVES>(steps, {ratio, ratio_low});
+    const int pack = threadIdx.x % W, unit = threadIdx.x / W, outer = quotient(blockIdx.x, inner_part, inner_bits), left = blockIdx.x - outer * inner;
+    const int chunk = heads_first ? left : outer, group = heads_first ? outer : left;
+    const int token = group * rows + unit / HEADS, b = quotient(token, S_part, S_bits), at = token - b * S;
+    const bool turns = pack < P, keys = chunk >= q_chunks;
+    const int first = (keys ? chunk - q_chunks : chunk) * SLOTS, head = first + unit % HEADS;
+    const Place<T> place = keys ? Place<T>(k, kb, ks, kh, out_k, lb, ls, lh, b, at, head, J) : Place<T>(q, qb, qs, qh, out_q, ob, os, oh, b, at, head, H);
+    const int heads = token < tokens && (turns || place.from != place.to) ? place.heads : 0;  // in place: elements that are not rotated stay
+    uint4* const mine = packs + (unit / HEADS * SLOTS + unit % HEADS) * P + pack;
     gdc_wait();
 
-    const auto place = [&](int i) { return (turns ? i : P + lane - 1 + i * SIDE) * V; };
-    const auto there = [&](int i) { return turns || lane - 1 + i * SIDE < COPY; };
-    Row<T, V> x[REPS][P];
+    Row<T, V> x[REPS];
+    const T* from = place.from + pack * V;
 #pragma unroll
-    for (int u = 0; u < REPS; ++u) {
-        const int h = head + u * HEADS;
-        if (h >= H + J) continue;
-        const T* from = h < H ? q + b * qb + at * qs + h * qh : k + b * kb + at * ks + (h - H) * kh;
-        if (!turns && from == (h < H ? out_q + b * ob + at * os + h * oh : out_k + b * lb + at * ls + (h - H) * lh)) continue;
-#pragma unroll
-        for (int i = 0; i < P; ++i) {
-            if (there(i)) x[u][i].load(from + place(i));
-        }
+    for (int u = 0; u < REPS; ++u, from += HEADS * place.from_step) {
+        if (head + u * HEADS < heads) x[u].load(from);
     }
-    float c[HALVES], s[HALVES];
-    if (turns) {
-        const long long row = offset + (positions ? whole(positions, wide, b * pb + at * ps) : static_cast<long long>(at));
-        const bool inside = MADE || (row >= 0 && row < table_rows);
-#pragma unroll
-        for (int i = 0; i < HALVES; ++i) {
-            c[i] = s[i] = __int_as_float(0x7fc00000);
-            if (MADE) make_angle(static_cast<double>(row), steps[MADE ? i : 0], c[i], s[i]);
-            else if (inside) c[i] = static_cast<float>(cos[b * tb + row * tr + i * step]), s[i] = static_cast<float>(sin[b * tb + row * tr + i * step]);
-            if (inverse) s[i] = -s[i];
+    for (int i = threadIdx.x; i < rows * HALVES; i += blockDim.x) {
+        const int t = group * rows + i / HALVES, angle = i % HALVES, sequence = quotient(t, S_part, S_bits), ts = t - sequence * S;
+        if (t >= tokens) break;
+        const long long row = offset + (positions ? whole(positions, wide, sequence * pb + ts * ps) : static_cast<long long>(ts));
+        float c = __int_as_float(0x7fc00000), s = c;
+        if (MADE) {
+            make_angle(row * steps[MADE ? angle : 0], c, s);
+        } else if (row >= 0 && row < table_rows) {
+            const long long place = sequence * tb + row * tr + angle * step;
+            c = static_cast<float>(cos[place]), s = static_cast<float>(sin[place]);
         }
+        angles[i] = make_float2(c, inverse ? -s : s);
     }
 #pragma unroll
     for (int u = 0; u < REPS; ++u) {
-        const int h = head + u * HEADS;
-        if (h >= H + J) continue;
-        const T* from = h < H ? q + b * qb + at * qs + h * qh : k + b * kb + at * ks + (h - H) * kh;
-        T* to = h < H ? out_q + b * ob + at * os + h * oh : out_k + b * lb + at * ls + (h - H) * lh;
-        if (turns) {
-            T* e = reinterpret_cast<T*>(x[u]);
-            float f[R];
+        if (turns && head + u * HEADS < heads) mine[u * HEADS * P] = x[u].w[0];
+    }
+    __syncthreads();
 #pragma unroll
-            for (int i = 0; i < R; ++i) f[i] = static_cast<float>(e[i]);
+    for (int n = 0; n < (REPS * TASKS + W - 1) / W; ++n) {
+        const int task = threadIdx.x + n * blockDim.x, slot = task / TASKS, i = task % TASKS * E, row = slot / SLOTS;
+        if (row >= rows || group * rows + row >= tokens || first + slot % SLOTS >= place.heads) continue;
+        T* const e = reinterpret_cast<T*>(packs + slot * P);
+        const float2* const angle = angles + row * HALVES + i;
+        if constexpr (HALF) {
+            Row<T, E> one, two;
+            float f[E], g[E];
+            one.load(e + i);
+            two.load(e + HALVES + i);
+            one.widen(f);
+            two.widen(g);
 #pragma unroll
-            for (int i = 0; i < HALVES; ++i) turn(f[HALF ? i : 2 * i], f[HALF ? i + HALVES : 2 * i + 1], c[i], s[i]);
-#pragma unroll
-            for (int i = 0; i < R; ++i) e[i] = T(f[i]);
-        } else if (from == to) {  // in place: elements that are not rotated stay
-            continue;
+            for (int j = 0; j < E; ++j) turn(f[j], g[j], angle[j].x, angle[j].y);
+            one.narrow(f);
+            two.narrow(g);
+            one.store(e + i);
+            two.store(e + HALVES + i);
+        } else {
+            Row<T, 2> both;
+            float f[2];
+            both.load(e + 2 * i);
+            both.widen(f);
+            turn(f[0], f[1], angle->x, angle->y);
+            both.narrow(f);
+            both.store(e + 2 * i);
         }
+    }
+    __syncthreads();
+    T* to = place.to + pack * V;
 #pragma unroll
-        for (int i = 0; i < P; ++i) {
-            if (there(i)) x[u][i].store(to + place(i));
-        }
+    for (int u = 0; u < REPS; ++u, to += HEADS * place.to_step) {
+        if (head + u * HEADS >= heads) continue;
+        if (turns) x[u].w[0] = mine[u * HEADS * P];
+        x[u].store(to);
     }
 }

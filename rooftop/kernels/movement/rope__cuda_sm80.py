@@ -4,14 +4,17 @@ dtypes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd, log2
+from decimal import Context, Decimal
+from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 256
 LANES = 128  # of one head, at most
-MOST_TURNED = 48  # the most elements that one thread rotates: their values and angles take twice as many registers
+LEAST_THETA = 1e-9  # below, frequencies are so high that the kernel's numbers would lose the fraction of a turn
+MOST_TURNED = 48  # the most elements of a head that are rotated in shared memory; wider parts have not been measured
 
 
 def _on(p: Problem, width: int) -> int:
@@ -29,7 +32,7 @@ def _width(p: Problem) -> int:
 
 
 def _part(p: Problem) -> int:
-    """Packs of 16 bytes that hold the rotated part, if its halves are not whole packs, heads are, and one thread can rotate all of it; else 0."""
+    """Packs of 16 bytes that hold the rotated part, if its halves are not whole packs, heads are, and it is narrow; else 0."""
     q, rotary = p["q"], int(p.option("rotary_dim"))
     whole = 16 // q.itemsize
     if (rotary // 2) % whole == 0 or rotary > MOST_TURNED or q.shape[3] % whole or _on(p, whole) < whole:
@@ -45,21 +48,43 @@ def _lanes(p: Problem, vector: int) -> tuple[int, int]:
 
 def _threads(p: Problem) -> int:
     """Of one head."""
-    if part := _part(p):
-        return 1 + -(-(p["q"].shape[3] * p["q"].itemsize // 16 - part) // part)
+    if _part(p):
+        return int(p["q"].shape[3] * p["q"].itemsize // 16)
     rotating, copied = _lanes(p, _width(p))
     return rotating + -(-copied // 2)
 
 
-def _heads(p: Problem) -> int:
+def _heads(p: Problem) -> tuple[int, int]:
+    """Of Q and of K."""
     k = p.get("k")
-    return p["q"].shape[2] + (k.shape[2] if k is not None else 0)
+    return p["q"].shape[2], k.shape[2] if k is not None else 0
+
+
+def _chunks(p: Problem, slots: int) -> tuple[int, int]:
+    """Of Q and of K, of `slots` heads each: a block has heads of one of the two, so that a head's address is the one before it plus a constant."""
+    q, k = _heads(p)
+    return -(-q // slots), -(-k // slots)
+
+
+def _quotient(divisor: int) -> tuple[int, int]:
+    """`part` and `bits` for the kernel's quotient (Granlund and Montgomery 1994)."""
+    bits = (divisor - 1).bit_length()
+    return (2 ** (32 + bits) + divisor - 1) // divisor - 2**32, bits
 
 
 def _heads_first(p: Problem) -> bool:
     """Whether the heads of a token are closer in memory than the tokens of a head."""
     m: Meta = p["q"]
     return abs(m.strides[2]) <= abs(m.strides[1]) or m.shape[1] == 1
+
+
+@lru_cache(maxsize=256)
+def _ratio(theta: float, count: int) -> tuple[float, float]:
+    """theta^(-1 / count), each frequency as a multiple of the one before it, as the sum of two doubles."""
+    context = Context(prec=60)
+    exact = context.power(Decimal(theta), context.divide(Decimal(-1), Decimal(count)))
+    high = float(exact)
+    return high, float(context.subtract(exact, Decimal(high)))
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -69,7 +94,10 @@ def supports(p: Problem, head: Any) -> str | None:
         return "no column is rotated: that is a copy"
     if (lanes := _threads(p)) > LANES:
         return f"a head takes {lanes} lanes at this alignment; at most {LANES}"
-    if (table := p.get("cos")) is not None and table.shape[1] >= 2**31:
+    table = p.get("cos")
+    if table is None and float(p.option("theta")) < LEAST_THETA:
+        return f"theta is below {LEAST_THETA}"
+    if table is not None and table.shape[1] >= 2**31:
         return "the tables must have fewer than 2**31 rows"
     return None
 
@@ -77,15 +105,15 @@ def supports(p: Problem, head: Any) -> str | None:
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
     """Four heads a thread, so that each has 128 bytes in flight; fewer if the card would not be filled. A block has so many that at most a quarter of the
     places is past the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
-    vector, lanes, count = _width(p), _threads(p), _heads(p)
+    vector, lanes, count = _width(p), _threads(p), sum(_heads(p))
     tokens = p["q"].shape[0] * p["q"].shape[1]
     reps = 4
-    while reps > 1 and (reps > count or tokens * count * lanes < reps * 1024 * p.device.sms):
+    while reps > 1 and (reps > max(_heads(p)) or tokens * count * lanes < reps * 1024 * p.device.sms):
         reps //= 2
     heads = 1
     if _heads_first(p):
-        fitting = [n for n in (1, 2, 4, 8) if n == 1 or (n * lanes <= THREADS and n * reps <= count)]
-        heads = min(fitting, key=lambda n: (max(-(-count // (n * reps)) * n * reps, count + count // 4), -n))
+        fitting = [n for n in (1, 2, 4, 8) if n == 1 or (n * lanes <= THREADS and n * reps <= max(_heads(p)))]
+        heads = min(fitting, key=lambda n: (max(sum(_chunks(p, n * reps)) * n * reps, count + count // 4), -n))
     rows = max(1, THREADS // (lanes * heads))
     return {"vector": vector, "heads": heads, "reps": reps, "rows": min(rows, 1 << (tokens - 1).bit_length()), "part": _part(p)}
 
@@ -94,15 +122,20 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     vector, heads, reps, rows, part = (int(config[n]) for n in ("vector", "heads", "reps", "rows", "part"))
     rotating, copied = _lanes(p, vector)
     lanes = _threads(p) if part else rotating + -(-copied // 2)
-    count, tokens = _heads(p), p["q"].shape[0] * p["q"].shape[1]
-    chunks = -(-count // (heads * reps))
+    tokens, length = p["q"].shape[0] * p["q"].shape[1], p["q"].shape[1]
+    q_chunks, k_chunks = _chunks(p, heads * reps)
+    chunks, groups = q_chunks + k_chunks, -(-tokens // rows)
+    inner = chunks if _heads_first(p) else groups
     table, positions = p.get("cos"), p.get("positions")
     kinds = DTYPES[p["q"].dtype].cuda, DTYPES[(table or p["q"]).dtype].cuda
     flags = tuple(str(x).lower() for x in (table is None, p.option("layout") == "half"))
     args, types = head.arguments(p, config)
+    ratio = _ratio(float(p.option("theta")), int(p.option("rotary_dim")) // 2) if table is None else (0.0, 0.0)
     more: list[tuple[str, str, Any]] = [
-        ("J", "i32", count - p["q"].shape[2]), ("rows", "i32", rows), ("chunks", "i32", chunks), ("heads_first", "bool", _heads_first(p)),
-        ("log2_theta", "f64", log2(float(p.option("theta")))),
+        ("J", "i32", _heads(p)[1]), ("rows", "i32", rows), ("q_chunks", "i32", q_chunks), ("heads_first", "bool", _heads_first(p)),
+        ("inner", "i32", inner), ("inner_part", "u32", _quotient(inner)[0]), ("inner_bits", "i32", _quotient(inner)[1]),
+        ("S_part", "u32", _quotient(length)[0]), ("S_bits", "i32", _quotient(length)[1]),
+        ("ratio", "f64", ratio[0]), ("ratio_low", "f64", ratio[1]),
         ("cos", "ptr", table and "cos"), ("sin", "ptr", table and "sin"), ("tb", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
         ("tr", "i64", table.strides[1] if table else 0), ("step", "i64", table.strides[2] if table and table.shape[2] > 1 else 1),
         ("table_rows", "i32", table.shape[1] if table else 0), ("positions", "ptr", positions and "positions"),
@@ -111,11 +144,10 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     ]  # fmt: skip
     kernel = f"rope<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}, {heads}, {reps}>"
     if part:
-        packs = p["q"].shape[3] * p["q"].itemsize // 16 - part
-        kernel = f"rope_part<{', '.join((*kinds, *flags))}, {int(p.option('rotary_dim'))}, {part}, {packs}, {heads}, {reps}>"
+        kernel = f"rope_part<{', '.join((*kinds, *flags))}, {int(p.option('rotary_dim'))}, {part}, {lanes}, {heads}, {reps}>"
     return [
         Launch(
-            kernel=kernel, grid=(chunks * -(-tokens // rows),), block=(lanes * heads * rows,), chained=p.device.arch >= 90,
+            kernel=kernel, grid=(chunks * groups,), block=(lanes * heads * rows,), chained=p.device.arch >= 90,
             args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
         )
     ]  # fmt: skip
