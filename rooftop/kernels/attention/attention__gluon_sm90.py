@@ -485,7 +485,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased else tiled("out", 64, wide_v), "BIAS": biased,
         "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed, "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads,
         "section": min(section, batch * heads), "H": heads, "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale",
-        "softcap": float(p.option("softcap")), **shared.strides(p, "o", "out"), "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS,
+        "softcap": shared.softcap(p), **shared.strides(p, "o", "out"), "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS,
         "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": float(p.option("softcap")) != 0, "PING": config.PING,
     }  # fmt: skip
     made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]
