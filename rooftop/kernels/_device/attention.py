@@ -70,11 +70,6 @@ def scale_strides(p: Problem) -> dict[str, int]:
     return {f"{letter}g": 1 if m is not None and m.shape[0] > 1 else 0 for letter, m in found.items()}
 
 
-def softcap(p: Problem) -> float:
-    """The soft cap, at most 2^120: scale / cap is then a normal float32, cap · log2(e) is finite, and no score below 2^107 notices."""
-    return min(float(p.option("softcap")), 2.0**120)
-
-
 def pow2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 

@@ -27,8 +27,8 @@ def exp(v):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def capped(v, cap):  # type: ignore[no-untyped-def]
-    """cap · tanh(v / cap), to float32's last digits. The product is rounded before anything is subtracted from it: the only class of a row has loss and gradient
-    0 if the row's maximum, which was stored, is its very value."""
+    """cap · tanh(v / cap), to float32's last digits. Rounded before anything is subtracted: the only class of a row has gradient 0 if the row's maximum is its
+    very value."""
     return libdevice.mul_rn(tl.full((), cap, tl.float32), libdevice.tanh(v / cap))
 
 
