@@ -12,7 +12,10 @@ from torch.nn import functional
 
 import rooftop
 from rooftop.core import registry
+from rooftop.core.call import select
+from rooftop.core.contract import metas_of
 from rooftop.core.spec import DTYPES, TARGETS, Input
+from rooftop.core.triton_compat import compile_launch
 from rooftop.kernels._device.logits import each
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -202,6 +205,26 @@ def test_the_cuda_kernel_counts_the_rows_that_it_adds(rows: int, reduction: str)
     subject = Subject("cuda", op, registry.implementation("cross_entropy__cuda_sm90"))
     found = checker.check(subject, dataclasses.replace(c, inputs=given), backend="simt", seed=3)
     assert found.status == "ok", found.message
+
+
+@pytest.mark.parametrize("cap", [2.0, 30.0, 1e4])
+def test_the_only_class_has_loss_and_gradient_0_under_a_soft_cap(cap: float) -> None:
+    """No compiler may fuse the product with the cap and the difference from the row's maximum: the two would no longer cancel."""
+    forward = registry.op("cross_entropy")
+    assert forward.bwd is not None
+    x, target = 5 * torch.randn(300, 1, generator=torch.Generator().manual_seed(1)), torch.zeros(300, dtype=torch.int64)
+    options = {**forward.options(forward.case("one class f32")), "softcap": cap, "reduction": "sum"}
+    found: dict[str, torch.Tensor] = {}
+    for op in (forward, forward.bwd):
+        given = {"dloss": torch.tensor(3.0), "input": x, "target": target, **found}
+        tensors = {n: given[n] for n in op.tensor_names}
+        call = select(op, op.problem_of(metas_of(tensors), {n: options[n] for n in op.options(op.cases[0])}, TARGETS[90]), "triton").call
+        assert call is not None
+        made = compile_launch(call.launches[0], {**dict(call.problem.tensors), **call.scratch}, 90)
+        assert "mul.rn." in made.ptx
+        got, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
+        found |= got
+    assert float(found["loss"]) == 0 and not found["dinput"].any()
 
 
 def test_a_target_out_of_range_is_nan_and_under_debug_an_error() -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 import rooftop
 from rooftop.core import registry
 from rooftop.core.call import select
+from rooftop.core.contract import metas_of
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -106,6 +107,38 @@ def test_configs_of_several_rows_are_right(name: str) -> None:
         found = checker.check(Subject("fixed", op, fixed), c, backend="interpreter")
         assert found.status == "ok", (config, found.message)
     assert len(tried) > 2
+
+
+def _classes(x: torch.Tensor) -> torch.Tensor:
+    """9 for NaN, ± 1 for an infinity, else 0."""
+    return torch.where(x.isnan(), 9.0, torch.where(x.isinf(), x.sign(), 0.0)).double()
+
+
+FAR = (-3e38, -100.0, -12.0, -8.0, -5.5, -4.0, -1.0, -0.0, 0.0, 1.0, 5.5, 12.0, 100.0, 3e38, float("-inf"), float("inf"), float("nan"))
+UPS = (0.0, 1.0, float("inf"), float("-inf"), float("nan"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_geglu_of_gates_far_off_is_infinite_where_torchs_formula_is(approximate: str, dtype: torch.dtype) -> None:
+    op = registry.op("geglu")
+    assert op.bwd is not None and op.grad is not None
+    gate, up, flow = (x.flatten()[None].contiguous().to(dtype) for x in torch.meshgrid(torch.tensor(FAR), *2 * [torch.tensor(UPS)], indexing="ij"))
+    options = {"approximate": approximate}
+
+    def check(contract: Any, tensors: dict[str, torch.Tensor], reference: Callable[..., Any]) -> None:
+        call = select(contract, contract.problem_of(metas_of(tensors), options, TARGETS[90]), "triton").call
+        assert call is not None
+        got, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
+        for kind in (torch.float32, torch.float64):
+            wanted = reference(*(x.to(kind) for x in tensors.values()), approximate)
+            digits = (gate > -10) & (gate < -5) | (gate.abs() > 1e19) & gate.isfinite()  # where float64 has digits, or a cube, that float32 has not
+            shown = ~digits | (kind == torch.float32)
+            for name, want in zip(contract.output_names, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+                torch.testing.assert_close(_classes(got[name])[shown], _classes(want.to(dtype))[shown])
+
+    check(op, {"a": gate, "b": up}, op.reference)
+    check(op.bwd, {"dy": flow, "a": gate, "b": up}, op.grad.backward)
 
 
 def test_packed_inputs_are_read_in_place() -> None:

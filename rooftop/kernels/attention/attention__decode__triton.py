@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_tiles import LOG2E, scored, seen
+from rooftop.kernels._device.attention_tiles import LOG2E, scored, seen, softcap
 from rooftop.kernels._device.launching import chained
 
 TILE = 32 * 1024  # bytes of keys and values loaded in an iteration
@@ -327,7 +327,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
               **shared.strides(p, "o", "out"), "DV": v.shape[3], "SIZE_V": wide_v, "PARTS": config.parts, "CHAINED": early}  # fmt: skip
     args = {
         "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"), "lengths": name("cache_lengths"),
-        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": float(p.option("softcap")),
+        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": softcap(p),
         "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **_kept(p, "k"),
         **_kept(p, "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0,
         **shared.scale_strides(p), **result, "D": size, "M": max(16, shared.pow2(_rows(p))), "BN": config.BN, "SIZE": wide,

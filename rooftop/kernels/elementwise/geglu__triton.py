@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import triton
 
-from rooftop.kernels._device.activations import gelu, gelu_tanh
+from rooftop.kernels._device.activations import gelu
+from rooftop.kernels._device.geglu_tanh import gelu_tanh_or_zero
 from rooftop.kernels._device.pointwise import Config, gated
 
 
@@ -16,7 +17,7 @@ def _exact(a, b):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tanh(a, b):  # type: ignore[no-untyped-def]
-    return gelu_tanh(a) * b
+    return gelu_tanh_or_zero(a) * b
 
 
 supports, choose, configs, launches = gated(("a", "b"), ("y",), lambda p: _tanh if p.option("approximate") == "tanh" else _exact)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import triton
 
-from rooftop.kernels._device.activations import gelu, gelu_slope, gelu_tanh, gelu_tanh_slope
+from rooftop.kernels._device.activations import gelu, gelu_slope
+from rooftop.kernels._device.geglu_tanh import gelu_tanh_or_zero, gelu_tanh_slope_or_zero
 from rooftop.kernels._device.pointwise import Config, gated
 
 
@@ -16,7 +17,7 @@ def _exact(dy, a, b):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tanh(dy, a, b):  # type: ignore[no-untyped-def]
-    return dy * b * gelu_tanh_slope(a), dy * gelu_tanh(a)
+    return dy * b * gelu_tanh_slope_or_zero(a), dy * gelu_tanh_or_zero(a)
 
 
 supports, choose, configs, launches = gated(("dy", "a", "b"), ("da", "db"), lambda p: _tanh if p.option("approximate") == "tanh" else _exact)
