@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from rooftop.core import registry
 from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.spec import TARGETS, Case, Input, Meta, case
 from rooftop.kernels._device import norm_staged, split_tiles, stretches
+from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
@@ -68,6 +70,32 @@ def test_neighbouring_rows_of_a_staged_norm_stay_apart(name: str, fill: str, dty
         c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), residual=None, weight=w, bias=w, dims=1, eps=1e-5)
         found = checker.check(subject, c, backend="simt", seed=columns)
         assert found.status == "ok", f"{rows}x{columns}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "{name}")
+@pytest.mark.parametrize("fill", ["all 1000", "mean 10000", "first of 3000"])
+@pytest.mark.parametrize("name", ["layer_norm__staged__cuda_sm80", "layer_norm__cuda_sm80"])
+def test_one_pass_about_a_pivot_keeps_equal_rows_large_means_and_outliers_exact(name: str, fill: str) -> None:
+    def made(shape: object, d: object, g: object, device: object) -> object:
+        x = inputs._normal(shape, d, g, device)  # type: ignore[arg-type]
+        if fill == "all 1000":
+            return x * 0 + 1000
+        if fill == "mean 10000":
+            return x + 10000
+        x[..., 0] += 3000
+        return x
+
+    subject = Subject("pivot", registry.op("layer_norm"), registry.implementation(name))
+    sizes = [(9, 257), (9, 264), (5, 1001), (5, 2040)] + ([(3, 4104), (2, 20000)] if "staged" not in name else [])
+    with mock.patch.dict(inputs.FILLS, {fill: made}):
+        for dtype in ("f32", "f16", "bf16"):
+            for rows, columns in sizes:
+                if columns * (4 if dtype == "f32" else 2) > 65536:
+                    continue
+                x, w = Input((rows, columns), dtype, fill), Input((columns,), dtype)
+                c = case(f"{rows}x{columns}", x=x, residual=None, weight=w, bias=w, dims=1, eps=1e-5)
+                found = checker.check(subject, c, backend="simt", seed=1)
+                assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
 
 
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
