@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(THREADS, PIECES <= 8 ? 4 : 2)
         for (int k = 0; k < count; k += TEAMS) {  // all lanes of a warp take part in the shuffles
             const int at = min(k + team, count - 1) * C;
             StretchRow<T, LANES, PIECES, WHOLE, FULL> row(stretch, at, at + C, lane);
-            float sums[2] = {0, 0}, whole = 0, most_scaled, most_rest;
+            float sums[2] = {0, 0}, whole = 0;
             if (SMOOTH) {
                 row.mask(0);
                 row.each([&](float v, int) { whole += v; });
@@ -127,14 +127,16 @@ __global__ void __launch_bounds__(THREADS, PIECES <= 8 ? 4 : 2)
 #pragma unroll
             for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
             most = fmaxf(most, LOWEST);
-            if (sizeof(T) == 4 || fabsf(most) > 1e38f) {
+            // 16-bit types: the exponent in one instruction. The rounding error of `scaled` is the same factor in all terms.
+            const bool in_one = sizeof(T) == 2 && fabsf(most) < 1e38f;
+            const float scaled = most * LOG2E, rest = fmaf(most, LOG2E, -scaled);
+            if (in_one) {
+                row.each([&](float v, int j) { sums[j % 2] += exp2_of(fmaf(v, LOG2E, -scaled)); });
+            } else {
                 row.each([&](float v, int j) { sums[j % 2] += exponential<T>(v - most); });
-                most_scaled = most_rest = 0;
-            } else {  // the exponent in one instruction; the rounding error of most_scaled is the same factor in all of them
-                most_scaled = most * LOG2E, most_rest = fmaf(most, LOG2E, -most_scaled);
-                row.each([&](float v, int j) { sums[j % 2] += exp2_of(fmaf(v, LOG2E, -most_scaled)); });
             }
-            const float sum = lanes_sum<LANES>(sums[0] + sums[1]) * (sizeof(T) == 4 ? 1 : exp2_of(-most_rest));
+            float sum = lanes_sum<LANES>(sums[0] + sums[1]);
+            if (in_one) sum = 1 + (sum - exp2_of(rest)) * exp2_of(-rest);  // the largest term, which is in the sum, is exactly 1
             if (k + team < count && lane == 0) found_of[k + team] = {most, sum, whole};
         }
         __syncthreads();
