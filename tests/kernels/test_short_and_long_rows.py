@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from rooftop.core import registry
 from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.spec import TARGETS, Case, Input, Meta, case
-from rooftop.kernels._device import split_tiles, staged_rows
+from rooftop.kernels._device import norm_staged, split_tiles, stretches
+from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
@@ -40,19 +42,73 @@ def test_staged_rows_of_any_length_are_right(name: str) -> None:
         assert found.status == "ok", f"{size}: {found.message}"
 
 
-def test_staged_rows_leave_lanes_little_to_do_and_fill_whole_vectors() -> None:
-    implementation = registry.implementation("layer_norm__staged__cuda_sm80")
-    op = registry.op("layer_norm")
-    for columns in (1, 16, 64, 66, 100, 128, 250, 384):
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_staged_norms_leave_lanes_little_to_do_and_fill_whole_vectors(name: str) -> None:
+    implementation, op = registry.implementation(f"{name}__staged__cuda_sm80"), registry.op(name)
+    for columns in (1, 16, 64, 66, 100, 128, 250, 384, 700, 1001, 2039):
         for dtype in ("bf16", "f32"):
-            problem = op.problem(rows_of("layer_norm", 1 << 20, columns, dtype), TARGETS["h200"])
-            config = implementation.choose(problem)
-            assert config["lanes"] * (config["each"] - 1) < columns <= config["lanes"] * config["each"]
-            assert config["each"] <= staged_rows.most(problem)
-            size = config["rows"] * columns * problem["x"].itemsize
-            assert size % 16 == 0
-            assert size <= 40 * 1024  # four blocks on a multiprocessor of an A100
-    assert implementation.supports(op.problem(rows_of("layer_norm", 4, 385, "bf16"))) == "takes rows of up to 384 elements; given 385"
+            problem = op.problem(rows_of(name, 1 << 20, columns, dtype), TARGETS["h200"])
+            assert implementation.supports(problem) is None
+            config, size = implementation.choose(problem), columns * problem["x"].itemsize
+            assert config["lanes"] * (config["pieces"] - 1) < stretches.vectors(size) <= config["lanes"] * config["pieces"]
+            assert config["pieces"] <= norm_staged.PIECES[problem["x"].itemsize]
+            assert config["rows"] * size % 16 == 0
+            assert implementation.launches(problem, config)[0].shared <= 112 * 1024  # two blocks on a multiprocessor
+    assert implementation.supports(op.problem(rows_of(name, 4, 2041, "bf16"))) == "takes rows of up to 2040 elements; given 2041"
+
+
+@pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("fill", ["normal", "wide", "nan", "inf"])
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_neighbouring_rows_of_a_staged_norm_stay_apart(name: str, fill: str, dtype: str) -> None:
+    """Rows that share vectors, one of which may have NaN or infinity where the other's elements are masked."""
+    op = registry.op(name)
+    subject = Subject("staged", op, registry.implementation(f"{name}__staged__cuda_sm80"))
+    for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (35, 179), (9, 511), (9, 1537)):
+        w = Input((columns,), dtype)
+        c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), residual=None, weight=w, bias=w, dims=1, eps=1e-5)
+        found = checker.check(subject, c, backend="simt", seed=columns)
+        assert found.status == "ok", f"{rows}x{columns}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "{name}")
+@pytest.mark.parametrize("fill", ["all 1000", "mean 10000", "first of 3000"])
+@pytest.mark.parametrize("name", ["layer_norm__staged__cuda_sm80", "layer_norm__cuda_sm80"])
+def test_one_pass_about_a_pivot_keeps_equal_rows_large_means_and_outliers_exact(name: str, fill: str) -> None:
+    def made(shape: object, d: object, g: object, device: object) -> object:
+        x = inputs._normal(shape, d, g, device)  # type: ignore[arg-type]
+        if fill == "all 1000":
+            return x * 0 + 1000
+        if fill == "mean 10000":
+            return x + 10000
+        x[..., 0] += 3000
+        return x
+
+    subject = Subject("pivot", registry.op("layer_norm"), registry.implementation(name))
+    sizes = [(9, 257), (9, 264), (5, 1001), (5, 2040)] + ([(3, 4104), (2, 20000)] if "staged" not in name else [])
+    with mock.patch.dict(inputs.FILLS, {fill: made}):
+        for dtype in ("f32", "f16", "bf16"):
+            for rows, columns in sizes:
+                if columns * (4 if dtype == "f32" else 2) > 65536:
+                    continue
+                x, w = Input((rows, columns), dtype, fill), Input((columns,), dtype)
+                c = case(f"{rows}x{columns}", x=x, residual=None, weight=w, bias=w, dims=1, eps=1e-5)
+                found = checker.check(subject, c, backend="simt", seed=1)
+                assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_every_config_of_a_staged_norm_is_right(name: str) -> None:
+    op, implementation = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
+    for rows, columns, dtype in ((300, 45, "bf16"), (150, 80, "f16"), (100, 61, "f32"), (40, 258, "bf16")):
+        c = rows_of(name, rows, columns, dtype)
+        for chosen in implementation.configs(op.problem(c, dataclasses.replace(TARGETS["h200"], sms=1))):
+            fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+            fixed.choose = lambda p, chosen=chosen: chosen  # type: ignore[misc, method-assign]
+            found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
+            assert found.status == "ok", f"{rows}x{columns} {dtype} {chosen}: {found.message}"
 
 
 @pytest.mark.sampled("kernels", "softmax__staged__cuda_sm80")

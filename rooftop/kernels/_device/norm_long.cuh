@@ -17,8 +17,8 @@ struct Moments {
 
 /// A thread's work on its slice of a row. The ring buffer holds x and, with RESIDUAL, the residual; weight and bias stay in shared memory.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
-struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED> {
-    using Base = Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED>;
+struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED, !ALIGNED> {
+    using Base = Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED, !ALIGNED>;
     using Base::row, Base::at, Base::widen, Base::widen_kept, Base::single, Base::kept_single;
     using P = Pack<T>;
     static constexpr int N = P::N;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(512, 1)
               const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps, int period, int blocks,
               unsigned long long* all_mail) {
     constexpr int WORDS = CENTRE ? 2 : 1;
-    __shared__ Moments parts[2][16];  // by warp, for this row and the next
+    __shared__ Moments parts[2][16], of_row;  // by warp, for this row and the next; of the row that is finished
     __shared__ float inbox[2][WORDS][GROUP_MOST], elements[GROUP_MOST], of_warps[16];  // by block; numbers of elements by block and by warp
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, rank = blockIdx.x % blocks;
     const Walk walk(R, period, blockIdx.x / blocks, gridDim.x / blocks, 0, 1);
@@ -141,7 +141,12 @@ __global__ void __launch_bounds__(512, 1)
         }
         if (back < 0) continue;
         const auto part = [&](int b) { return Moments{CENTRE ? inbox[k % 2][0][b] : 0, inbox[k % 2][WORDS - 1][b]}; };
+        if (warp == 1) {  // for all warps: these instructions are as many as those of two vectors
+            const Moments all = whole_of<CENTRE>(blocks, part, [&](int b) { return elements[b]; }, n);
+            if (lane == 0) of_row = all;
+        }
+        __syncthreads();
         slice.now = back % STAGES;
-        slice.write(whole_of<CENTRE>(blocks, part, [&](int b) { return elements[b]; }, n), n, eps, y + (walk.first + static_cast<long long>(back) * walk.step) * ys);
+        slice.write(of_row, n, eps, y + (walk.first + static_cast<long long>(back) * walk.step) * ys);
     }
 }

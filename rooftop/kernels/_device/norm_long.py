@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
@@ -15,10 +16,19 @@ OVERHEAD = 1000  # vectors: slices of 27 to 31 KiB took 2.8 us a row on an H200,
 STREAMED = 512 * 1024  # bytes: longer rows that no ring holds took clusters 1.4 (rms_norm) to 1.9 times the time of a copy there
 
 
-def of(p: Problem, centre: bool) -> LongRows:
+BESIDE = (1, 2, 3)  # blocks of a multiprocessor
+
+
+def of(p: Problem, centre: bool, beside: int = 1) -> LongRows:
     present = [m for name in TENSORS if (m := p.get(name)) is not None]
     kept = sum(p.get(name) is not None for name in ("weight", "bias"))
-    return row_groups.of(p, p["x"], present, 1 if p.get("residual") is None else 2, kept, 2 if centre else 1, MOST, OVERHEAD)
+    one = row_groups.of(p, p["x"], present, 1 if p.get("residual") is None else 2, kept, 2 if centre else 1, MOST, OVERHEAD)
+    return row_groups.besides(replace(one, sectors=not one.aligned), beside)
+
+
+def _best(p: Problem, centre: bool) -> int:
+    """How many blocks a multiprocessor should have: as many as are estimated to be fastest."""
+    return max(BESIDE, key=lambda n: row_groups.share(of(p, centre, n)))
 
 
 def refuses(p: Problem, centre: bool) -> str | None:
@@ -26,7 +36,8 @@ def refuses(p: Problem, centre: bool) -> str | None:
 
 
 def choose(p: Problem, centre: bool) -> dict[str, int]:
-    return row_groups.choose(of(p, centre)) or {}
+    n = _best(p, centre)
+    return (row_groups.choose(of(p, centre, n)) or {}) | {"beside": n}
 
 
 def prefers(p: Problem, centre: bool) -> int:
@@ -38,19 +49,19 @@ def prefers(p: Problem, centre: bool) -> int:
         return 1
     if p["x"].shape[1] * p["x"].itemsize <= STREAMED or norm_sm90.through_a_ring(p, centre):
         return 0
-    return 3 if p.get("residual") is None and row_groups.share(of(p, centre)) >= (0.55 if centre else 0.7) else 1
+    return 3 if p.get("residual") is None and row_groups.share(of(p, centre, _best(p, centre))) >= (0.55 if centre else 0.7) else 1
 
 
 def configs(p: Problem, centre: bool) -> list[dict[str, int]]:
-    return row_groups.configs(of(p, centre))
+    return [c | {"beside": n} for n in BESIDE for c in row_groups.configs(of(p, centre, n))]
 
 
 def scratch(p: Problem, config: Mapping[str, int], centre: bool) -> dict[str, Meta]:
-    return {"mail": row_groups.mail(of(p, centre), config["blocks"])}
+    return {"mail": row_groups.mail(of(p, centre, config["beside"]), config["blocks"])}
 
 
 def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) -> list[Launch]:
-    r = of(p, centre)
+    r = of(p, centre, config["beside"])
     flags = (r.aligned, centre, *(p.get(name) is not None for name in ("residual", "weight", "bias")))
     template = (DTYPES[p["x"].dtype].cuda, config["vectors"], config["stages"], config["lag"], *(str(v).lower() for v in flags))
     return [row_groups.launch(r, config, f"norm_long<{', '.join(map(str, template))}>", *head.arguments(p, config))]

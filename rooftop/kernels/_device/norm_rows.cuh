@@ -9,17 +9,50 @@
 //   3. moments_of_block: the warps write their parts to shared memory; after one barrier every warp combines all of them (Chan, Golub & LeVeque 1979,
 //      the formula for two sets of which Welford's update is the case of one new element).
 //   4. write_normalised: the row, still in registers, is scaled, multiplied by the weight, the bias is added, and it is stored as evict-first.
-// norm_warp needs no step 3.
+// norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot that all threads of a row know
+// (`one_pass`): steps 2 and 3 only add, and step 4 starts from the distances to the pivot.
 #pragma once
 #include "chain.cuh"
 #include "lanes.cuh"
+#include "moments.cuh"
 #include "quotients.cuh"
 #include "rows.cuh"
 
-/// Mean of some elements and the sum of squares about it; without CENTRE the mean is 0.
-struct Moments {
-    float mean, squares;
+/// Whether the statistics are computed in one pass about a pivot.
+template <typename T>
+constexpr bool one_pass(bool aligned, bool centre) {
+    return sizeof(T) == 2 && aligned && centre;
+}
+
+/// What makes a normalised element of v: ((v - about) * scale + shift), or without a pivot (v - mean) * scale.
+struct Scaling {
+    float about, scale, shift;
 };
+
+/// The scaling of a row of `columns` elements from the sums of its distances from a pivot and of their squares.
+__device__ inline Scaling scaling_of(float pivot, const float (&sums)[2], const Divisor& columns, float eps) {
+    const float d = sums[1] * columns.part;  // the mean less the pivot
+    const float scale = reciprocal_root(over(squares_less(sums[0], d * (2 * sums[1] - columns.n * d)), columns) + eps);
+    return {pivot, scale, -d * scale};
+}
+
+/// The sums of a thread's elements of an aligned row: of the squares of the distances from a pivot, and of the distances.
+template <typename T, int VECTORS, bool ALIGNED>
+__device__ void distances(float (&sums)[2], const Row<T, VECTORS, ALIGNED>& row, float pivot) {
+    using P = Pack<T>;
+    float squares[2] = {0, 0}, rest[2] = {0, 0}, f[P::N];
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+        if (!row.has(i)) continue;
+        P::widen(row.packs[i], f);
+#pragma unroll
+        for (int j = 0; j < P::N; ++j) {
+            const float off = f[j] - pivot;
+            squares[j % 2] += off * off, rest[j % 2] += off;
+        }
+    }
+    sums[0] = squares[0] + squares[1], sums[1] = rest[0] + rest[1];
+}
 
 /// The moments of the n elements held by LANES neighbouring lanes, for K rows at once; all of these lanes get the result. Two passes, which cost no
 /// memory traffic since the row is in registers: the mean, then the squares about it. The second pass also sums the distances themselves, which gives
@@ -138,15 +171,15 @@ __device__ void add_residual(Row<T, VECTORS, ALIGNED>& row, const T* residual, T
     }
 }
 
-/// y = the normalised row, times weight and plus bias if they are given.
-template <bool WEIGHT, bool BIAS, typename T, int VECTORS, bool ALIGNED>
-__device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias, T* y) {
+/// y = the normalised row, times weight and plus bias if they are given. SHIFTED: from the distances to a pivot.
+template <bool WEIGHT, bool BIAS, bool SHIFTED, typename T, int VECTORS, bool ALIGNED>
+__device__ void write_scaled(const Row<T, VECTORS, ALIGNED>& row, const Scaling& by, int C, const T* weight, const T* bias, T* y) {
     using P = Pack<T>;
-    const float scale = reciprocal_root(over(m.squares, Divisor(C)) + eps);
     const bool together = ALIGNED || aligned(y + row.head);
     const auto load = [&](const T* of_columns, int column) {
         return ALIGNED ? *reinterpret_cast<const uint4*>(of_columns + column) : load_anywhere(of_columns + column, of_columns, of_columns + C);
     };
+    const auto normalised = [&](float v) { return SHIFTED ? fmaf(v - by.about, by.scale, by.shift) : (v - by.about) * by.scale; };
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
         if (!row.has(i)) continue;
@@ -157,7 +190,7 @@ __device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Mome
         if (BIAS) P::widen(load(bias, column), h);
 #pragma unroll
         for (int j = 0; j < P::N; ++j) {
-            f[j] = (f[j] - m.mean) * scale;
+            f[j] = normalised(f[j]);
             if (WEIGHT) f[j] *= g[j];
             if (BIAS) f[j] += h[j];
         }
@@ -165,11 +198,17 @@ __device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Mome
     }
     if (row.has_single()) {
         const int column = row.single_column();
-        float f = (row.single - m.mean) * scale;
+        float f = normalised(row.single);
         if (WEIGHT) f *= static_cast<float>(weight[column]);
         if (BIAS) f += static_cast<float>(bias[column]);
         y[column] = T(f);
     }
+}
+
+template <bool WEIGHT, bool BIAS, typename T, int VECTORS, bool ALIGNED>
+__device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias, T* y) {
+    const float scale = reciprocal_root(over(m.squares, Divisor(C)) + eps);
+    write_scaled<WEIGHT, BIAS, false>(row, {m.mean, scale, 0}, C, weight, bias, y);
 }
 
 /// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no shared memory.
@@ -191,6 +230,25 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
 #pragma unroll
         for (int k = 0; k < ROWS; ++k) add_residual(rows[k], residual + number(k) * rs, s + number(k) * ss);
     }
+    if (one_pass<T>(ALIGNED, CENTRE)) {
+        const Divisor columns(C);
+        float sums[2 * ROWS], pivots[ROWS];
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            float leading[Word<T>::N], of_row[2];  // the row's first element, from its first lane
+            Word<T>::widen(__shfl_sync(~0u, rows[k].packs[0].x, 0, LANES), leading);
+            pivots[k] = finite_or_zero(leading[0]);
+            distances(of_row, rows[k], pivots[k]);
+            sums[2 * k] = of_row[0], sums[2 * k + 1] = of_row[1];
+        }
+        lanes_sums<LANES>(sums);
+#pragma unroll
+        for (int k = 0; k < ROWS; ++k) {
+            const float of_row[2] = {sums[2 * k], sums[2 * k + 1]};
+            write_scaled<WEIGHT, BIAS, true>(rows[k], scaling_of(pivots[k], of_row, columns, eps), C, weight, bias, y + number(k) * ys);
+        }
+        return;
+    }
     Moments m[ROWS];
     moments_of_lanes<CENTRE, LANES>(m, rows, Divisor(C));
 #pragma unroll
@@ -207,8 +265,33 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     Row<T, VECTORS, ALIGNED> rows[1];
     rows[0].locate(x + number * xs, C, threadIdx.x, blockDim.x);
     gdc_wait();
+    constexpr bool ONE_PASS = one_pass<T>(ALIGNED, CENTRE) && !RESIDUAL;
+    using P = Pack<T>;
+    const uint4 leading = ONE_PASS ? *reinterpret_cast<const uint4*>(x + number * xs) : make_uint4(0, 0, 0, 0);  // the row's first vector, in all threads
     rows[0].load(x + number * xs);
     if (RESIDUAL) add_residual(rows[0], residual + number * rs, s + number * ss);
+    if (ONE_PASS) {
+        __shared__ float2 parts[32];
+        const int lane = threadIdx.x % 32;
+        float f[P::N], sums[2];
+        P::widen(leading, f);
+        // The pivot is the mean of N elements (exact if they are equal). A single outlier, up to sqrt(C) standard deviations away, would cost a long row accuracy.
+#pragma unroll
+        for (int step = P::N / 2; step > 0; step /= 2) {
+#pragma unroll
+            for (int j = 0; j < step; ++j) f[j] = f[j] * 0.5f + f[j + step] * 0.5f;
+        }
+        const float pivot = finite_or_zero(f[0]);
+        distances(sums, rows[0], pivot);
+        lanes_sums<32>(sums);
+        if (lane == 0) parts[threadIdx.x / 32] = make_float2(sums[0], sums[1]);
+        __syncthreads();
+        const float2 part = lane < blockDim.x / 32 ? parts[lane] : make_float2(0, 0);
+        sums[0] = part.x, sums[1] = part.y;
+        lanes_sums<32>(sums);
+        write_scaled<WEIGHT, BIAS, true>(rows[0], scaling_of(pivot, sums, Divisor(C), eps), C, weight, bias, y + number * ys);
+        return;
+    }
     const int elements = rows[0].elements_of_warp(threadIdx.x / 32);
     Moments of_warp[1];
     moments_of_lanes<CENTRE, 32>(of_warp, rows, Divisor(max(elements, 1)));

@@ -19,11 +19,11 @@ A config holds
     rows      that a cluster or a warp takes at once
     stages    rows in the ring buffer of a persistent cluster
 
-Rows of more than 64 KiB (odd ones from 32 KiB on) without a residual go to the persistent kernel whose config has the least estimated time (`_ring`, by
-timings on an H200), if shared memory holds three of them and there are at least four rows a cluster. All others have a table. Its numbers were found by
-timing on an H100; those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of the persistent kernel on an
-H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken, so "the same" means
-the reason of the row above. "Odd" rows are rows that do not start on 16 bytes or are not whole packs.
+Rows of more than 64 KiB (odd ones from 48 KiB on, of layer_norm from 4 KiB on) without a residual go to the persistent kernel whose config has the least
+estimated time (`_ring`, by timings on an H200), if shared memory holds three of them and there are at least four rows a cluster. All others have a table. Its
+numbers were found by timing on an H100; those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of the
+persistent kernel on an H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken, so "the same" means the
+reason of the row above. "Odd" rows are rows that do not start on 16 bytes or are not whole packs.
 
 Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and layer_norm__cuda_sm80.cu is chosen: row_configs.py has that
 example.) A row is 16 KiB = 1024 packs: too long for a warp, so one block holds it. The first row of the table that fits is "12 KiB to 16 KiB",
@@ -214,6 +214,7 @@ FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memor
 EXCHANGE = 900  # cycles of the reduction of a row's sums over a warp, a block and a cluster, in sequence; without a mean 600
 PACK = 110  # instructions of a warp for 32 packs of 16 bits, both passes; fewer without a mean, and for float32
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
+UNEQUAL = 1.08  # clusters of one or two blocks use all multiprocessors; those of GPCs with 18 instead of 16 get less bandwidth each and end later
 ROUNDS = 4  # with fewer rows a cluster, filling and draining the ring costs more than it gains
 SLOWEST = 1.15, 1.6  # limits of the estimate, without and with a mean: streaming clusters take so long, in which layer_norm also reads a bias
 
@@ -222,32 +223,38 @@ def _in_the_ring(r: Rows, c: Mapping[str, Any]) -> float:
     """The time of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A round, in which each cluster processes a row,
     takes as long as the memory traffic, or as a row's own reductions and instructions if these take longer. It does not depend on the number of rows, so a new
     number of rows compiles nothing new."""
-    clusters = r.slices.clusters(1 << 30, slices.resident(r.card, c["cluster"], c["blocks"]))
+    clusters = _clusters(r, c, 1 << 30)
     flying = c["blocks"] * (c["stages"] - 1) * r.bytes / c["cluster"]
     least = 2 * r.bytes * clusters / (BYTES * r.sms)
     memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
     instructions = c["blocks"] * c["threads"] / 32 * c["pieces"] * PACK * (1 if r.centre else 0.65) * (1 if r.slices.itemsize == 2 else 0.55)
     own = EXCHANGE * (1 if r.centre else 0.67) + instructions / 4
-    return (max(memory, own) + OVERLAP * min(memory, own)) / least
+    return (max(memory, own) + OVERLAP * min(memory, own)) / least * (UNEQUAL if c["cluster"] <= 2 else 1)
+
+
+def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
+    return r.slices.clusters(rows, slices.resident(r.card, c["cluster"], c["blocks"]))
 
 
 @lru_cache(maxsize=64)
 def _rings(r: Rows) -> tuple[dict[str, Any], ...]:
-    """The rings that fit if there are rows enough."""
+    """The rings that fit if there are rows enough. Unaligned rows need as many clusters as there are places where a row may start; if that is more than are
+    resident at once, the last one runs alone and doubles the time: such rings are left out."""
     found = [_complete(r, persistent(*c)) for c in product((1, 2, 4, 8, 16), (2, 4, 8), (1, 2, 3, 4), (3, 4))]
-    return tuple(c for c in found if runs(r, c))
+    return tuple(c for c in found if runs(r, c) and _clusters(r, c, r.count) <= slices.resident(r.card, c["cluster"], c["blocks"]))
 
 
 def _ring(r: Rows) -> dict[str, Any] | None:
-    """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers; None if other kernels are faster.
+    """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers and for the odd rows of layer_norm, for which
+    kernels without a loop shift weight and bias once a row; None if other kernels are faster.
 
     A ring buffer has two advantages over streaming clusters, which end after a row or two. Weight and bias, each as long as a row, are not read from the L2
     again and again (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65 of a copy). And there is no last wave: a
     streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
-    longest = 64 * KIB if r.slices.aligned else 32 * KIB if r.centre else 48 * KIB
+    longest = 64 * KIB if r.slices.aligned else 4 * KIB if r.centre else 48 * KIB
     if not r.alike or r.residual or r.bytes <= longest:
         return None
-    rings = ((c, r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))) for c in _rings(replace(r, count=1 << 30)))
+    rings = ((c, _clusters(r, c, r.count)) for c in _rings(replace(r, count=1 << 30)))
     fitting = [c for c, clusters in rings if r.count >= ROUNDS * clusters]
     timed = [(round(_in_the_ring(r, c), 2), c["cluster"], c["pieces"], c["blocks"], c["stages"], i) for i, c in enumerate(fitting)]
     return dict(fitting[min(timed)[-1]]) if timed and min(timed)[0] <= SLOWEST[r.centre] else None

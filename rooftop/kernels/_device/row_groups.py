@@ -1,7 +1,8 @@
 """How rows that are too long for a block are divided among the blocks of a group (row_group.cuh), for any number of rows and columns.
 
-The kernels are persistent, one block a multiprocessor. `blocks` blocks are a group, which processes one row after another. A block's slice of a row is in its
-ring buffer from the time the copy is issued until the row is finished, `lag` rows after the statistics of the slice were sent. The choice weighs
+The kernels are persistent, one block a multiprocessor, or `beside` smaller ones, of which one computes or waits while another loads. `blocks` blocks are a
+group, which processes one row after another. A block's slice of a row is in its ring buffer from the time the copy is issued until the row is finished, `lag`
+rows after the statistics of the slice were sent. The choice weighs
 
     shared memory   `stages` rows of all tensors that are read: at least `lag` + 2, since one is being loaded, one computed, and others wait for messages
     idle blocks     blocks that do not make a whole group, and groups that have one row less than others
@@ -21,6 +22,8 @@ THREADS = 512
 MAIL_ROWS = 8
 GROUP_MOST = 128
 OVERHEAD = 128  # vectors that a block moves in the time of an iteration's barrier; kernels that were timed on an H200 pass a larger number
+SYSTEM = 1024  # bytes of shared memory that a block takes besides its own
+HIDDEN = 0.85  # of the shorter one of memory traffic and exchange, if several blocks share a multiprocessor
 STATIC = 6 * 1024  # bytes of shared memory besides the ring, at most
 
 
@@ -39,6 +42,14 @@ class LongRows:
     shared: int  # bytes of shared memory that a block may have
     most: int = 4  # vectors a thread
     overhead: int = OVERHEAD
+    beside: int = 1  # blocks of a multiprocessor
+    threads: int = THREADS  # of a block, at most
+    sectors: bool = False  # SECTORS of row_ring.cuh
+
+
+def besides(r: LongRows, beside: int) -> LongRows:
+    """The same rows for `beside` blocks a multiprocessor; `sms` then counts places for blocks."""
+    return replace(r, sms=r.sms * beside, shared=(r.shared + SYSTEM) // beside - SYSTEM, beside=beside, threads=THREADS // beside) if beside > 1 else r
 
 
 def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int, most: int = 4, overhead: int = OVERHEAD) -> LongRows:
@@ -66,7 +77,7 @@ def refuses(r: LongRows, row: Meta) -> str | None:
 
 def ring(r: LongRows, threads: int, vectors: int, stages: int) -> int:
     """Bytes, in the layout of row_ring.cuh: the rows, the tensors that stay, the single elements."""
-    return threads * (16 * vectors * (stages * r.tensors + r.kept) + (0 if r.aligned else 4 * stages * r.tensors))
+    return threads * (16 * vectors * (stages * r.tensors + r.kept) + (0 if r.aligned else 4 * stages * r.tensors)) + (32 * stages if r.sectors else 0)
 
 
 def groups(r: LongRows, blocks: int) -> int:
@@ -81,20 +92,23 @@ def _candidates(r: LongRows) -> tuple[dict[str, int], ...]:
     found = []
     for blocks in range(1, min(GROUP_MOST, r.sms // r.period) + 1):
         slice_ = -(-r.vectors // blocks)
-        vectors = -(-slice_ // THREADS)
+        vectors = -(-slice_ // r.threads)
         if vectors > r.most:
             continue
         threads = max(64, 32 * -(-max(r.words * blocks, -(-slice_ // vectors)) // 32))
         for stages in range(8, 2, -1):
-            if threads <= THREADS and ring(r, threads, vectors, stages) + STATIC <= r.shared:
+            if threads <= r.threads and ring(r, threads, vectors, stages) + STATIC <= r.shared:
                 found.append({"blocks": blocks, "threads": threads, "vectors": vectors, "stages": stages, "lag": 2 if stages > 4 else 1})
                 break
     return tuple(found)
 
 
 def _cost(r: LongRows, c: Mapping[str, int]) -> int:
-    """Vectors that a block of the busiest group moves."""
-    return -(-r.count // groups(r, c["blocks"])) * (-(-r.vectors // c["blocks"]) + r.overhead)
+    """Vectors that a multiprocessor of the busiest group could move in the time that its blocks take: one after another those of a row and its exchange; if
+    it has several blocks, the exchange of one is hidden behind the others' traffic."""
+    slice_ = -(-r.vectors // c["blocks"])
+    more = slice_ * (r.beside - 1)
+    return -(-r.count // groups(r, c["blocks"])) * round(slice_ + max(more, r.overhead) + (1 - HIDDEN) * min(more, r.overhead))
 
 
 def choose(r: LongRows) -> dict[str, int] | None:
@@ -106,7 +120,7 @@ def choose(r: LongRows) -> dict[str, int] | None:
 def share(r: LongRows) -> float:
     """The estimated speed as a share of the memory's; 0 if a row is too long."""
     best = choose(r)
-    return r.count * r.vectors / r.sms / _cost(r, best) if best else 0.0
+    return r.count * r.vectors / (r.sms / r.beside) / _cost(r, best) if best else 0.0
 
 
 def configs(r: LongRows) -> list[dict[str, int]]:

@@ -21,7 +21,9 @@ struct Walk {
 
 /// One thread's vectors and single element of each row of its team: STAGES rows of TENSORS tensors in the ring, and KEPT tensors that stay in shared memory,
 /// such as the weight. `row`: the position of the thread's vectors, computed for the first tensor.
-template <typename T, int VECTORS, int STAGES, int TENSORS, int KEPT, bool ALIGNED>
+/// SECTORS, for unaligned rows of which a block has one at a time: a row that starts in the middle of a 32-byte sector is one vector further on in the ring. If a
+/// warp copies the second half of a sector to the first half of 32 bytes, it requests each vector separately from the L2.
+template <typename T, int VECTORS, int STAGES, int TENSORS, int KEPT, bool ALIGNED, bool SECTORS = false>
 struct Ring {
     using P = Pack<T>;
     static constexpr int N = P::N;
@@ -29,12 +31,16 @@ struct Ring {
     const T *ahead[TENSORS], *next[TENSORS];  // pointers to rows: the next that cp.async copies; the one after the current
     long long step[TENSORS];                  // elements from one row of the team to its next
     int filled = 0, now = 0;  // stages of the ring: filled next; of the current row
+    unsigned halves = 0;      // bit STAGES * t + k: in tensor t, the row in stage k starts in the middle of a 32-byte sector
     float coming[TENSORS] = {}, kept_single[KEPT + 1] = {};
 
-    __device__ uint4* slot(int stage, int tensor, int i) const { return ring + ((stage * TENSORS + tensor) * VECTORS + i) * blockDim.x + threadIdx.x; }
-    __device__ uint4* kept(int which, int i) const { return ring + ((STAGES * TENSORS + which) * VECTORS + i) * blockDim.x + threadIdx.x; }
+    __device__ uint4* stage(int k) const { return ring + k * (TENSORS * VECTORS * blockDim.x + (SECTORS ? 2 : 0)) + threadIdx.x; }
+    __device__ uint4* slot(int k, int tensor, int i) const {
+        return stage(k) + (tensor * VECTORS + i) * blockDim.x + (SECTORS ? halves >> (STAGES * tensor + k) & 1 : 0);
+    }
+    __device__ uint4* kept(int which, int i) const { return stage(STAGES) + (which * VECTORS + i) * blockDim.x; }
     __device__ float& single(int tensor) const {
-        float* const singles = reinterpret_cast<float*>(ring + (STAGES * TENSORS + KEPT) * VECTORS * blockDim.x);
+        float* const singles = reinterpret_cast<float*>(stage(STAGES) - threadIdx.x + KEPT * VECTORS * blockDim.x);
         return singles[(now * TENSORS + tensor) * blockDim.x + threadIdx.x];
     }
     /// Vector i of the current row.
@@ -79,6 +85,10 @@ struct Ring {
 #pragma unroll
         for (int t = 0; t < TENSORS; ++t) {
             const bool together = ALIGNED || aligned(ahead[t] + row.head);
+            if (SECTORS) {
+                const unsigned bit = 1u << (STAGES * t + filled), half = reinterpret_cast<unsigned long long>(ahead[t] + row.head) % 32 / 16;
+                halves = half ? halves | bit : halves & ~bit;
+            }
 #pragma unroll
             for (int i = 0; i < VECTORS; ++i) {
                 if (!there || !row.has(i)) continue;

@@ -37,10 +37,7 @@ struct StretchRow {
     __device__ bool beyond(int i) const { return !WHOLE && i >= PIECES - 2 && has(i) && start(i) + N > to; }
 
     /// The bits of word i of a vector that belong to its elements from number `cut` on.
-    __device__ static unsigned bits_from(int cut, int i) {
-        const int off = cut - i * WORDS;
-        return off <= 0 ? ~0u : WORDS == 2 && off == 1 ? 0xffff0000u : 0;
-    }
+    __device__ static unsigned bits_from(int cut, int i) { return __funnelshift_lc(0, ~0u, max(cut * static_cast<int>(8 * sizeof(T)) - 32 * i, 0)); }
     __device__ static void set(uint4& v, bool below, int cut, unsigned fill) {
         unsigned w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll

@@ -5,7 +5,9 @@ should be resident on it. With the table alone, made for powers of two, a row of
 of a copy. So, with many rows:
 
     up to 56 KiB   the whole row is in registers, 4 to 8 packs a thread: the number with many resident rows and few idle slots
-    from 64 KiB    the block processes the row in steps. If the last step would be less than half full, the steps are made equal"""
+    from 64 KiB    the block processes the row in steps, up to 256 KiB by four blocks of 256 threads a multiprocessor: a block loads nothing for about 2 us at a
+                   row's end, which is a quarter of the time of a row of 125 KB if two blocks are resident, an eighth if four are
+    longer         two blocks. If the last step would be less than half full, the steps are made equal"""
 
 from __future__ import annotations
 
@@ -29,6 +31,8 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     packs = _packs(p)
     if 4 * KIB < size <= 56 * KIB and rows >= 8 * p.device.sms:  # with few rows, each needs more threads
         return _whole_row(packs)
+    if 64 * KIB < size <= 256 * KIB and rows >= 8 * p.device.sms:
+        return _constants(8, 256, 4)
     step = table["threads"] * table["pieces"]
     if size > 64 * KIB and 0 < packs % step < step // 2:
         return table | {"pieces": -(-packs // (table["threads"] * -(-packs // step)))}

@@ -25,6 +25,14 @@ rows   = 32
 #include "stretch.cuh"
 
 constexpr int THREADS = 256;
+constexpr float LOG2E = 1.4426950408889634f;
+
+/// 2^v, 0 if that is subnormal.
+__device__ inline float exp2_of(float v) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return y;
+}
 
 // The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.
@@ -61,7 +69,7 @@ struct OfRow {
 /// A stretch is `rows` rows, a whole number of vectors; two are in shared memory. Writes the rows' normalisers and their losses, one by one (`loss`) or, with
 /// ADDED, summed over the block (`found`).
 template <typename T, int LANES, int PIECES, bool WHOLE, bool FULL, bool SMOOTH, bool ADDED>
-__global__ void __launch_bounds__(THREADS, 4)
+__global__ void __launch_bounds__(THREADS, PIECES <= 8 ? 4 : 2)
     cross_entropy_staged(int R, int C, int rows, const T* __restrict__ x, const long long* __restrict__ target, float* __restrict__ loss,
                          Total* __restrict__ found, float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore, float smoothing,
                          float scale) {
@@ -119,8 +127,16 @@ __global__ void __launch_bounds__(THREADS, 4)
 #pragma unroll
             for (int step = LANES / 2; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
             most = fmaxf(most, LOWEST);
-            row.each([&](float v, int j) { sums[j % 2] += exponential<T>(v - most); });
-            const float sum = lanes_sum<LANES>(sums[0] + sums[1]);
+            // 16-bit types: the exponent in one instruction. The rounding error of `scaled` is the same factor in all terms.
+            const bool in_one = sizeof(T) == 2 && fabsf(most) < 1e38f;
+            const float scaled = most * LOG2E, rest = fmaf(most, LOG2E, -scaled);
+            if (in_one) {
+                row.each([&](float v, int j) { sums[j % 2] += exp2_of(fmaf(v, LOG2E, -scaled)); });
+            } else {
+                row.each([&](float v, int j) { sums[j % 2] += exponential<T>(v - most); });
+            }
+            float sum = lanes_sum<LANES>(sums[0] + sums[1]);
+            if (in_one) sum = 1 + (sum - exp2_of(rest)) * exp2_of(-rest);  // the largest term, which is in the sum, is exactly 1
             if (k + team < count && lane == 0) found_of[k + team] = {most, sum, whole};
         }
         __syncthreads();

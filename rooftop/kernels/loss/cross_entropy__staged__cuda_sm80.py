@@ -2,7 +2,7 @@
 
     lanes   of a row: the number that costs a row the fewest instructions. With more, lanes idle at a row's end and a reduction has more steps; with fewer,
             more lanes access the same banks
-    pieces  vectors of 16 bytes of a row that a lane has: at most 8, 32 registers
+    pieces  vectors of 16 bytes of a row that a lane has: at most 8, 32 registers, for four resident blocks; at most 12 for two
     rows    of a stretch: about 24 KiB. A block has two stretches, one of which is in flight: four blocks keep 96 KiB of a multiprocessor in flight at any time
     grid    the resident blocks, so that each writes one sum and the second launch has a few hundred to add"""
 
@@ -15,9 +15,9 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device import stretches
 
-BLOCK, BLOCKS, PIECES = 256, 4, 8  # threads; most resident blocks of a multiprocessor; most vectors a lane
+BLOCK, BLOCKS, PIECES = 256, 4, 12  # threads; most resident blocks of a multiprocessor; most vectors a lane
 STRETCH = 24 * 1024
-MOST = 4096  # bytes of a row: eight of them are a stretch
+MOST = 6 * 1024 - 16  # bytes of a row: two blocks have four stretches of eight of them
 STATIC = 5 * 1024  # bytes of shared memory of a block besides its stretches, including what the hardware reserves
 
 
@@ -47,10 +47,11 @@ def supports(p: Problem, head: Head) -> str | None:
 
 def prefers(p: Problem, head: Head) -> int:
     """On an H200 0.79 to 0.91 of the read at 64 to 1088 classes. Rows in registers (cross_entropy__rows__cuda_sm80.cu) reached 0.28 to 0.36 at 80 to 369 16-bit
-    classes, bound by their instructions a row, not by memory. Taken only if every resident block has a stretch: with fewer rows the latency decides."""
+    classes and 0.75 to 0.80 at 3 to 4 KiB; one block a row (cross_entropy__cuda_sm90.cu) 0.71 to 0.75 at 5 KiB: all bound by their instructions a row, not by
+    memory. Taken only if every resident block has a stretch: with fewer rows the latency decides."""
     size = _row_bytes(p)
     many = p["input"].shape[0] * size >= BLOCKS * p.device.sms * STRETCH
-    return 3 if many and size <= 2400 and not supports(p, head) else 0
+    return 3 if many and not supports(p, head) else 0
 
 
 def _cost(p: Problem, lanes: int) -> float:
@@ -72,7 +73,7 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The number of lanes with the lowest cost whose stretch is about as long as it should be, or the one with the shortest stretch."""
     found = [config for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, config := _config(p, lanes))]
     good = [c for c in found if c["rows"] * _row_bytes(p) <= 1.25 * STRETCH]
-    return min(good, key=lambda c: _cost(p, c["lanes"])) if good else min(found, key=lambda c: int(c["rows"]))
+    return min(good, key=lambda c: _cost(p, c["lanes"]) * (1.3 if c["pieces"] > 8 else 1)) if good else min(found, key=lambda c: int(c["rows"]))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -85,7 +86,7 @@ def _shared(p: Problem, config: Mapping[str, Any]) -> int:
 
 
 def _grid(p: Problem, config: Mapping[str, Any]) -> int:
-    resident = max(1, min(BLOCKS, p.device.shared_per_block // (_shared(p, config) + STATIC)))
+    resident = max(1, min(BLOCKS if config["pieces"] <= 8 else 2, p.device.shared_per_block // (_shared(p, config) + STATIC)))
     return int(min(-(-p["input"].shape[0] // config["rows"]), resident * p.device.sms))
 
 

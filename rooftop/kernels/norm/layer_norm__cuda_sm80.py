@@ -6,7 +6,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import row_configs
+from rooftop.kernels._device import norm_sm90, row_configs
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
 
@@ -18,16 +18,18 @@ def supports(p: Problem, head: Head) -> str | None:
 def prefers(p: Problem, head: Head) -> int:
     """The preference among kernels that support the call (the highest runs): 2 if it is the fastest, else 0. Measured on an H200 against the kernel chosen
     before: 1.0 to 1.17 times as fast. Slower, so 0: with a residual (0.94), for a power of two of columns in float32 (0.97) or in tensors under 64 MiB (0.90
-    to 0.94), and for rows of more than 8192 columns that are not 16-byte aligned (0.92)."""
+    to 0.94), and for rows of more than 8192 columns that are not 16-byte aligned (0.92). And for odd rows from 4 KiB on (0.70 to 0.75 of a copy): shifting
+    weight and bias for each of them costs instructions; persistent blocks do it once."""
     x = p["x"]
-    little, off = x.nbytes < 64 << 20, x.shape[1] * x.itemsize % 16 and x.shape[1] > 8192
+    little = x.nbytes < 64 << 20
+    off = x.shape[1] * x.itemsize % 16 and (x.shape[1] > 8192 or (p.device.arch >= 90 and norm_sm90.through_a_ring(p, True)))
     if row_configs.refuses(p) or p.get("residual") is not None or off or (row_configs.power_of_two(p) and (little or x.itemsize == 4)):
         return 0
     return 2
 
 
 REGISTERS = {True: (32, 32, 48, 48, 56, 56, 64, 64), False: (40, 48, 48, 56, 64, 64, 64, 64)}  # by vectors a thread, 1 to 8; True: rows start on 16 bytes
-INSTRUCTIONS = {True: (140, 147), False: (190, 280)}  # of a warp: fixed, and for each vector
+INSTRUCTIONS = {True: (127, 120), False: (190, 280)}  # of a warp: fixed, and for each vector
 FLYING = 72 * 1024  # bytes in flight to a multiprocessor of an H200, as measured: 0.92 of a copy with 72 KiB, 0.79 to 0.84 with 56 KiB
 GAIN = 0.95
 

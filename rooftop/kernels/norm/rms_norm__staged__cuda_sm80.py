@@ -1,4 +1,4 @@
-"""Which rows rms_norm__staged__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/staged_rows.py"""
+"""Which rows rms_norm__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/_device/norm_staged.py"""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import staged_rows
-
-ROWS = ("x", "y")
+from rooftop.kernels._device import norm_staged
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return staged_rows.refuses(p, ROWS)
+    return norm_staged.refuses(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Preferred for odd rows of up to 128 elements, which are bound by instructions: rows in registers reach 0.63 of the roof at 83 elements of float32 on an
-    H200, 0.85 of Liger. Predicted by a model only: this kernel is checked on an H200 and not timed yet."""
-    x = p["x"]
-    odd = x.shape[1] * x.itemsize % 16 != 0 and x.shape[1] <= 128
-    return 3 if odd and x.nbytes >= 32 << 20 and not supports(p, head) and p.get("residual") is None else -1
+    return norm_staged.prefers(p, centre=False)
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return staged_rows.choose(p)
+    return norm_staged.choose(p, centre=False)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return staged_rows.configs(p)
+    return norm_staged.configs(p, centre=False)

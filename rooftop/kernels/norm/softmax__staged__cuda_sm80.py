@@ -17,7 +17,7 @@ STRETCH = 32 * 1024  # bytes of a block: 96 KiB of a multiprocessor are being lo
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return staged_rows.refuses(p, ROWS)
+    return staged_rows.refuses(p, ROWS, 512)
 
 
 def _row_bytes(p: Problem) -> int:
