@@ -32,13 +32,15 @@ def sized(op: Contract, rows: int, columns: int, card: str = "h200", dtype: str 
     return op.problem(warm.resized(case, {was[0]: rows, was[1]: columns}), TARGETS[card])
 
 
-def test_five_bits_of_the_rows_count() -> None:
+def test_five_bits_of_a_row_count_are_kept_and_four_of_a_large_one() -> None:
     p = problem(Meta((4001, 640), "bf16", (1000, 1), 2), None, Meta((640,), "f32"), Meta((4001,), "i64", (3,)), Meta((4001, 640), "bf16"))
     shapes = [None if m is None else (m.shape, m.strides, m.align) for _, m in p.near.tensors]
-    assert shapes == [((3968, 640), (1000, 1), 2), None, ((640,), (1,), 16), ((3968,), (3,), 16), ((3968, 640), (640, 1), 16)]
+    assert shapes == [((3840, 640), (1000, 1), 2), None, ((640,), (1,), 16), ((3840,), (3,), 16), ((3840, 640), (640, 1), 16)]
     assert p.near.near is p.near and p.near is p.near
     kept = [n for n in range(1, 70) if (q := problem(Meta((n, 640), "f32"))).near is q]
     assert kept == [*range(1, 33), *range(34, 65, 2), 68]
+    kept = [n for n in range(960, 2304) if (q := problem(Meta((n, 640), "f32"))).near is q]
+    assert kept == [960, 992, *range(1024, 2048, 128), 2048]
 
 
 def test_rows_that_cannot_be_told_from_columns_are_kept() -> None:
@@ -79,7 +81,7 @@ def test_a_new_row_count_asks_no_kernel_whether_it_is_to_be_preferred(op: Contra
     second = select(op, sized(op, 4099, 4096)).call
     assert second is not None and second.implementation is first.implementation and second.config == first.config
     assert asked == []
-    select(op, sized(op, 4353, 4096))
+    select(op, sized(op, 4609, 4096))
     assert asked, "that is another rounded number: they are asked"
 
 

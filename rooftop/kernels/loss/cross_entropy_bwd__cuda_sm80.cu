@@ -53,7 +53,8 @@ struct Slope {
         }
         if (CAP == EXACT) {
             const float tanh = tanhf(v / o.cap);
-            v = o.cap * tanh, slope = 1 - tanh * tanh;
+            v = __fmul_rn(o.cap, tanh),  // as the forward: fused with what follows, the only class of a row would not cancel
+            slope = 1 - tanh * tanh;
         }
         float d = exponential<T>(v - shift) * each - smoothed;
         if (column == target) d -= 1 - o.smoothing;
