@@ -199,8 +199,8 @@ def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) ->
     return [first, *column_sums(p, grid, made)]
 
 
-def column_sums(p: Problem, count: int, made: Mapping[str, Meta]) -> list[Launch]:
-    """The launch that adds `count` partial rows; none if no sum is computed."""
+def column_sums(p: Problem, count: int, made: Mapping[str, Meta], together: bool = False) -> list[Launch]:
+    """The launch that adds `count` partial rows; none if no sum is computed. `together`: they have C elements and no gaps, whatever the alignment."""
     pw, pb = "pw" in made, "pb" in made
     if not (pw or pb):
         return []
@@ -214,7 +214,7 @@ def column_sums(p: Problem, count: int, made: Mapping[str, Meta]) -> list[Launch
     }  # fmt: skip
     return [
         Launch(
-            f"norm_bwd_columns<{DTYPES[p['s'].dtype].cuda}, {height}, {deep}, {str(r.aligned).lower()}>", (-(-r.columns // 32), pw + pb),
+            f"norm_bwd_columns<{DTYPES[p['s'].dtype].cuda}, {height}, {deep}, {str(r.aligned or together).lower()}>", (-(-r.columns // 32), pw + pb),
             {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(32, height), chained=p.device.arch >= 90,
         )
     ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Which short rows the kernels take that copy many adjacent rows to shared memory at once (norm_staged.cuh, softmax__staged__cuda_sm80.cu)."""
+"""Which short rows the kernels take that copy many adjacent rows to shared memory at once (norm_staged.cuh, norm_staged_bwd.cuh,
+softmax__staged__cuda_sm80.cu)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ from rooftop.core.spec import Meta, Problem
 
 
 def refuses(p: Problem, names: tuple[str, ...], most: int) -> str | None:
-    """Why p["x"] is not supported, or None. `names`: the row tensors; `most`: the most elements of a row."""
-    x = p["x"]
+    """Why the rows are not supported, or None. `names`: the row tensors, all of one shape; `most`: the most elements of a row."""
+    x = p[names[0]]
     rows, columns = x.shape[:2]
     if not x.numel:
         return "there is nothing to compute"

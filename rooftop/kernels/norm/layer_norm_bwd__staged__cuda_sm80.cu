@@ -1,0 +1,20 @@
+/* rooftop
+idea    = "Short rows that are adjacent in memory are one contiguous range. Persistent blocks copy tiles of it, of s and of dy, to shared memory in vectors of 16 bytes that ignore row boundaries, one tile or two ahead. Teams of 1 to 32 lanes load rows from there in vectors too. A team's rows all start at the same place within a vector, so a lane has the same columns in each: it sums their dweight and dbias in registers, and the bits of neighbouring rows and its weights are found once. dx goes back through shared memory and is stored in vectors. At its end a block adds its teams in order and writes one partial row of sums; a second launch adds the partial rows in order."
+limit   = "Not timed yet. Predicted by counted instructions only."
+dtypes  = ["f32", "f16", "bf16"]
+tensors = ["dweight: T[C]?", "dbias: T[C]?"]
+args    = ["R: i32", "C: i32", "rows: i32", "dy: T[R, C]", "s: T[R, C]", "weight: T[C]?", "dx: T[R, C]", "eps: f32"]
+demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
+python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+valid   = "rows * lanes % 256 == 0"
+
+[requires]
+"not present(ds)" = "it takes no second gradient ds"
+
+[config]
+lanes  = 8
+pieces = 2
+stages = 2
+rows   = 32
+*/
+#include "norm_staged_bwd.cuh"
