@@ -143,6 +143,7 @@ __global__ void __launch_bounds__(STAGED_THREADS, BLOCKS)
             float scale = reciprocal_root(over(squares, n) + eps);
             if (CENTRE && C == 1) scale = 0;  // one column: the gradient is 0, and rounding errors would give another value
             const float along = over(products * scale, n) * scale, level = CENTRE ? over(sums[2], n) * scale : 0, shift = -rest * scale;
+            if (!KEPT) __syncwarp();  // so that the vectors are loaded again: the compiler would keep them in registers, and spill others
             if (!there) continue;
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {

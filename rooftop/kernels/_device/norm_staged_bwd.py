@@ -17,15 +17,21 @@ from rooftop.kernels._device import norm_bwd_configs, staged_rows, stretches
 
 ROWS = ("s", "dy", "dx")
 BLOCK = 256  # threads
-PIECES = 8
 FLYING = 72 * 1024  # bytes that a multiprocessor has in flight while it processes a tile
 ONE = 1.25  # the cost of one block of 8 warps on a multiprocessor instead of two: they hide less of each other's latencies
+INSTRUCTIONS = {(2, True): (19, 100), (2, False): (17, 30), (4, True): (16, 130), (4, False): (8, 20)}  # of an element and a row, by bytes and CENTRE: counted
+MASKS = 80  # instructions for rows that start within a vector
 MANY = 32 << 20  # bytes of s from which the kernel is preferred
 
 
 def _size(p: Problem) -> int:
     """Bytes of a row."""
     return int(p["s"].shape[1] * p["s"].itemsize)
+
+
+def most_pieces(p: Problem) -> int:
+    """More spill registers."""
+    return 8
 
 
 def resident(p: Problem, pieces: int) -> int:
@@ -42,7 +48,7 @@ def _shared(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _fits(p: Problem, c: Mapping[str, int]) -> bool:
-    return c["pieces"] <= PIECES and resident(p, c["pieces"]) * (_shared(p, c) + 1024) <= p.device.shared_per_block + 1024
+    return c["pieces"] <= most_pieces(p) and resident(p, c["pieces"]) * (_shared(p, c) + 1024) <= p.device.shared_per_block + 1024
 
 
 def _flying(p: Problem, c: Mapping[str, int]) -> int:
@@ -69,7 +75,7 @@ def _idle(p: Problem, c: Mapping[str, int]) -> float:
 
 def refuses(p: Problem) -> str | None:
     width = p["s"].itemsize
-    if found := staged_rows.refuses(p, ROWS, 32 * PIECES * 16 // width - 16 // width):
+    if found := staged_rows.refuses(p, ROWS, 32 * most_pieces(p) * 16 // width - 16 // width):
         return found
     if not any(_candidates(p, lanes) for lanes in (1, 2, 4, 8, 16, 32)):
         return "two tiles of s and dy must fit shared memory"
@@ -78,10 +84,10 @@ def refuses(p: Problem) -> str | None:
 
 def choose(p: Problem, centre: bool) -> dict[str, int]:
     width = p["s"].itemsize
-    element = (19 if centre else 15) if width == 2 else (16 if centre else 11)
+    element, rest = INSTRUCTIONS[width, centre]
 
     def cost(lanes: int, c: Mapping[str, int]) -> float:
-        issued = stretches.cost(_size(p), lanes, 16 // width, element, masks=110, rest=110)
+        issued = stretches.cost(_size(p), lanes, 16 // width, element, MASKS, rest)
         return issued * (1 if resident(p, c["pieces"]) == 2 else ONE) * _idle(p, c)
 
     best = [min(found, key=lambda c: _idle(p, c)) for lanes in (1, 2, 4, 8, 16, 32) if (found := _candidates(p, lanes))]

@@ -1,5 +1,4 @@
-"""Which short rows the kernels take that copy many adjacent rows to shared memory at once (norm_staged.cuh, norm_staged_bwd.cuh,
-softmax__staged__cuda_sm80.cu)."""
+"""Which short rows the kernels take that copy many adjacent rows to shared memory at once: norm_staged.cuh, norm_staged_bwd.cuh, softmax__staged__cuda_sm80."""
 
 from __future__ import annotations
 

@@ -6,10 +6,14 @@ tensors = ["dweight: T[C]?", "dbias: T[C]?"]
 args    = ["R: i32", "C: i32", "rows: i32", "dy: T[R, C]", "s: T[R, C]", "weight: T[C]?", "dx: T[R, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
-valid   = "rows * lanes % 256 == 0"
+valid   = "rows * lanes % 256 == 0 and pieces == ceil(vectors / lanes)"
 
 [requires]
 "not present(ds)" = "it takes no second gradient ds"
+
+[let]
+size    = "C * bytes(s)"
+vectors = "ceil((size + 16 - gcd(16, size)) / 16)"
 
 [config]
 lanes  = 8
