@@ -11,7 +11,7 @@ import pytest
 from rooftop.core import registry
 from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.spec import TARGETS, Case, Input, Meta, case
-from rooftop.kernels._device import norm_staged, split_tiles, stretches
+from rooftop.kernels._device import norm_staged, norm_staged_bwd, split_tiles, stretches
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -109,6 +109,77 @@ def test_every_config_of_a_staged_norm_is_right(name: str) -> None:
             fixed.choose = lambda p, chosen=chosen: chosen  # type: ignore[misc, method-assign]
             found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
             assert found.status == "ok", f"{rows}x{columns} {dtype} {chosen}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
+@pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
+def test_staged_backward_rows_of_any_length_are_right(name: str) -> None:
+    """On two multiprocessors, so that a block has several tiles, the last of which ends within a vector."""
+    op, implementation = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
+    small = dataclasses.replace(TARGETS["h200"], sms=2)
+    for rows, columns, dtype in [(2100, 9, "bf16"), (700, 83, "f32"), (3, 7, "f16"), (141, 129, "bf16"), (300, 80, "bf16"), (5, 1, "f32"), (61, 701, "f16")]:
+        c = rows_of(name.removesuffix("_bwd"), rows, columns, dtype)
+        fixed = _fixed(implementation, implementation.choose(op.problem(c, small)))
+        with mock.patch.object(norm_staged_bwd, "blocks", lambda p, c: min(2, -(-p["s"].shape[0] // c["rows"]))):
+            found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
+        assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("fill", ["wide", "nan", "inf", "mean 10000"])
+@pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
+def test_neighbouring_rows_of_a_staged_backward_stay_apart(name: str, fill: str, dtype: str) -> None:
+    """Rows that share vectors, one of which may have NaN or infinity where the other's elements are masked; and rows far from zero."""
+    op = registry.op(name)
+    subject = Subject("staged", op, registry.implementation(f"{name}__staged__cuda_sm80"))
+    far = {"mean 10000": lambda *how: inputs._normal(*how) + 10000}
+    with mock.patch.dict(inputs.FILLS, far):
+        for rows, columns in ((131, 1), (77, 9), (67, 90), (33, 138), (9, 511), (9, 891)):
+            if columns == 1 and fill == "mean 10000":
+                continue  # the gradient is 0 but for eps: beyond float32
+            w = Input((columns,), dtype)
+            bias = w if name == "layer_norm_bwd" else None
+            c = case(f"{rows}x{columns}", x=Input((rows, columns), dtype, fill), residual=None, weight=w, bias=bias, dims=1, eps=1e-5)
+            found = checker.check(subject, c, backend="simt", seed=columns)
+            assert found.status == "ok", f"{rows}x{columns}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
+@pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
+def test_every_config_of_a_staged_backward_is_right(name: str) -> None:
+    op, implementation = registry.op(name), registry.implementation(f"{name}__staged__cuda_sm80")
+    for rows, columns, dtype in ((600, 45, "bf16"), (150, 80, "f16"), (100, 61, "f32"), (40, 258, "bf16")):
+        c = rows_of(name.removesuffix("_bwd"), rows, columns, dtype)
+        for chosen in implementation.configs(op.problem(c, dataclasses.replace(TARGETS["h200"], sms=1))):
+            found = checker.check(Subject("fixed", op, _fixed(implementation, chosen)), c, backend="simt")
+            assert found.status == "ok", f"{rows}x{columns} {dtype} {chosen}: {found.message}"
+
+
+@pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
+def test_staged_backward_has_enough_bytes_in_flight_and_takes_many_odd_rows(name: str) -> None:
+    op = registry.op(name)
+    staged, ring = (registry.implementation(f"{name}__{which}cuda_sm80") for which in ("staged__", ""))
+    for columns, dtype in ((9, "bf16"), (77, "bf16"), (255, "f16"), (605, "f16"), (1001, "bf16"), (1783, "bf16"), (33, "f32"), (515, "f32"), (891, "f32")):
+        problem = op.problem(rows_of(name.removesuffix("_bwd"), 1 << 20, columns, dtype), TARGETS["h200"])
+        config, size = staged.choose(problem), columns * problem["s"].itemsize
+        teams, launch = 256 // config["lanes"], staged.launches(problem, config)[0]
+        assert config["lanes"] * (config["pieces"] - 1) < stretches.vectors(size) <= config["lanes"] * config["pieces"]
+        assert config["rows"] % teams == 0 and teams % 8 == 0
+        resident = norm_staged_bwd.resident(problem, config["pieces"])
+        assert resident * (launch.shared + 1024) <= 228 * 1024
+        assert resident * (config["stages"] - 1) * 2 * config["rows"] * size >= 50 * 1024, (columns, dtype, config)
+        assert (staged.prefers(problem) > ring.prefers(problem)) == (problem["s"].nbytes >= 32 << 20)
+    for rows, columns in ((1 << 20, 80), (4096, 77)):
+        problem = op.problem(rows_of(name.removesuffix("_bwd"), rows, columns, "bf16"), TARGETS["h200"])
+        assert staged.prefers(problem) < ring.prefers(problem)
+
+
+def _fixed(implementation: Any, config: Any) -> Any:
+    """The implementation with this config."""
+    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+    fixed.choose = lambda p: config
+    return fixed
 
 
 @pytest.mark.sampled("kernels", "softmax__staged__cuda_sm80")

@@ -200,10 +200,14 @@ __global__ void __launch_bounds__(STAGED_THREADS, BLOCKS)
     __syncthreads();
     for (int c = tid; c < C; c += STAGED_THREADS) {
         float of_weight = 0, of_bias = 0;
-#pragma unroll 4
-        for (int k = 0; k < TEAMS; ++k) {
-            if (WEIGHT) of_weight += sums[k * C + c];
-            if (BIAS) of_bias += sums_b[k * C + c];
+        for (int k = 0; k < TEAMS; k += SPAN) {  // sums of SPAN teams first: fewer roundings
+            float w = 0, b = 0;
+#pragma unroll
+            for (int l = 0; l < min(SPAN, TEAMS); ++l) {
+                if (WEIGHT) w += sums[(k + l) * C + c];
+                if (BIAS) b += sums_b[(k + l) * C + c];
+            }
+            of_weight += w, of_bias += b;
         }
         if (WEIGHT) pw[static_cast<long long>(blockIdx.x) * C + c] = of_weight;
         if (BIAS) pb[static_cast<long long>(blockIdx.x) * C + c] = of_bias;
