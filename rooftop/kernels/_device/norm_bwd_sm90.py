@@ -191,7 +191,8 @@ def _registers(c: Mapping[str, Any]) -> int:
 
 def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
     """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three and four packs,
-    whatever the limit, except in these cases."""
+    whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd float32 rows are allowed: with fewer packs more
+    multiprocessors would idle."""
     pieces, room = c["pieces"], _registers(c)
     half = r.slices.itemsize == 2
     if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces) == 2:  # rows that fill all threads
@@ -202,6 +203,8 @@ def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
         return False
     if pieces == 4 and not r.slices.aligned and room > 144:
         return False
+    if pieces == 4 and not r.slices.aligned and r.centre and c["cluster"] > 1 and room == 128:
+        return True
     return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if r.slices.aligned else 16))
 
 
@@ -217,7 +220,9 @@ def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, ex
 def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
     """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each cluster processes a
     row, and then the partial rows."""
-    clusters = r.slices.clusters(1 << 30, slices.resident(r.card, c["cluster"], c["blocks"]))
+    room = slices.resident(r.card, c["cluster"], c["blocks"])
+    clusters = r.slices.clusters(1 << 30, room)
+    waves = -(-clusters // room)  # 2 if fewer clusters are resident than odd rows need
     tensors, odd = 4 if r.second else 3, not r.slices.aligned and r.slices.itemsize == 2
     flying = c["blocks"] * (c["stages"] - 1) * 2 * r.bytes / c["cluster"]
     least = tensors * r.bytes * clusters / (BYTES * r.sms)
@@ -225,7 +230,7 @@ def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
     exchange = (0.72 if c["joint"] else 1) * (0.75 if c["cluster"] == 1 else 1)
     round_ = lasts(memory, c["blocks"] * c["threads"] // 32, c["pieces"], r.centre, r.slices.itemsize, exchange) * (1.1 if odd else 1)
     partial = 6 * clusters * r.slices.columns * (r.weight + r.bias) / (BYTES * r.sms)  # written once; half of them are read from the L2
-    return least * rows / clusters / (rows / clusters * round_ + partial)
+    return least * rows / clusters / (rows / clusters * round_ * waves + partial)
 
 
 @lru_cache(maxsize=64)
