@@ -260,3 +260,17 @@ def test_rows_longer_than_registers_go_through_a_ring_whose_config_is_of_their_l
         chosen.append(found.choose(Subject("chosen", op, found).kernel_problem(given, TARGETS[90])[1]))
     assert all(c == chosen[0] for c in chosen)
     assert chosen[0]["path"] == "persistent" or (name, columns) == ("rms_norm", 17371)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_no_clusters_of_odd_backward_rows_wait_for_others_to_end(name: str) -> None:
+    """Rows of an odd number of 16-bit elements need 16 clusters, or 8, but only 7 clusters of 16 blocks are resident with one block a multiprocessor."""
+    op, found = registry.op(f"{name}_bwd"), registry.implementation(f"{name}_bwd__cuda_sm90")
+    assert TARGETS["h200"].resident(16) == 7
+    for columns, dtype in ((42311, "bf16"), (75079, "bf16"), (82355, "bf16"), (25845, "f32"), (65278, "f32")):
+        weight = Input((columns,), dtype)
+        bias = weight if name == "layer_norm" else None
+        problem = op.problem(case("c", x=Input((2000, columns), dtype), residual=None, weight=weight, bias=bias, dims=1, eps=1e-5), TARGETS["h200"])
+        rows, config = norm_bwd_sm90.of(problem, name == "layer_norm"), found.choose(problem)
+        resident = slices.resident(problem.device, config["cluster"], config["blocks"])
+        assert resident / 2 < norm_bwd_sm90.clusters(problem, rows, config) <= resident, (columns, dtype, config)
