@@ -16,6 +16,7 @@ vectors = 4
 #include "chain.cuh"
 #include "exponential.cuh"
 #include "packs.cuh"
+#include "quotients.cuh"
 
 constexpr int THREADS = 256, IGNORED = -2, UNKNOWN = -1;  // targets of rows that are ignored, and out of range
 
@@ -34,59 +35,57 @@ struct alignas(16) State {
 };
 
 /// A block has THREADS · VECTORS vectors of R rows of C >= 8 elements, one after another. Positions in this piece count elements. part, part_long: 2^32 / C and
-/// 2^64 / C, rounded up.
+/// 2^64 / C, rounded up. smoothed: the smoothing of one class; hit: 1 - label_smoothing.
 template <typename T, int VECTORS>
-__global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 6 : 4)
+__global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : 3)
     cross_entropy_bwd_stretch(int C, const T* x, long long elements, unsigned part, unsigned long long part_long, const float* __restrict__ dloss, long long gs,
                               const long long* __restrict__ targets, const float2* __restrict__ normalisers, const float* __restrict__ divisor, T* dx,
-                              long long ignore, float smoothing, float scale) {
+                              long long ignore, float smoothed, float hit, float scale) {
     using P = Pack<T>;
-    constexpr int N = P::N, PIECE = THREADS * VECTORS * N;
+    constexpr int N = P::N, STEP = THREADS * N, PIECE = STEP * VECTORS;
     extern __shared__ State states[];
-    const int tid = threadIdx.x;
+    const int tid = threadIdx.x, own = tid * N;  // position of this thread's first vector; the next are STEP apart
     const long long start = static_cast<long long>(blockIdx.x) * PIECE;
     const long long first = static_cast<long long>(__umul64hi(start, part_long));  // row of the piece's first element
-    const int off = static_cast<int>(start - first * C);                           // its column
+    const int off = static_cast<int>(start - first * C), less_C = -C;              // its column
     const int left = static_cast<int>(min(elements - start, static_cast<long long>(PIECE)));
     const int rows = static_cast<int>(__umulhi(off + left - 1, part)) + 1;
+    const auto begin = [&](int k) { return k * C - off; };  // of row k
+    // Whether a whole vector contains the end of row k - 1 and the start of row k.
+    const auto divided = [&](int k) { return k > 0 && begin(k) % N != 0 && (begin(k) & -N) + N <= left; };
+    const auto load = [](const T* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); };
     x += start, dx += start;
-    const auto vector = [&](int i) { return (i * THREADS + tid) * N; };
-    const auto row_at = [&](int place) { return static_cast<int>(__umulhi(off + place, part)); };
-    // The vector that contains the end of row k - 1 and the start of row k, if it is a whole one.
-    const auto begin = [&](int k) { return k * C - off; };
-    const auto shared = [&](int k) { return k > 0 && begin(k) % N != 0 && begin(k) / N * N + N <= left; };
-    const auto load = [&](int place) { return __ldcs(reinterpret_cast<const uint4*>(x + place)); };
+    const T* const from = x + own;
+    T* const to = dx + own;
 
     gdc_wait();
-    uint4 packs[VECTORS], edge = make_uint4(0, 0, 0, 0);
+    uint4 packs[VECTORS], edge;
     int column[VECTORS];
     const State* state[VECTORS];
-    bool mine[VECTORS];  // it is a whole vector of one row
+    const int last = left - N - own;
+    const auto mine = [&](int i) { return i * STEP <= last && column[i] <= C - N; };  // it is a whole vector of one row
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const int k = row_at(vector(i));
-        column[i] = off + vector(i) - k * C, state[i] = states + k;
-        mine[i] = vector(i) + N <= left && column[i] + N <= C;
-        packs[i] = mine[i] ? load(vector(i)) : make_uint4(0, 0, 0, 0);
+        const int place = off + own + i * STEP, k = static_cast<int>(__umulhi(place, part));
+        column[i] = k * less_C + place, state[i] = states + k;
+        if (mine(i)) packs[i] = load(from + i * STEP);
     }
-    if (tid < rows && shared(tid)) edge = load(begin(tid) / N * N);
-    const float of_all = *divisor;
+    if (tid < rows && divided(tid)) edge = load(x + (begin(tid) & -N));
+    const Divisor by(*divisor);
+#pragma unroll 1
     for (int k = tid; k < rows; k += THREADS) {
         const long long row = first + k, t = targets[row];
         const float2 n = normalisers[row];
+        const float above = dloss[row * gs], each = over(scale == 0 ? 1 : 1 + 2 * scale * (n.x + logf(n.y)), n.y);
         const bool known = t >= 0 && t < C;
-        State s;
-        s.g = known ? dloss[row * gs] / of_all : CUDART_NAN_F;
-        s.shift = n.x, s.factor = s.g * ((scale == 0 ? 1 : 1 + 2 * scale * (n.x + logf(n.y))) / n.y);
-        s.target = t == ignore ? IGNORED : known ? static_cast<int>(t) : UNKNOWN;
-        states[k] = s;
+        const float g = known ? over(above, by) : CUDART_NAN_F;
+        states[k] = {n.x, each * g, g, t == ignore ? IGNORED : known ? static_cast<int>(t) : UNKNOWN};
     }
     __syncthreads();
 
-    const float smoothed = smoothing / static_cast<float>(C), hit = 1 - smoothing;
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        if (!mine[i]) continue;
+        if (!mine(i)) continue;
         const State s = *state[i];
         const float less = -smoothed * s.g;
         float f[N];
@@ -100,20 +99,26 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 6 : 4)
                 if (at == j) f[j] -= hit * s.g;
             }
         }
-        P::store(dx + vector(i), true, s.target == IGNORED ? make_uint4(0, 0, 0, 0) : P::narrow(f));
+        P::store(to + i * STEP, true, s.target == IGNORED ? make_uint4(0, 0, 0, 0) : P::narrow(f));
     }
+#pragma unroll 1
     for (int k = tid; k < rows; k += THREADS) {
-        if (!shared(k)) continue;
+        if (!divided(k)) continue;
         const int cut = begin(k) % N, place = begin(k) - cut;
         const State one = states[k - 1], two = states[k];
+        if (k != tid) edge = load(x + place);
         float f[N];
-        P::widen(k == tid ? edge : load(place), f);
+        P::widen(edge, f);
 #pragma unroll
-        for (int j = 0; j < N; ++j) f[j] = (j < cut ? one : two).template of<T>(f[j], j < cut ? C - cut + j : j - cut, smoothed, hit);
+        for (int j = 0; j < N; ++j) {
+            const bool before = j < cut;
+            const State s = {before ? one.shift : two.shift, before ? one.factor : two.factor, before ? one.g : two.g, before ? one.target : two.target};
+            f[j] = s.of<T>(f[j], before ? C - cut + j : j - cut, smoothed, hit);
+        }
         P::store(dx + place, true, P::narrow(f));
     }
     if (tid < left % N) {  // the elements after the last whole vector
-        const int place = left - left % N + tid, k = row_at(place);
+        const int place = left - left % N + tid, k = static_cast<int>(__umulhi(off + place, part));
         dx[place] = T(states[k].template of<T>(static_cast<float>(x[place]), off + place - k * C, smoothed, hit));
     }
 }

@@ -36,19 +36,22 @@ def _one_after_another(m: Meta) -> bool:
     return m.align >= 16 and (columns == 1 or m.strides[1] == 1) and (rows == 1 or m.strides[0] == columns)
 
 
-def _in_registers(columns: int) -> float:
-    """Instructions a class of cross_entropy_bwd__cuda_sm80.cu for many aligned rows: of all lanes of a row, which take its vectors in turn. From its .py file."""
+def _by_others(columns: int) -> float:
+    """Instructions a class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers (cross_entropy_bwd__cuda_sm80.py): lanes take
+    a row's vectors in turn. Triton runs programs of 2048 places, 16 a thread: 376 instructions of 128 threads, whether places are idle or not."""
     vectors = columns // N
-    return min(lanes * (100 + 127 * -(-vectors // lanes)) for lanes in (8, 16, 32)) / columns
+    if columns <= 1024:
+        return min(lanes * (100 + 127 * -(-vectors // lanes)) for lanes in (8, 16, 32) if vectors <= 4 * lanes) / columns
+    return 128 * 376 * -(-columns // 2048) / columns
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Predicted. Where rows are not whole vectors, the other kernels reached 0.45 to 0.70 of a copy on an H200. Where they are, 0.74 with 64 classes, for
-    which the estimate is 28 instructions a class, and 0.88 or more from 24 on downwards."""
+    """Predicted. Where rows are not whole vectors, the other kernels reached 0.45 to 0.70 of a copy on an H200. Where they are, 0.74 with 64 classes and 0.70
+    with 1248, where the estimates are 28 and 39 instructions a class; and 0.88 or more at 22 to 24, which are the estimates of 128 and 2048."""
     x = p["input"]
     if x.nbytes < MANY or x.shape[1] * x.itemsize > SHORT or supports(p, head):
         return 0
-    return 3 if x.shape[1] % N or _in_registers(x.shape[1]) > 24 else 0
+    return 3 if x.shape[1] % N or _by_others(x.shape[1]) > 26 else 0
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
@@ -61,12 +64,12 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, dloss, columns = p["input"], p["dloss"], p["input"].shape[1]
-    piece = BLOCK * config["vectors"] * N
+    piece, smoothing = BLOCK * config["vectors"] * N, float(p.option("label_smoothing"))
     args: dict[str, tuple[str, Any]] = {
         "C": ("i32", columns), "x": ("ptr", "input"), "elements": ("i64", x.numel), "part": ("u32", -(-(2**32) // columns)),
         "part_long": ("u64", -(-(2**64) // columns)), "dloss": ("ptr", "dloss"), "gs": ("i64", dloss.strides[0] if dloss.shape else 0),
         "targets": ("ptr", "target"), "normalisers": ("ptr", "normaliser"), "divisor": ("ptr", "divisor"), "dx": ("ptr", "dinput"),
-        "ignore": ("i64", int(p.option("ignore_index"))), "smoothing": ("f32", float(p.option("label_smoothing"))),
+        "ignore": ("i64", int(p.option("ignore_index"))), "smoothed": ("f32", smoothing / columns), "hit": ("f32", 1 - smoothing),
         "scale": ("f32", float(p.option("lse_square_scale"))),
     }  # fmt: skip
     rows = min(x.shape[0], (piece + columns - 2) // columns + 1)  # of a piece, at most
