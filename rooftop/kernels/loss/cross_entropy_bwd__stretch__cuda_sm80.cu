@@ -18,36 +18,37 @@ vectors = 4
 #include "packs.cuh"
 #include "quotients.cuh"
 
-constexpr int THREADS = 256, IGNORED = -2, UNKNOWN = -1;  // targets of rows that are ignored, and out of range
+constexpr int THREADS = 256, IGNORED = -(1 << 30), UNKNOWN = -(1 << 29);  // targets of rows that are ignored, and out of range
 
-/// What the gradient of one row's logits depends on: e^(z - shift) and its factor; the gradient of the row's loss; the target's column.
+/// What the gradient of one row's logits depends on: e^(z - shift) and its factor; the gradient of the row's loss; the target's position.
 struct alignas(16) State {
-    float shift, factor, g;
+    float shift, each, g;
     int target;
 
-    /// The gradient of logit v in column `column`. smoothed: the smoothing of one class; hit: what the target's has less.
+    /// The gradient of logit v at position `place`. smoothed: the smoothing of one class; hit: what the target's has less.
     template <typename T>
-    __device__ float of(float v, int column, float smoothed, float hit) const {
-        float d = fmaf(exponential<T>(v - shift), factor, -smoothed * g);
-        if (column == target) d -= hit * g;
-        return target == IGNORED ? 0 : d;
+    __device__ float of(float v, int place, float smoothed, float hit) const {
+        float d = exponential<T>(v - shift) * each - smoothed;
+        if (place == target) d -= hit;
+        return target == IGNORED ? 0 : d * g;
     }
 };
 
 /// A block has THREADS · VECTORS vectors of R rows of C >= 8 elements, one after another. Positions in this piece count elements. part, part_long: 2^32 / C and
 /// 2^64 / C, rounded up. smoothed: the smoothing of one class; hit: 1 - label_smoothing.
 template <typename T, int VECTORS>
-__global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : 3)
+__global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : VECTORS <= 6 ? 4 : 3)
     cross_entropy_bwd_stretch(int C, const T* x, long long elements, unsigned part, unsigned long long part_long, const float* __restrict__ dloss, long long gs,
                               const long long* __restrict__ targets, const float2* __restrict__ normalisers, const float* __restrict__ divisor, T* dx,
                               long long ignore, float smoothed, float hit, float scale) {
     using P = Pack<T>;
     constexpr int N = P::N, STEP = THREADS * N, PIECE = STEP * VECTORS;
     extern __shared__ State states[];
-    const int tid = threadIdx.x, own = tid * N;  // position of this thread's first vector; the next are STEP apart
+    const int tid = threadIdx.x;
+    const int own = tid * N;  // position of this thread's first vector; the next are STEP apart
     const long long start = static_cast<long long>(blockIdx.x) * PIECE;
     const long long first = static_cast<long long>(__umul64hi(start, part_long));  // row of the piece's first element
-    const int off = static_cast<int>(start - first * C), less_C = -C;              // its column
+    const int off = static_cast<int>(start - first * C);                           // its column
     const int left = static_cast<int>(min(elements - start, static_cast<long long>(PIECE)));
     const int rows = static_cast<int>(__umulhi(off + left - 1, part)) + 1;
     const auto begin = [&](int k) { return k * C - off; };  // of row k
@@ -56,19 +57,20 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : 3)
     const auto load = [](const T* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); };
     x += start, dx += start;
     const T* const from = x + own;
-    T* const to = dx + own;
+    T* to = dx + own;
+    asm volatile("" : "+l"(to));  // kept in registers: otherwise the compiler computes it again for every vector
 
     gdc_wait();
     uint4 packs[VECTORS], edge;
-    int column[VECTORS];
-    const State* state[VECTORS];
+    int its[VECTORS];    // the row of vector i
+    bool mine[VECTORS];  // it is a whole vector of one row
     const int last = left - N - own;
-    const auto mine = [&](int i) { return i * STEP <= last && column[i] <= C - N; };  // it is a whole vector of one row
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        const int place = off + own + i * STEP, k = static_cast<int>(__umulhi(place, part));
-        column[i] = k * less_C + place, state[i] = states + k;
-        if (mine(i)) packs[i] = load(from + i * STEP);
+        const int place = off + own + i * STEP;
+        its[i] = static_cast<int>(__umulhi(place, part));
+        mine[i] = i * STEP <= last && place - its[i] * C <= C - N;
+        if (mine[i]) packs[i] = load(from + i * STEP);
     }
     if (tid < rows && divided(tid)) edge = load(x + (begin(tid) & -N));
     const Divisor by(*divisor);
@@ -79,26 +81,27 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : 3)
         const float above = dloss[row * gs], each = over(scale == 0 ? 1 : 1 + 2 * scale * (n.x + logf(n.y)), n.y);
         const bool known = t >= 0 && t < C;
         const float g = known ? over(above, by) : CUDART_NAN_F;
-        states[k] = {n.x, each * g, g, t == ignore ? IGNORED : known ? static_cast<int>(t) : UNKNOWN};
+        states[k] = {n.x, each, g, t == ignore ? IGNORED : known ? begin(k) + static_cast<int>(t) : UNKNOWN};
     }
     __syncthreads();
 
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        if (!mine(i)) continue;
-        const State s = *state[i];
-        const float less = -smoothed * s.g;
+        if (!mine[i]) continue;
+        const State s = states[its[i]];
         float f[N];
         P::widen(packs[i], f);
 #pragma unroll
-        for (int j = 0; j < N; ++j) f[j] = fmaf(exponential<T>(f[j] - s.shift), s.factor, less);
-        const int at = s.target - column[i];
+        for (int j = 0; j < N; ++j) f[j] = exponential<T>(f[j] - s.shift) * s.each - smoothed;
+        const int at = s.target - own - i * STEP;
         if (static_cast<unsigned>(at) < N) {
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                if (at == j) f[j] -= hit * s.g;
+                if (at == j) f[j] -= hit;
             }
         }
+#pragma unroll
+        for (int j = 0; j < N; ++j) f[j] *= s.g;
         P::store(to + i * STEP, true, s.target == IGNORED ? make_uint4(0, 0, 0, 0) : P::narrow(f));
     }
 #pragma unroll 1
@@ -112,13 +115,13 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : 3)
 #pragma unroll
         for (int j = 0; j < N; ++j) {
             const bool before = j < cut;
-            const State s = {before ? one.shift : two.shift, before ? one.factor : two.factor, before ? one.g : two.g, before ? one.target : two.target};
-            f[j] = s.of<T>(f[j], before ? C - cut + j : j - cut, smoothed, hit);
+            const State s = {before ? one.shift : two.shift, before ? one.each : two.each, before ? one.g : two.g, before ? one.target : two.target};
+            f[j] = s.of<T>(f[j], place + j, smoothed, hit);
         }
         P::store(dx + place, true, P::narrow(f));
     }
     if (tid < left % N) {  // the elements after the last whole vector
         const int place = left - left % N + tid, k = static_cast<int>(__umulhi(off + place, part));
-        dx[place] = T(states[k].template of<T>(static_cast<float>(x[place]), off + place - k * C, smoothed, hit));
+        dx[place] = T(states[k].template of<T>(static_cast<float>(x[place]), place, smoothed, hit));
     }
 }
