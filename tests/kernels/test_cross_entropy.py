@@ -334,14 +334,14 @@ def _like(name: str, dtype: str, rows: int, classes: int, cap: float = 0.0) -> C
     c = registry.op("cross_entropy").case(f"{name} {dtype}")
     x = c.inputs["input"]
     assert isinstance(x, Input)
-    given = {"input": dataclasses.replace(x, shape=(rows, classes)), "target": Input((rows,), "i64", f"below {classes + 1}"), "softcap": cap}
+    given: dict[str, Any] = {"input": dataclasses.replace(x, shape=(rows, classes)), "target": Input((rows,), "i64", f"below {classes + 1}"), "softcap": cap}
     return dataclasses.replace(c, inputs={**c.inputs, **given})
 
 
 def _backward_fixed(**config: int) -> Subject:
     op, implementation = registry.op("cross_entropy_bwd"), registry.implementation("cross_entropy_bwd__stretch__cuda_sm80")
     fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
-    fixed.choose = lambda p: config  # type: ignore[method-assign]
+    fixed.choose = lambda problem: config  # type: ignore[method-assign]
     return Subject("fixed", op, fixed)
 
 
