@@ -377,6 +377,24 @@ def test_the_only_finite_class_of_a_row_in_a_range_has_gradient_0() -> None:
     assert not got["dinput"].any()
 
 
+@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.parametrize("ignore", [-100, 3])
+def test_gradients_of_a_range_with_an_infinite_gradient_of_a_loss(ignore: int) -> None:
+    op, rows, classes = registry.op("cross_entropy_bwd"), 30, 13
+    x, target = torch.randn(rows, classes, generator=torch.Generator().manual_seed(2)).bfloat16(), torch.arange(rows) % classes
+    dloss = torch.ones(rows).masked_fill(torch.arange(rows) % 3 == 1, float("inf"))
+    most = x.float().amax(-1)
+    normaliser = torch.stack((most, (x.float() - most[:, None]).exp().sum(-1)), -1)
+    tensors = {"dloss": dloss, "input": x, "target": target, "normaliser": normaliser, "divisor": torch.tensor(1.0)}
+    options = {**op.options(op.case("each row's bf16")), "ignore_index": ignore}
+    call = select(op, op.problem_of(metas_of(tensors), options, TARGETS[90]), "stretch__cuda_sm80").call
+    assert call is not None
+    got, _ = checker.Trial(call, "cpu", checker.RUNNERS["simt"], 64).run(tensors, options, 0xFF)
+    p = (x.float() - normaliser[:, :1]).exp() / normaliser[:, 1:]
+    want = ((p - functional.one_hot(target, classes)) * dloss[:, None]).where((target != ignore)[:, None], 0.0)
+    torch.testing.assert_close(got["dinput"].float(), want, rtol=2**-7, atol=1e-6)
+
+
 @pytest.mark.parametrize(("rows", "classes", "cap", "first"), [
     (3806247, 64, 0.0, True), (744086, 137, 0.0, True), (845056, 143, 0.0, True), (43859, 1248, 0.0, True), (59839, 1415, 0.0, True),
     (744086, 137, 3.0, False), (1000, 137, 0.0, False), (1 << 20, 128, 0.0, False), (1 << 16, 2048, 0.0, False), (4096, 50257, 0.0, False),

@@ -1,6 +1,6 @@
 /* rooftop
 idea    = "The gradient of a logit needs only four numbers of its row. So adjacent rows are treated as one contiguous range, which each block takes a piece of: whole vectors of 16 bytes that ignore row boundaries. The block computes the four numbers once for each row of its piece, in shared memory, while its vectors are in flight. A thread finds the row of a vector with one multiplication by a reciprocal. A vector that belongs to two rows is left to the thread that computed the second one's numbers, so all other vectors take the same short path. The cost of an element is the same for all lengths and alignments of a row."
-limit   = "Predicted, not yet measured: within a few percent of the copy of the same bytes. 16-bit rows of 64 to 1500 classes should take 9 to 13 instructions an element; a copy leaves time for 27."
+limit   = "Predicted, not yet measured: 0.85 to 0.95 of the copy of the same bytes. 16-bit rows of 64 to 1500 classes take 12 to 16 instructions an element, by the machine code; a copy leaves time for 27."
 dtypes  = ["f16", "bf16"]
 args    = ["C: i32", "input: T[R, C]"]
 tensors = ["dinput: T[R, C]", "target: i64[R]", "normaliser: f32[R, 2]"]
@@ -19,6 +19,11 @@ vectors = 4
 #include "quotients.cuh"
 
 constexpr int THREADS = 256, IGNORED = -(1 << 30), UNKNOWN = -(1 << 29);  // targets of rows that are ignored, and out of range
+
+template <bool VALUE>
+struct Flag {
+    static constexpr bool value = VALUE;
+};
 
 /// What the gradient of one row's logits depends on: e^(z - shift) and its factor; the gradient of the row's loss; the target's position.
 struct alignas(16) State {
@@ -74,6 +79,7 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : VECTORS <= 6 ? 4 :
     }
     if (tid < rows && divided(tid)) edge = load(x + (begin(tid) & -N));
     const Divisor by(*divisor);
+    bool rare = false;
 #pragma unroll 1
     for (int k = tid; k < rows; k += THREADS) {
         const long long row = first + k, t = targets[row];
@@ -81,29 +87,35 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : VECTORS <= 6 ? 4 :
         const float above = dloss[row * gs], each = over(scale == 0 ? 1 : 1 + 2 * scale * (n.x + logf(n.y)), n.y);
         const bool known = t >= 0 && t < C;
         const float g = known ? over(above, by) : CUDART_NAN_F;
+        rare |= t == ignore || isinf(g);
         states[k] = {n.x, each, g, t == ignore ? IGNORED : known ? begin(k) + static_cast<int>(t) : UNKNOWN};
     }
-    __syncthreads();
-
+    const auto write = [&](auto of_rare) {
 #pragma unroll
-    for (int i = 0; i < VECTORS; ++i) {
-        if (!mine[i]) continue;
-        const State s = states[its[i]];
-        float f[N];
-        P::widen(packs[i], f);
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!mine[i]) continue;
+            const State s = states[its[i]];
+            const float factor = of_rare.value ? s.each : s.each * s.g, less = of_rare.value ? smoothed : smoothed * s.g;
+            const float of_hit = of_rare.value ? hit : hit * s.g;
+            float f[N];
+            P::widen(packs[i], f);
 #pragma unroll
-        for (int j = 0; j < N; ++j) f[j] = exponential<T>(f[j] - s.shift) * s.each - smoothed;
-        const int at = s.target - own - i * STEP;
-        if (static_cast<unsigned>(at) < N) {
+            for (int j = 0; j < N; ++j) f[j] = exponential<T>(f[j] - s.shift) * factor - less;
+            const int at = s.target - own - i * STEP;
+            if (static_cast<unsigned>(at) < N) {
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                if (at == j) f[j] -= hit;
+                for (int j = 0; j < N; ++j) {
+                    if (at == j) f[j] -= of_hit;
+                }
             }
-        }
 #pragma unroll
-        for (int j = 0; j < N; ++j) f[j] *= s.g;
-        P::store(to + i * STEP, true, s.target == IGNORED ? make_uint4(0, 0, 0, 0) : P::narrow(f));
-    }
+            for (int j = 0; j < N && of_rare.value; ++j) f[j] *= s.g;
+            P::store(to + i * STEP, true, of_rare.value && s.target == IGNORED ? make_uint4(0, 0, 0, 0) : P::narrow(f));
+        }
+    };
+    // Most pieces have neither ignored rows nor an infinite g: then g is multiplied into what it would otherwise be multiplied with in every element.
+    if (__syncthreads_or(rare)) write(Flag<true>());
+    else write(Flag<false>());
 #pragma unroll 1
     for (int k = tid; k < rows; k += THREADS) {
         if (!divided(k)) continue;
