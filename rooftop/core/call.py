@@ -225,8 +225,8 @@ def _first(found: Iterable[Implementation], problem: Problem, by_name: bool) -> 
     return None, tuple(rejected)
 
 
-def _first_of(op: Contract, problem: Problem) -> Ranking:
-    """`_first` of all implementations of an op; where row counts are rounded, remembered for the problems that are rounded to the same one."""
+def first_of(op: Contract, problem: Problem) -> Ranking:
+    """The implementation of an op that runs; where row counts are rounded, remembered for the problems that are rounded to the same one."""
     near = problem.near
     if problem.rounded is None:
         return _first(registry.implementations(op.name), problem, False)
@@ -261,7 +261,7 @@ def select(op: Contract, problem: Problem, implementation: str | None = None, co
         every = registry.implementations((op.twin_of or op).name)
         return Choice(None, tuple((f.name, "there is nothing to write: nothing is launched") for f in every))
     kernel_problem, copies = problem_for_kernels(op, problem)
-    candidate, rejected = _first_of(op.twin_of or op, kernel_problem) if implementation is None else _first(found, kernel_problem, True)
+    candidate, rejected = first_of(op.twin_of or op, kernel_problem) if implementation is None else _first(found, kernel_problem, True)
     if candidate is not None:
         return Choice(Call.made(op, candidate, problem, kernel_problem, copies, config), rejected)
     if implementation is not None:

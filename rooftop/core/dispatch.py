@@ -57,8 +57,7 @@ def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> P
     index = _device_index(op, tensors)
     metas = metas_of(tensors)
     family, sizes = families.family_of(op, metas, options, implementation or None, index)
-    known = family.plan(sizes)
-    if known is not None:
+    if family is not None and (known := family.plan(sizes)) is not None:
         return known
     device = _device(index)
     problem = op.problem_of(metas, options, device)
@@ -68,7 +67,7 @@ def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> P
     if call is None:
         return None
     plan = Plan(call, index)
-    if family.missed():
+    if family is not None and family.missed():
         plan.runner()
         families.record(family, op, options, implementation or None, device, sizes, plan)
     return plan

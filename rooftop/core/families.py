@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rooftop.core.call import Call, select
+from rooftop.core.call import Call, first_of, select
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Launches
 from rooftop.core.plans import Plan
@@ -19,6 +19,8 @@ from rooftop.core.spec import Descriptor, Device, Launch, Meta, Option, TensorMa
 from rooftop.core.symbolic import Symbol, Trace, Untraceable, symbolic
 
 FEW = 8  # misses after which a family must have had as many hits
+FAILURES = 2  # recordings that failed, after which a family records nothing
+CHOICES = 4096  # rounded row counts of a family
 RECIPES = 32  # of a family at most
 FAMILIES = 1024  # that an op remembers
 BACKENDS = ("cuda", "triton", "gluon")  # whose prepared launches can be copied
@@ -35,8 +37,9 @@ class Family:
     def __init__(self, layouts: Sequence[tuple[str, Layout | None]]) -> None:
         self.layouts = layouts
         self.recipes: list[Recipe] = []
-        self.choices: dict[tuple[int, ...], Choice] = {}  # what was chosen for rounded row counts
-        self.misses = self.hits = 0
+        # For rounded row counts, which kernel and config calls took; several where a config depends on the true count, for which recipes have guards.
+        self.choices: dict[tuple[int, ...], set[Choice]] = {}
+        self.misses = self.hits = self.failures = 0
 
     def plan(self, sizes: Sizes) -> Plan | None:
         """A plan for these sizes, if a recipe covers them."""
@@ -50,10 +53,11 @@ class Family:
         return None
 
     def missed(self) -> bool:
-        """Whether to record a plan that no recipe covers: not the first, since most calls have one size alone; not if recordings cover little more than their
-        own size."""
+        """Whether to record a plan that no recipe covers. Not the first: most calls have one size alone. Not after failures, nor if recipes cover little more
+        than their own size. Where row counts are rounded, each new one is a miss."""
         self.misses += 1
-        return self.misses > 1 and len(self.recipes) < RECIPES and (bool(self.choices) or self.misses < FEW or self.hits >= self.misses)
+        useful = bool(self.choices) or self.misses < FEW or self.hits >= self.misses
+        return self.misses > 1 and useful and self.failures < FAILURES and len(self.recipes) < RECIPES
 
 
 class Recipe:
@@ -68,13 +72,13 @@ class Recipe:
         `_result` forms them; None if something comes out otherwise."""
         try:
             found: tuple[tuple[int, ...], tuple[Any, ...]] | None = self._function(*sizes)
-        except ArithmeticError:  # a division by zero, say: the whole computation finds the error
+        except (ArithmeticError, ValueError, TypeError):  # a division by zero, say: the whole computation finds the error
             return None
         return found
 
-    def plan(self, sizes: Sizes, choices: Mapping[tuple[int, ...], Choice]) -> Plan | None:
+    def plan(self, sizes: Sizes, choices: Mapping[tuple[int, ...], set[Choice]]) -> Plan | None:
         found = self.changed(sizes)
-        if found is None or (found[0] and choices.get(found[0]) != self.choice):
+        if found is None or (found[0] and self.choice not in choices.get(found[0], ())):
             return None
         outputs, scratch, promised, launches = found[1]
         prepared = [self._copy(i, *changes) for i, changes in enumerate(launches)]
@@ -90,15 +94,19 @@ class Recipe:
         return self._prepared[i].again(grid, args, tensors)
 
 
-def family_of(op: Contract, metas: Mapping[str, Meta | None], options: Mapping[str, Option], implementation: str | None, index: int) -> tuple[Family, Sizes]:
+def family_of(
+    op: Contract, metas: Mapping[str, Meta | None], options: Mapping[str, Option], implementation: str | None, index: int
+) -> tuple[Family | None, Sizes]:
     """The family of a call on GPU `index`, and its sizes in it: the leading extents above 1 of the first tensor with two dimensions. What is equal to one of
-    them elsewhere changes with it."""
+    them elsewhere changes with it. No family if there are no sizes."""
     sizes: list[int] = []
     for m in metas.values():
         if m is not None and len(m.shape) > 1:
             *leading, last = m.shape
             sizes = [n for n in dict.fromkeys(leading) if n > 1 and n != last]
             break
+    if not sizes:
+        return None, ()
     places = {n: i for i, n in enumerate(sizes)}
     layouts = []
     for name, m in metas.items():
@@ -111,7 +119,8 @@ def family_of(op: Contract, metas: Mapping[str, Meta | None], options: Mapping[s
     found = op.families.get(key)
     if found is None:
         if len(op.families) >= FAMILIES:
-            op.families.clear()
+            for old in list(op.families)[: FAMILIES // 2]:
+                op.families.pop(old, None)
         found = op.families[key] = Family(layouts)
     return found, tuple(sizes)
 
@@ -119,20 +128,34 @@ def family_of(op: Contract, metas: Mapping[str, Meta | None], options: Mapping[s
 def record(family: Family, op: Contract, options: Mapping[str, Option], implementation: str | None, device: Device, sizes: Sizes, plan: Plan) -> None:
     """Adds the recipe of a plan that was just made for these sizes, if it can be recorded and no other one covers it."""
     choice = choice_of(plan)
+    if not follows(plan.call, implementation):
+        return
+    if len(family.choices) >= CHOICES:
+        family.choices.clear()
     for recipe in family.recipes:
-        if recipe.choice == choice and (found := recipe.changed(sizes)) is not None and found[0] not in family.choices:
-            family.choices[found[0]] = choice  # the same was chosen for other row counts
+        if recipe.choice == choice and (found := recipe.changed(sizes)) is not None and choice not in (known := family.choices.setdefault(found[0], set())):
+            known.add(choice)  # the same was chosen for other row counts
             return
     try:
         family.recipes.insert(0, recipe_of(family, op, options, implementation, device, sizes, plan))
-    except (Untraceable, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):  # the last five: code that takes no symbol
-        family.misses += FEW // 2
+    except Exception:  # code that takes no symbol: what is optional must not fail a call
+        family.failures += 1
+
+
+def follows(call: Call, implementation: str | None) -> bool:
+    """Whether kernel and config are those for the rounded row count, where the choice is made for it; not if they are another one's because the true count is
+    refused."""
+    near = call.problem.near
+    if near is call.problem:
+        return True
+    chosen = implementation is not None or first_of(call.op.twin_of or call.op, near)[0] is call.implementation
+    return chosen and call.implementation.chosen_for_near(call.problem, call.config)
 
 
 def recipe_of(family: Family, op: Contract, options: Mapping[str, Option], implementation: str | None, device: Device, sizes: Sizes, plan: Plan) -> Recipe:
     """The recipe of a plan. Raises Untraceable, or what code raises that takes no symbol."""
     call = plan.call
-    if not sizes or call.idle or call.implementation.backend not in BACKENDS or plan.launches is None:
+    if call.idle or call.implementation.backend not in BACKENDS or plan.launches is None:
         raise Untraceable("its launches cannot be copied")
     function, result = traced(family, op, options, implementation, device, sizes, call)
     made = Recipe(plan, function, call.launches, plan.launches.prepared)
@@ -140,7 +163,7 @@ def recipe_of(family: Family, op: Contract, options: Mapping[str, Option], imple
     if found is None or found[1] != result:
         raise Untraceable("the recording gives something else")
     if found[0]:
-        family.choices[found[0]] = made.choice
+        family.choices.setdefault(found[0], set()).add(made.choice)
     return made
 
 
@@ -184,8 +207,8 @@ def _alike(trace: Trace, found: Call, call: Call) -> None:
     for what in ("copies", "inputs", "reused", "mutated", "zeroed", "names"):
         if getattr(found, what) != getattr(call, what):
             raise Untraceable(f"{what} differ")
-    if len(found.launches) != len(call.launches):
-        raise Untraceable("another number of launches")
+    if list(found.promised) != list(call.promised) or len(found.launches) != len(call.launches):
+        raise Untraceable("other outputs or another number of launches")
     for mine, other in zip(found.launches, call.launches, strict=True):
         if not isinstance(mine.kernel, str):
             if mine.kernel is not other.kernel:
@@ -198,7 +221,7 @@ def _alike(trace: Trace, found: Call, call: Call) -> None:
 
 
 def _settled(trace: Trace | None, value: Any) -> Any:
-    """A value whose symbols stay what they are."""
+    """A value with numbers in place of symbols; each becomes a guard."""
     if symbolic(value):
         assert trace is not None
         return trace.stays(value)
@@ -212,7 +235,7 @@ def _settled(trace: Trace | None, value: Any) -> Any:
 
 
 def _result(trace: Trace | None, found: Call, call: Call) -> tuple[Any, ...]:
-    """What changes with the sizes, with symbols in place of numbers; without a trace, with the numbers at the places where `found` is `call`."""
+    """What changes with the sizes. Without a trace `found` is `call` itself, and the result has its numbers; with one it has symbols in their place."""
     outputs = tuple(_layout(m) for _, m in found.outputs)
     scratch = tuple(_layout(m) for m in found.scratch.values())
     promised = tuple(_layout(m) for n, m in found.promised.items() if n not in found.reused)
@@ -247,7 +270,7 @@ def _fixed(value: TensorMap | Descriptor) -> tuple[Any, ...]:
     """What a copied map or descriptor keeps."""
     if isinstance(value, TensorMap):
         return value.tensor, value.box, value.swizzle, value.steps, value.dtype, value.promote, value.fill, len(value.shape)
-    return value.tensor, value.block, value.padding, value.dtype, len(value.shape)
+    return value.tensor, value.block, value.padding, value.dtype, len(value.shape), repr(value.layout)
 
 
 def _constant(launch: Launch, name: str) -> bool:
@@ -260,9 +283,8 @@ def _constant(launch: Launch, name: str) -> bool:
 
 
 def _specialised(value: Symbol) -> None:
-    """Guards for what Triton compiles code for, of a whole number (`rooftop.core.triton_compat.seen_as`)."""
+    """Makes the comparisons, for their guards, by which Triton compiles different code for whole numbers (`rooftop.core.triton_compat.seen_as`)."""
     from rooftop.core.triton_compat import ALIGN
 
     if isinstance(value, int):
-        for fact in (value == 1, value % ALIGN == 0, value >= -(2**31), value < 2**31, value < 2**63):
-            assert isinstance(fact, bool)
+        _ = (value == 1, value % ALIGN == 0, value >= -(2**31), value < 2**31, value < 2**63)

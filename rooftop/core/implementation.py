@@ -122,6 +122,10 @@ class Implementation:
         """The config that the heuristic chooses: a pure function of the problem."""
         raise NotImplementedError
 
+    def chosen_for_near(self, problem: Problem, config: Any) -> bool:
+        """Whether the config is the one for `problem.near`, if configs are chosen for that; else true."""
+        return True
+
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         raise NotImplementedError
 

@@ -165,7 +165,7 @@ class PreparedCuda:
 
     def again(self, grid: tuple[int, ...], args: Mapping[str, Any], tensors: Mapping[str, Any]) -> PreparedCuda:
         """The same kernel with another grid, other numbers, and maps of tensors of other shapes. `args` has those that change, by name. Both share the memory
-        that the driver reads, and its lock: what is launched is written there if it is not the last."""
+        that the driver reads, and its lock: a launch writes its grid and numbers there first, unless it was the last one too."""
         made = object.__new__(PreparedCuda)
         made.__dict__.update(self.__dict__)
         made._grid = grid

@@ -252,7 +252,8 @@ class Problem:
     @cached_property
     def near(self) -> Problem:
         """The problem for which kernel and config are chosen, so that a row count that was never seen costs no choice: this one with its row count
-        rounded where the contract says so; else, and where it is rounded already, this very object."""
+        rounded where the contract says so; else, and where it is rounded already, this very object. It has numbers in place of symbols, without guards:
+        whoever records must know for which rounded counts the same is chosen (`rooftop.core.families`)."""
         found = self if self.rounded is None else self.rounded(self)
         return found.assumed if found.symbolic and found is not self else found
 

@@ -4,9 +4,9 @@ A `Trace` makes symbols: numbers of one call (its row count, say) that Python co
 gives what it gives for these numbers, and is recorded as a guard. `Trace.function` compiles both: a function of other numbers that checks every guard and then
 computes the results, some microseconds instead of the whole computation. If a guard fails, another path would have been taken: it returns None.
 
-A symbol is no `int` to the interpreter, so nothing can read its number unnoticed: code in C asks for it by `__index__` or `__float__`, and the guard is then
-that it stays this number. Texts hold a mark in its place (`plain_text` resolves it). A symbol cannot be hashed: caches with a number as their key would keep
-it beyond the trace. It raises Untraceable, and the caller does the whole computation."""
+A symbol is no `int` to the interpreter: code in C, and a copy, ask for its number, and the guard is then that it stays this number. A text holds a mark in its
+place, which `plain_text` and `same_text` resolve; code must not compare such texts by itself. A symbol cannot be hashed: caches with a number as their key
+would keep it beyond the trace. Hashing it, or an operation that fails, makes the trace useless, and the caller does the whole computation."""
 
 from __future__ import annotations
 
@@ -47,11 +47,10 @@ class Trace:
 
     def compute(self, form: str, function: Callable[..., Any], *given: Any) -> Any:
         """The result of an operation. `form`: its Python text, with a {} for each operand."""
-        values = [g.value if type(g) is Symbol else g for g in given]
-        result = function(*values)
+        result = self._result(form, function, given)
         if not self.active:
             return result
-        key = (form, *((g.index,) if type(g) is Symbol else (type(g), g) for g in given))
+        key = (form, *map(_key, given))
         if key not in self._known:
             if type(result) not in (int, float):
                 raise self.fail(f"{form} gives a {type(result).__name__}")
@@ -61,15 +60,22 @@ class Trace:
 
     def compare(self, form: str, function: Callable[..., Any], *given: Any) -> bool:
         """The truth of a comparison, which becomes a guard."""
-        values = [g.value if type(g) is Symbol else g for g in given]
-        result = bool(function(*values))
+        result = bool(self._result(form, function, given))
         if self.active:
-            key = (form, *((g.index,) if type(g) is Symbol else (type(g), g) for g in given))
+            key = (form, *map(_key, given))
             if key not in self._known:
                 self._known[key] = result
                 text = form.format(*map(_operand, given))
                 self._line(f"if not ({text}): return" if result else f"if {text}: return", given, -1)
         return result
+
+    def _result(self, form: str, function: Callable[..., Any], given: Sequence[Any]) -> Any:
+        try:
+            return function(*[g.value if type(g) is Symbol else g for g in given])
+        except Exception as error:  # code may catch it, and take a way that no guard describes
+            if self.active:
+                self.fail(f"{form}: {error!r}")
+            raise
 
     def stays(self, symbol: Symbol) -> Any:
         """The number of a symbol, which becomes a guard."""
@@ -78,7 +84,7 @@ class Trace:
         return symbol.value
 
     def assume(self, symbol: Symbol) -> Any:
-        """The number of a symbol, without a guard: the function gives it, and its caller knows for which numbers the results hold."""
+        """The number of a symbol, without a guard: the function gives it, and its caller must know for which numbers the results hold (`Family.choices`)."""
         self.assumed[symbol.index] = symbol
         return symbol.value
 
@@ -134,10 +140,18 @@ class Trace:
         self.active = False
         parameters = ", ".join(f"v{s.index}" for s in self.symbols)
         source = "\n    ".join([f"def f({parameters}):", *reversed(kept), last])
-        scope: dict[str, Any] = {"__builtins__": {}, "c": constants, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round, "abs": abs}
+        scope: dict[str, Any] = {
+            "__builtins__": {}, "c": constants, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round, "abs": abs,
+            "inf": math.inf, "nan": math.nan,
+        }  # fmt: skip
         exec(compile(source, "<a recorded choice>", "exec"), scope)
         found: Callable[..., Any] = scope["f"]
         return found
+
+
+def _key(value: Any) -> tuple[Any, ...]:
+    """Equal for equal operands; 1, 1.0 and True, and 0.0 and -0.0, are not."""
+    return (value.index,) if type(value) is Symbol else (type(value), repr(value))
 
 
 def _operand(value: Any) -> str:
@@ -172,6 +186,9 @@ def _unary(form: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda self: self.trace.compute(form, function, self)
 
 
+_POWER, _POWER_OF = _binary("**", operator.pow), _binary("**", operator.pow, True)
+
+
 class Symbol:
     """A number of a trace. To `isinstance` it is an int or a float, as its number is."""
 
@@ -190,7 +207,6 @@ class Symbol:
     __floordiv__, __rfloordiv__ = _binary("//", operator.floordiv), _binary("//", operator.floordiv, True)
     __truediv__, __rtruediv__ = _binary("/", operator.truediv), _binary("/", operator.truediv, True)
     __mod__, __rmod__ = _binary("%", operator.mod), _binary("%", operator.mod, True)
-    __pow__, __rpow__ = _binary("**", operator.pow), _binary("**", operator.pow, True)
     __lshift__, __rlshift__ = _binary("<<", operator.lshift), _binary("<<", operator.lshift, True)
     __rshift__, __rrshift__ = _binary(">>", operator.rshift), _binary(">>", operator.rshift, True)
     __and__, __rand__ = _binary("&", operator.and_), _binary("&", operator.and_, True)
@@ -203,6 +219,12 @@ class Symbol:
     __invert__, __abs__ = _unary("(~{})", operator.invert), _unary("abs({})", abs)
     __floor__, __ceil__, __trunc__ = _unary("floor({})", math.floor), _unary("ceil({})", math.ceil), _unary("trunc({})", math.trunc)
     bit_length = _unary("({}).bit_length()", lambda n: n.bit_length())
+
+    def __pow__(self, other: Any) -> Any:
+        return _POWER(self, other) if other >= 0 or type(self.value) is float else NotImplemented  # the guard: a negative power of an int is a float
+
+    def __rpow__(self, other: Any) -> Any:
+        return _POWER_OF(self, other) if self >= 0 or type(other) is float else NotImplemented
 
     def __divmod__(self, other: Any) -> tuple[Any, Any]:
         return self // other, self % other
@@ -244,10 +266,13 @@ class Symbol:
     __repr__ = __str__
 
     def __format__(self, how: str) -> str:
-        return str(self) if self.trace.active else format(self.value, how)
+        return str(self) if self.trace.active and not how else format(self._number(), how)
 
     def __reduce__(self) -> Any:
-        return type(self.value), (self.value,)
+        return type(self.value), (self._number(),)
+
+    def _number(self) -> Any:
+        return self.trace.stays(self) if self.trace.active else self.value
 
 
 def symbolic(value: Any) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # and counting in the simulator come between (30 s on 16 cores), the pages after (10 s).
 CHECKS_S, TIMES_S = 55.0, 150.0
 CASE_S = 2.0  # of a case and clock
+SEED = 0  # of the inputs: the same for everyone, as a case in some thousands is luckier in plain torch than a right kernel may count on. `check` draws others
 
 
 def climb(names: list[str], out: Path) -> bool:
@@ -128,7 +129,7 @@ def _checked(
             on = device if device and place == "gpu" else s.implementation.stand_in(90)
             before = None if absent or s.supports(c, on) else kept.find(s, c, place, on)
             unchanged += before is not None
-            results.append(before or checker.check(s, c, seed=int(time.time())))
+            results.append(before or checker.check(s, c, seed=SEED))
             if before is None:
                 kept.keep(s, c, results[-1], on)
             advance()

@@ -73,6 +73,7 @@ def test_what_is_chosen_for_a_rounded_row_count_runs_with_the_true_one(op: Contr
 
 @pytest.mark.parametrize("op", OPS, ids=lambda o: o.name)
 def test_a_new_row_count_asks_no_kernel_whether_it_is_to_be_preferred(op: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
+    op.rankings.clear()
     first = select(op, sized(op, 4097, 4096)).call
     assert first is not None
     asked: list[str] = []

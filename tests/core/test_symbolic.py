@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
+import pickle
 import random
 
 import pytest
 
-from rooftop.core.expressions import Scope, evaluate
+from rooftop.core.expressions import ExpressionError, Scope, evaluate
 from rooftop.core.symbolic import Symbol, Trace, Untraceable
 
 
@@ -64,7 +66,7 @@ def test_texts_are_resolved_with_guards() -> None:
     trace = Trace((40, 7))
     n, m = trace.symbols
     text = f"<{n // 8}, {m:>3}, {n!r}>"
-    assert trace.plain_text(text) == "<5, 7, 40>"
+    assert trace.plain_text(text) == "<5,   7, 40>"
     function = trace.function(())
     assert function(40, 7) is not None
     assert function(41, 7) is None and function(40, 8) is None
@@ -89,6 +91,28 @@ def test_what_cannot_be_recorded_is_refused() -> None:
         hash(trace.symbols[0])
     with pytest.raises(Untraceable):
         trace.function(())
+
+
+def test_an_operation_that_fails_makes_the_trace_useless() -> None:
+    trace = Trace((64,))
+    with pytest.raises(ExpressionError, match="divides by zero"):
+        evaluate("1000 // (R - 64) > 3", Scope({"R": trace.symbols[0]}))
+    with pytest.raises(Untraceable):
+        trace.function(())
+
+
+def test_copies_and_powers_have_guards() -> None:
+    for read in (copy.copy, copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n)), lambda n: 2 ** (n - 5), lambda n: f"{n:04d}"):
+        trace = Trace((8,))
+        read(*trace.symbols)
+        function = trace.function(())
+        assert function(8) is not None and function(3) is None
+
+
+def test_infinity_is_a_number() -> None:
+    trace = Trace((9,))
+    least = min(trace.symbols[0] / 3, math.inf)
+    assert trace.function((least,))(12) == ((), (4.0,))
 
 
 def test_assumed_numbers_are_given() -> None:

@@ -14,7 +14,7 @@ import rooftop
 from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.contract import metas_of
-from rooftop.core.spec import DTYPES, TARGETS, Input
+from rooftop.core.spec import DTYPES, TARGETS, Case, Input
 from rooftop.core.triton_compat import compile_launch
 from rooftop.kernels._device.logits import each
 from rooftop.lab.candidates import Subject
@@ -324,3 +324,85 @@ def test_gradients_of_short_rows_by_few_lanes(config: tuple[int, ...]) -> None:
                    if isinstance(v, Input) and v.shape and v.shape != (1,)}  # fmt: skip
         found = checker.check(Subject("fixed", op, fixed), dataclasses.replace(c, inputs={**c.inputs, **changed}), backend="simt", seed=4)
         assert found.status == "ok", (config, like, found.message)
+
+
+# rows, classes: one piece of the range, several, rows longer than a piece, pieces that end within a row, ranges that end within a vector
+STRETCHES = [(1, 8), (3, 9), (1100, 8), (700, 15), (300, 64), (127, 65), (60, 137), (121, 143), (64, 128), (15, 1248), (12, 1415), (3, 9001)]
+
+
+def _like(name: str, dtype: str, rows: int, classes: int, cap: float = 0.0) -> Case:
+    c = registry.op("cross_entropy").case(f"{name} {dtype}")
+    x = c.inputs["input"]
+    assert isinstance(x, Input)
+    given: dict[str, Any] = {"input": dataclasses.replace(x, shape=(rows, classes)), "target": Input((rows,), "i64", f"below {classes + 1}"), "softcap": cap}
+    return dataclasses.replace(c, inputs={**c.inputs, **given})
+
+
+def _backward_fixed(**config: int) -> Subject:
+    op, implementation = registry.op("cross_entropy_bwd"), registry.implementation("cross_entropy_bwd__stretch__cuda_sm80")
+    fixed = type(implementation)(implementation.path, implementation.op, implementation.name)
+    fixed.choose = lambda problem: config  # type: ignore[method-assign]
+    return Subject("fixed", op, fixed)
+
+
+@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.parametrize("like", ["each row's", "everything", "in place with ignored", "NaN", "rows of -inf"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_gradients_of_a_range_of_rows(dtype: str, like: str) -> None:
+    for rows, classes in STRETCHES:
+        found = checker.check(_backward_fixed(vectors=4), _like(like, dtype, rows, classes), backend="simt", seed=rows)
+        assert found.status == "ok", f"{rows}x{classes}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.parametrize("vectors", [2, 3, 6, 8])
+def test_pieces_of_a_range_of_rows_of_any_size(vectors: int) -> None:
+    for rows, classes in ((2100, 9), (241, 71), (17, 1103)):
+        found = checker.check(_backward_fixed(vectors=vectors), _like("everything", "bf16", rows, classes), backend="simt", seed=vectors)
+        assert found.status == "ok", f"{rows}x{classes}: {found.message}"
+
+
+@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+def test_the_only_finite_class_of_a_row_in_a_range_has_gradient_0() -> None:
+    op, rows, classes = registry.op("cross_entropy_bwd"), 40, 11
+    target = torch.arange(rows) % classes
+    x = torch.full((rows, classes), float("-inf"), dtype=torch.bfloat16)
+    x[torch.arange(rows), target] = 5 * torch.randn(rows, generator=torch.Generator().manual_seed(1)).bfloat16()
+    normaliser = torch.stack((x.float().amax(-1), torch.ones(rows)), -1)
+    tensors = {"dloss": torch.tensor(3.7), "input": x, "target": target, "normaliser": normaliser, "divisor": torch.tensor(7.0)}
+    options = op.options(op.case("sum bf16"))
+    call = select(op, op.problem_of(metas_of(tensors), options, TARGETS[90]), "stretch__cuda_sm80").call
+    assert call is not None
+    got, _ = checker.Trial(call, "cpu", checker.RUNNERS["simt"], 64).run(tensors, options, 0xFF)
+    assert not got["dinput"].any()
+
+
+@pytest.mark.sampled("kernels", "cross_entropy_bwd__stretch__cuda_sm80")
+@pytest.mark.parametrize("ignore", [-100, 3])
+def test_gradients_of_a_range_with_an_infinite_gradient_of_a_loss(ignore: int) -> None:
+    op, rows, classes = registry.op("cross_entropy_bwd"), 30, 13
+    x, target = torch.randn(rows, classes, generator=torch.Generator().manual_seed(2)).bfloat16(), torch.arange(rows) % classes
+    dloss = torch.ones(rows).masked_fill(torch.arange(rows) % 3 == 1, float("inf"))
+    most = x.float().amax(-1)
+    normaliser = torch.stack((most, (x.float() - most[:, None]).exp().sum(-1)), -1)
+    tensors = {"dloss": dloss, "input": x, "target": target, "normaliser": normaliser, "divisor": torch.tensor(1.0)}
+    options = {**op.options(op.case("each row's bf16")), "ignore_index": ignore}
+    call = select(op, op.problem_of(metas_of(tensors), options, TARGETS[90]), "stretch__cuda_sm80").call
+    assert call is not None
+    got, _ = checker.Trial(call, "cpu", checker.RUNNERS["simt"], 64).run(tensors, options, 0xFF)
+    p = (x.float() - normaliser[:, :1]).exp() / normaliser[:, 1:]
+    want = ((p - functional.one_hot(target, classes)) * dloss[:, None]).where((target != ignore)[:, None], 0.0)
+    torch.testing.assert_close(got["dinput"].float(), want, rtol=2**-7, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "classes", "cap", "first"), [
+    (3806247, 64, 0.0, True), (744086, 137, 0.0, True), (845056, 143, 0.0, True), (43859, 1248, 0.0, True), (59839, 1415, 0.0, True),
+    (744086, 137, 3.0, False), (1000, 137, 0.0, False), (1 << 20, 128, 0.0, False), (1 << 16, 2048, 0.0, False), (4096, 50257, 0.0, False),
+])  # fmt: skip
+def test_gradients_of_many_short_rows_are_of_a_range(rows: int, classes: int, cap: float, first: bool) -> None:
+    op = registry.op("cross_entropy_bwd")
+    problem = op.kernel_problem(op.problem(_like("sum", "bf16", rows, classes, cap), TARGETS["h200"]))
+    assert problem is not None
+    call = select(op, problem).call
+    assert call is not None
+    assert (call.implementation.name == "cross_entropy_bwd__stretch__cuda_sm80") == first, call.implementation.name

@@ -111,9 +111,10 @@ class CudaImplementation(Implementation):
     def supports(self, problem: Problem) -> str | None:
         if not self._head.python:
             return self._head.supports(problem)
-        if self._last_support is None or self._last_support[0] is not problem:
-            self._last_support = (problem, self._refusal(problem))
-        return self._last_support[1]
+        last = self._last_support  # another thread may replace it
+        if last is None or last[0] is not problem:
+            last = self._last_support = (problem, self._refusal(problem))
+        return last[1]
 
     def _refusal(self, problem: Problem) -> str | None:
         """As `Head.supports`, with the module's functions in place of the head's."""
@@ -179,6 +180,9 @@ class CudaImplementation(Implementation):
                 config = self._chosen_for(problem, function)
             last = self._last_choice = (problem, config)
         return dict(last[1])
+
+    def chosen_for_near(self, problem: Problem, config: Any) -> bool:
+        return self._python_function("choose") is None or dict(config) == self.choose(problem.near)
 
     def _chosen_for(self, problem: Problem, function: Callable[..., Any]) -> dict[str, Any]:
         found = None if problem.symbolic else self._chosen.get(problem)

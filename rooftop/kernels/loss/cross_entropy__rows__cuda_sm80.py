@@ -58,7 +58,8 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 
 def _grid(p: Problem, config: Mapping[str, Any]) -> int:
-    return int(-(-p["input"].shape[0] // (config["rows"] * (BLOCK // config["lanes"]))))
+    grid: int = -(-p["input"].shape[0] // (config["rows"] * (BLOCK // config["lanes"])))
+    return grid
 
 
 def _added(p: Problem) -> bool:

@@ -1,0 +1,87 @@
+"""Which rows cross_entropy_bwd__stretch__cuda_sm80.cu takes, and how it divides them among blocks.
+
+A block has 256 threads with `vectors` vectors of 16 bytes each: with four, 16 KiB, of which six blocks keep 96 KiB of a multiprocessor in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+
+BLOCK, VECTORS, N = 256, 4, 8  # threads; vectors a thread; elements of a vector
+LEAST, MOST = N, 1 << 14  # classes: a vector has elements of at most two rows; places in a piece are divided with 32 bits
+MANY, SHORT = 1 << 25, 4096  # bytes of all logits and of a row, for which it is preferred
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    x = p["input"]
+    columns = x.shape[1]
+    if not x.numel:
+        return "there is nothing to compute"
+    if not LEAST <= columns <= MOST:
+        return f"takes {LEAST} to {MOST} classes; given {columns}"
+    if float(p.option("softcap")):
+        return "does not soft-cap: a tanh a logit costs more than what this kernel saves"
+    if not all(_one_after_another(m) for m in (x, p["dinput"])):
+        return "rows of the input and of its gradient must lie one after another, the first on 16 bytes"
+    if x.numel >= 2**42:
+        return f"takes fewer than 2**42 logits; given {x.shape}"
+    return None
+
+
+def _one_after_another(m: Meta) -> bool:
+    rows, columns = m.shape
+    return m.align >= 16 and (columns == 1 or m.strides[1] == 1) and (rows == 1 or m.strides[0] == columns)
+
+
+def _by_others(columns: int) -> float:
+    """Instructions a class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers (cross_entropy_bwd__cuda_sm80.py): lanes take
+    a row's vectors in turn. Triton runs programs of 2048 places, 16 a thread: 376 instructions of 128 threads, whether places are idle or not."""
+    vectors = columns // N
+    if columns <= 1024:
+        return min(lanes * (100 + 127 * -(-vectors // lanes)) for lanes in (8, 16, 32) if vectors <= 4 * lanes) / columns
+    return 128 * 376 * -(-columns // 2048) / columns
+
+
+def prefers(p: Problem, head: Head) -> int:
+    """Predicted. Where rows are not whole vectors, the other kernels reached 0.45 to 0.70 of a copy on an H200. Where they are, 0.74 with 64 classes and 0.70
+    with 1248, where the estimates are 28 and 39 instructions a class; and 0.88 or more at 22 to 24, which are the estimates of 128 and 2048."""
+    x = p["input"]
+    if x.nbytes < MANY or x.shape[1] * x.itemsize > SHORT or supports(p, head):
+        return 0
+    return 3 if x.shape[1] % N or _by_others(x.shape[1]) > 26 else 0
+
+
+def choose(p: Problem, head: Head) -> dict[str, Any]:
+    return {"vectors": VECTORS}
+
+
+def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
+    return [{"vectors": n} for n in (2, 3, 4, 6, 8)]
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    x, dloss, columns = p["input"], p["dloss"], p["input"].shape[1]
+    piece, smoothing = BLOCK * config["vectors"] * N, float(p.option("label_smoothing"))
+    args: dict[str, tuple[str, Any]] = {
+        "C": ("i32", columns), "x": ("ptr", "input"), "elements": ("i64", x.numel), "part": ("u32", -(-(2**32) // columns)),
+        "part_long": ("u64", -(-(2**64) // columns)), "dloss": ("ptr", "dloss"), "gs": ("i64", dloss.strides[0] if dloss.shape else 0),
+        "targets": ("ptr", "target"), "normalisers": ("ptr", "normaliser"), "divisor": ("ptr", "divisor"), "dx": ("ptr", "dinput"),
+        "ignore": ("i64", int(p.option("ignore_index"))), "smoothed": ("f32", smoothing / columns), "hit": ("f32", 1 - smoothing),
+        "scale": ("f32", float(p.option("lse_square_scale"))),
+    }  # fmt: skip
+    rows = min(x.shape[0], (piece + columns - 2) // columns + 1)  # of a piece, at most
+    kernel = f"cross_entropy_bwd_stretch<{DTYPES[x.dtype].cuda}, {config['vectors']}>"
+    return [
+        Launch(
+            kernel,
+            (-(-x.numel // piece),),
+            {n: v for n, (_, v) in args.items()},
+            types=tuple(kind for kind, _ in args.values()),
+            block=(BLOCK,),
+            shared=16 * rows,
+            chained=p.device.arch >= 90,
+        )
+    ]
