@@ -181,7 +181,6 @@ PACK = 140  # instructions of a warp for 32 packs of 16 bits; with a mean 210; f
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 REGISTERS = 0, 72, 88, 104, 128  # of a thread, by its packs, with the sums in registers; odd rows need 16 more, two packs of layer_norm in 16 bits 128
 ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs more than it gains
-SPILLED = 0.9  # the estimate of a config that spills a few bytes is multiplied by this: only if many multiprocessors would idle otherwise; not timed yet
 GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
@@ -207,15 +206,6 @@ def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
     if pieces == 4 and not r.slices.aligned and r.centre and c["cluster"] > 1 and room == 128:
         return True
     return room >= (128 if half and r.centre and pieces == 2 else REGISTERS[pieces] + (0 if r.slices.aligned else 16))
-
-
-def _spills_little(r: Rows, c: Mapping[str, Any]) -> bool:
-    """Whether the compiler spills at most 24 bytes, as `rooftop inspect` shows: layer_norm in 16 bits."""
-    return r.centre and r.slices.itemsize == 2 and _registers(c) >= (0, 72, 80, 128, 128)[c["pieces"]]
-
-
-def _estimate(r: Rows, c: Mapping[str, Any], rows: int) -> float:
-    return _share(r, c, rows) * (1 if _unspilled(r, c) else SPILLED)
 
 
 def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, exchange: float = 1.0) -> float:
@@ -248,7 +238,7 @@ def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
     """Of rows of which `count` is 0: what fits does not depend on it."""
     joint = r.centre and r.slices.itemsize == 2
     found = [_complete(r, share(*c, joint=joint)) for c in product((1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4), (3, 4))]
-    return tuple(c for c in found if runs(r, c) and (_unspilled(r, c) or _spills_little(r, c)))
+    return tuple(c for c in found if runs(r, c) and _unspilled(r, c))
 
 
 def _fastest(r: Rows) -> dict[str, Any] | None:
@@ -261,9 +251,9 @@ def _fastest(r: Rows) -> dict[str, Any] | None:
     if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):  # blocks hide each other's reductions: 0.88 to 0.99
         return None
     waited = [c for c in _candidates(replace(r, count=0)) if rows >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
-    timed = [(-round(_estimate(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
+    timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
     best = dict(waited[min(timed)[-1]]) if timed else None
-    return best if best and GAIN * _estimate(r, best, rows) > _share(r, table, rows) else None
+    return best if best and GAIN * _share(r, best, rows) > _share(r, table, rows) else None
 
 
 def _of_table(r: Rows) -> dict[str, Any]:
