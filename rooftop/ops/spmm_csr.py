@@ -67,10 +67,11 @@ def spmm_csr(
 
 
 def rows_of(offsets: Tensor, nnz: int) -> Tensor:
-    """The row of each element; M for those past the last offset."""
+    """The row of each element; M for those past the last offset. All offsets are searched, not those from the second on: under torch.compile (2.11) on a GPU
+    a search in a slice reads from the start of its memory."""
     import torch
 
-    return torch.searchsorted(offsets[1:].contiguous(), torch.arange(nnz, device=offsets.device, dtype=offsets.dtype), right=True)
+    return (torch.searchsorted(offsets, torch.arange(nnz, device=offsets.device, dtype=offsets.dtype), right=True) - 1).clamp(min=0)
 
 
 def counted(x: Tensor, extent: int) -> Tensor:
