@@ -12,7 +12,7 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 BLOCK, VECTORS, N = 256, 4, 8  # threads; vectors a thread; elements of a vector
 LEAST, MOST = N, 1 << 14  # classes: a vector has elements of at most two rows; places in a piece are divided with 32 bits
-MANY, SHORT = 1 << 25, 4096  # bytes of all logits and of a row, for which it is preferred
+MANY = 1 << 25  # bytes of all logits from which it is preferred
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -46,12 +46,13 @@ def _by_others(columns: int) -> float:
 
 
 def prefers(p: Problem, head: Head) -> int:
-    """Predicted. Where rows are not whole vectors, the other kernels reached 0.45 to 0.70 of a copy on an H200. Where they are, 0.74 with 64 classes and 0.70
-    with 1248, where the estimates are 28 and 39 instructions a class; and 0.88 or more at 22 to 24, which are the estimates of 128 and 2048."""
+    """On an H200 0.96 of a copy with 144 and with 1200 classes; other lengths are predicted, by the same instructions a class or fewer. The other kernels
+    reached 0.45 to 0.70 where rows of up to 4 KiB are not whole vectors, 0.55 with 2473 classes and 0.81 to 0.85 with 3200 to 13260, where their estimates are
+    25 to 39 instructions a class; and 0.88 or more at 22 to 24, which are the estimates of 128 and of multiples of 2048."""
     x = p["input"]
-    if x.nbytes < MANY or x.shape[1] * x.itemsize > SHORT or supports(p, head):
+    if x.nbytes < MANY or supports(p, head):
         return 0
-    return 3 if x.shape[1] % N or _by_others(x.shape[1]) > 26 else 0
+    return 3 if x.shape[1] % N or _by_others(x.shape[1]) > (26 if x.shape[1] <= 1024 else 24.5) else 0
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
