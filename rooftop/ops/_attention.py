@@ -178,7 +178,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
             lse[part.batch, heads, rows] = (most + total.log())[..., 0]
             e, total = e[..., : part.length], total.where(total != 0, 1.0)
             if o.dropout_p:
-                e = e * keep(part, heads, q.shape[2], o, q.device) / (1 - o.dropout_p)
+                e = (e / (1 - o.dropout_p)).where(keep(part, heads, q.shape[2], o, q.device), 0.0)
             if rounded is not None:
                 e = e.to(rounded).to(e.dtype)
             out[part.batch, rows, heads] = ((e @ taken(v, part, h, 0.0)) / total).transpose(0, 1)
@@ -214,8 +214,8 @@ def backward(
             p = (z - norm).exp()
             kept, dp = p, flow @ values.mT
             if o.dropout_p:
-                share = keep(part, heads, q.shape[2], o, q.device) / (1 - o.dropout_p)
-                kept, dp = p * share, dp * share
+                stays = keep(part, heads, q.shape[2], o, q.device)
+                kept, dp = ((x / (1 - o.dropout_p)).where(stays, 0.0) for x in (p, dp))
             part_delta = delta[part.batch, heads, rows, None].where(~hidden, 0.0)
             dz = p * (dp - part_delta)
             if dbias is not None:

@@ -63,12 +63,12 @@ def attention(
         causal: a query sees no key after its own position.
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
-        softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself, and with bfloat16 and a cap of at most 50
-            values above 2^55 / keys may overflow.
+        softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself.
         bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent full or 1), of the dtype of `q` or float32. It has a gradient.
         mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`, int32 [B, Sq]: query i
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
-        dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p.
+        dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A dropped weight
+            is 0, also where it would be NaN.
         seed: its low 32 bits and the index of an element decide what is dropped, in the forward and the backward.
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds
             that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 from typing import Any
@@ -308,3 +309,17 @@ def test_a_model_of_transformers_gets_its_attention() -> None:
     sinks = torch.tensor([0.5, -0.5, 0.0, 1.0])
     got, _ = rooftop.drop_in.transformers_attention(module, q, k, v, mask, scaling=0.2, softcap=3.0, s_aux=sinks)
     torch.testing.assert_close(got, rooftop.attention(*(x.transpose(1, 2) for x in (q, k, v)), scale=0.2, softcap=3.0, sinks=sinks, causal=True))
+
+
+def test_a_dropped_weight_is_0_also_where_it_would_be_nan() -> None:
+    """Kernels leave it out; a product with 0 would be NaN."""
+    q = torch.full((1, 1, 1, 8), math.nan, dtype=torch.bfloat16)
+    k, v = torch.ones(1, 1, 1, 8, dtype=torch.bfloat16), torch.ones(1, 1, 1, 8, dtype=torch.bfloat16, requires_grad=True)
+    seen = set()
+    for seed in range(12):
+        out = rooftop.attention(q, k, v, dropout_p=0.5, seed=seed)
+        (dv,) = torch.autograd.grad(out, [v], torch.ones_like(out))
+        assert bool(out.isnan().all())
+        assert bool(dv.isnan().all()) or bool((dv == 0).all())
+        seen.add(bool(dv.isnan().all()))
+    assert seen == {True, False}
