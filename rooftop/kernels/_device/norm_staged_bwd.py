@@ -101,7 +101,7 @@ def configs(p: Problem) -> list[dict[str, int]]:
 
 
 def prefers(p: Problem) -> int:
-    """Predicted by counted instructions, not timed: for odd rows, if every block has several tiles."""
+    """From counted instructions, which promised 0.8 of a copy; an H200 reached 0.66 to 0.81 in one sweep. For odd rows, if every block has several tiles."""
     s = p["s"]
     return 3 if s.nbytes >= MANY and _size(p) % 16 and p.get("ds") is None and not refuses(p) else -1
 
