@@ -26,11 +26,13 @@ KINDS: Mapping[str, str] = {
 class Tolerance:
     """The error that is allowed: `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units in the last
     place if torch happens to be exact. `exact`: the bits must be equal, and -0.0 differs from 0.0; any NaN equals any other. `flushed`: values below float32's
-    smallest normal number, 2^-126, may become zero, as `ex2.approx.ftz` does."""
+    smallest normal number, 2^-126, may become zero, as `ex2.approx.ftz` does. `either`: where plain torch gives NaN or an infinity and float64 a number,
+    both are right: the factor 0 of a hidden pair times NaN, which a kernel that skips hidden tiles does not multiply."""
 
     multiple: float = 2.0
     exact: bool = False
     flushed: bool = False
+    either: bool = False
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.multiple <= 4.0:

@@ -1,6 +1,6 @@
 """The arithmetic of attention in plain torch, any option: what rooftop/ops/attention.py and its backward are judged by.
 
-One head of keys at a time, so that no more than its scores are held."""
+One head of keys at a time, so that no more than its scores are held; sequences of one length together while they are short."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UNBOUNDED = -1  # of `left` and `right`
+TOGETHER = 1 << 22  # scores that are held at once, if a sequence alone has no more
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Part:
-    """One sequence: where its queries begin, how many there are, and the keys that they see."""
+    """One sequence, or some of the same extents: where the queries begin, how many there are, and the keys that they see."""
 
-    batch: int
+    batch: slice
     start: int
     count: int
-    keys: Any  # index of the keys of k and v: a pair (batch, slice), or (pages, rows)
+    keys: Any  # of each sequence: a slice of k and v; or (pages, rows, whether there is such a page), one for each token
     length: int
 
 
@@ -66,32 +67,37 @@ def parts(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages:
     if cu_q is not None:
         assert cu_k is not None
         for (start, count), (first, length) in zip(spans(cu_q, q.shape[1]), spans(cu_k, k.shape[1]), strict=True):
-            yield Part(0, start, count, (0, slice(first, first + length)), length)
+            yield Part(slice(0, 1), start, count, slice(first, first + length), length)
         return
-    for b in range(q.shape[0]):
-        most = k.shape[1] if pages is None else pages.shape[1] * k.shape[1]
+    batch, queries, heads = q.shape[:3]
+    most = k.shape[1] if pages is None else pages.shape[1] * k.shape[1]
+    if pages is None and lengths is None:
+        step = max(1, TOGETHER // max(1, queries * most * heads // max(1, k.shape[2])))
+        for b in range(0, batch, step):
+            yield Part(slice(b, min(b + step, batch)), 0, queries, slice(0, most), most)
+        return
+    for b in range(batch):
         length = most if lengths is None else min(max(int(lengths[b]), 0), most)
         if pages is None:
-            yield Part(b, 0, q.shape[1], (b, slice(0, length)), length)
+            yield Part(slice(b, b + 1), 0, queries, slice(0, length), length)
         else:
             token = torch.arange(length, device=k.device)
             page = pages[b, token // k.shape[1]].long()
             real = (page >= 0) & (page < k.shape[0])
-            yield Part(b, 0, q.shape[1], (torch.where(real, page, 0), token % k.shape[1], real), length)
+            yield Part(slice(b, b + 1), 0, queries, (torch.where(real, page, 0), token % k.shape[1], real), length)
 
 
 def taken(x: Tensor, part: Part, head: int, missing: float) -> Tensor:
-    """Keys or values [length, D] of one head. `missing`: what a token on a page that does not exist reads as. Keys read as NaN, which scores of queries that
+    """Keys or values [N, length, D] of one head. `missing`: what a token on a page that does not exist reads as. Keys read as NaN, which scores of queries that
     see them become; values as 0, so that it does not reach the others."""
     import torch
 
-    if len(part.keys) == 3:
-        page, row, real = part.keys
-        if x.shape[0] == 0:
-            return x.new_full((part.length, x.shape[3]), missing)
-        return torch.where(real[:, None], x[page, row, head], missing)
-    batch, keys = part.keys
-    return x[batch, keys, head]
+    if isinstance(part.keys, slice):
+        return x[part.batch, part.keys, head]
+    page, row, real = part.keys
+    if x.shape[0] == 0:
+        return x.new_full((1, part.length, x.shape[3]), missing)
+    return torch.where(real[:, None], x[page, row, head], missing)[None]
 
 
 def visible(part: Part, o: Options, device: Any) -> Tensor | None:
@@ -110,17 +116,17 @@ def visible(part: Part, o: Options, device: Any) -> Tensor | None:
 
 
 def spread(x: Tensor, part: Part, heads: slice) -> Tensor:
-    """A bias or mask that is broadcast over [B, H, Sq, Sk], for these heads of one sequence."""
-    x = x[part.batch if x.shape[0] > 1 else 0]
-    x = x[heads] if x.shape[0] > 1 else x
+    """A bias or mask that is broadcast over [B, H, Sq, Sk], for these sequences and heads."""
+    x = x[part.batch] if x.shape[0] > 1 else x
+    x = x[:, heads] if x.shape[1] > 1 else x
     return x[..., : part.length] if x.shape[-1] > 1 else x
 
 
 def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[Tensor, Tensor | None]:
-    """(z, the capped scores before anything was added, or None): [G, count, length] of queries [G, count, D] and keys [length, D]."""
+    """(z, the capped scores before anything was added, or None): [N, G, count, length] of queries [N, G, count, D] and keys [N, length, D]."""
     import torch
 
-    z = (q @ k.mT) * o.scale
+    z = (q @ k.mT[:, None]) * o.scale
     capped = None
     if o.softcap:
         z = capped = o.softcap * (z / o.softcap).tanh()
@@ -129,12 +135,12 @@ def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[
     if o.alibi_slopes is not None:
         slopes = o.alibi_slopes[part.batch, heads] if o.alibi_slopes.dim() == 2 else o.alibi_slopes[heads]
         apart = torch.arange(part.length, device=q.device)[None] - torch.arange(part.count, device=q.device)[:, None] - (part.length - part.count)
-        z = z - slopes.to(z.dtype)[:, None, None] * apart.abs()
+        z = z - slopes.to(z.dtype)[..., None, None] * apart.abs()
     if (seen := visible(part, o, q.device)) is not None:
         z = z.where(seen, float("-inf"))
     if o.key_begin is not None and o.key_end is not None:
         key = torch.arange(part.length, device=q.device)
-        begin, end = (x[part.batch, :, None] for x in (o.key_begin, o.key_end))
+        begin, end = (x[part.batch, None, :, None] for x in (o.key_begin, o.key_end))
         z = z.where((key >= begin) & (key < end), float("-inf"))
     if o.mask is not None:
         z = z.where(spread(o.mask, part, heads), float("-inf"))
@@ -142,17 +148,18 @@ def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[
 
 
 def keep(part: Part, heads: slice, count: int, o: Options, device: Any) -> Tensor:
-    """[G, count, length] bool: what dropout keeps. Element [b, h, i, j] has the number ((b H + h) Sq + i) · Sk' + j, Sk' the next multiple of 8 of Sk,
+    """[N, G, count, length] bool: what dropout keeps. Element [b, h, i, j] has the number ((b H + h) Sq + i) · Sk' + j, Sk' the next multiple of 8 of Sk,
     and is dropped where its 16 bits are below 65536 · dropout_p."""
     import torch
 
     row = -(-o.keys // 8) * 8
     limit = min(round(o.dropout_p * 65536), 65535)
-    made = []
-    for h in range(heads.start, heads.stop):
-        start = ((part.batch * count + h) * o.rows + part.start) * row
-        made.append(halves(o.seed, part.count * row, device, start).view(part.count, row)[:, : part.length] >= limit)
-    return torch.stack(made)
+
+    def of_head(b: int, h: int) -> Tensor:
+        start = ((b * count + h) * o.rows + part.start) * row
+        return halves(o.seed, part.count * row, device, start).view(part.count, row)[:, : part.length] >= limit
+
+    return torch.stack([torch.stack([of_head(b, h) for h in range(heads.start, heads.stop)]) for b in range(part.batch.start, part.batch.stop)])
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, rounded: Any = None) -> tuple[Tensor, Tensor]:
@@ -166,9 +173,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
         rows = slice(part.start, part.start + part.count)
         for h in range(k.shape[2]):
             heads = slice(h * group, (h + 1) * group)
-            z, _ = scores(q[part.batch, rows, heads].transpose(0, 1), taken(k, part, h, float("nan")), part, heads, o)
+            z, _ = scores(q[part.batch, rows, heads].transpose(1, 2), taken(k, part, h, float("nan")), part, heads, o)
             if o.sinks is not None:
-                z = torch.cat((z, o.sinks[heads].to(z.dtype)[:, None, None].expand(group, part.count, 1)), -1)
+                z = torch.cat((z, o.sinks[heads].to(z.dtype)[:, None, None].expand(*z.shape[:3], 1)), -1)
             if z.shape[-1] == 0:
                 continue
             most = z.detach().amax(-1, keepdim=True)
@@ -181,16 +188,26 @@ def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, 
                 e = (e / (1 - o.dropout_p)).where(keep(part, heads, q.shape[2], o, q.device), 0.0)
             if rounded is not None:
                 e = e.to(rounded).to(e.dtype)
-            out[part.batch, rows, heads] = ((e @ taken(v, part, h, 0.0)) / total).transpose(0, 1)
+            out[part.batch, rows, heads] = ((e @ taken(v, part, h, 0.0)[:, None]) / total).transpose(1, 2)
     return out, lse
 
 
+def _product(a: Tensor, b: Tensor, seen: Tensor | None) -> Tensor:
+    """a @ b, where a pair that is not seen contributes nothing; a is 0 there, and b may be NaN or infinite. `seen` None: a @ b."""
+    made = a @ b
+    if seen is None or bool((bad := ~b.isfinite()).logical_not().all()):
+        return made
+    return made.where(seen.to(a.dtype) @ bad.to(a.dtype) > 0, a @ b.where(~bad, 0.0))
+
+
 def backward(
-    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, all_parts: list[Part], o: Options
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, all_parts: list[Part], o: Options, plain: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks), with P = exp(z - lse):
 
-    dv = Pᵀ dout, dP = dout vᵀ, dz = P · (dP - sum_d dout · out + dlse), dq = scale · dz k, dk = scale · dzᵀ q, dsink = -sum_i exp(sink - lse_i) ..."""
+    dv = Pᵀ dout, dP = dout vᵀ, dz = P · (dP - sum_d dout · out + dlse), dq = scale · dz k, dk = scale · dzᵀ q, dsink = -sum_i exp(sink - lse_i) ...
+
+    A pair of a query and a key that is hidden from it contributes nothing, NaN or not. `plain`: as arithmetic has it, in which 0 · NaN is NaN."""
     import torch
 
     dout, q, k, v, out = (x.to(lse.dtype) for x in (dout, q, k, v, out))
@@ -205,32 +222,39 @@ def backward(
         rows = slice(part.start, part.start + part.count)
         for h in range(k.shape[2]):
             heads = slice(h * group, (h + 1) * group)
-            keys, values = taken(k, part, h, float("nan")), taken(v, part, h, 0.0)
-            mine, flow = q[part.batch, rows, heads].transpose(0, 1), dout[part.batch, rows, heads].transpose(0, 1)
-            z, capped = scores(mine, keys, part, heads, o)
+            keys, values = taken(k, part, h, float("nan"))[:, None], taken(v, part, h, 0.0)[:, None]
+            mine, flow = q[part.batch, rows, heads].transpose(1, 2), dout[part.batch, rows, heads].transpose(1, 2)
+            z, capped = scores(mine, keys[:, 0], part, heads, o)
             norm = lse[part.batch, heads, rows, None].to(z.dtype)
-            hidden = norm == float("-inf")
-            norm = norm.where(~hidden, 0.0)
+            empty = norm == float("-inf")
+            norm = norm.where(~empty, 0.0)
             p = (z - norm).exp()
+            seen = None if plain else z != float("-inf")
+            if seen is not None:
+                p = p.where(seen, 0.0)
             kept, dp = p, flow @ values.mT
             if o.dropout_p:
                 stays = keep(part, heads, q.shape[2], o, q.device)
                 kept, dp = ((x / (1 - o.dropout_p)).where(stays, 0.0) for x in (p, dp))
-            part_delta = delta[part.batch, heads, rows, None].where(~hidden, 0.0)
+            part_delta = delta[part.batch, heads, rows, None].where(~empty, 0.0)
             dz = p * (dp - part_delta)
+            if seen is not None:
+                dz = dz.where(seen, 0.0)
             if dbias is not None:
                 like = spread(dbias, part, heads)
                 like += dz.sum_to_size(like.shape)
             if dsinks is not None:
                 assert o.sinks is not None
-                dsinks[heads] -= ((o.sinks[heads].to(z.dtype)[:, None, None] - norm).exp() * part_delta).sum((1, 2))
+                dsinks[heads] -= ((o.sinks[heads].to(z.dtype)[:, None, None] - norm).exp() * part_delta).sum((0, 2, 3))
             if capped is not None:
-                dz = dz * (1 - (capped / o.softcap).square())
-            dq[part.batch, rows, heads] = (dz @ keys * o.scale).transpose(0, 1)
-            for to, found in ((dk, (dz.mT @ mine).sum(0) * o.scale), (dv, (kept.mT @ flow).sum(0))):
-                if len(part.keys) == 3:
-                    page, row, real = part.keys
-                    to.index_put_((page[real], row[real], torch.tensor(h, device=to.device)), found[real], accumulate=True)
+                slope = 1 - (capped / o.softcap).square()
+                dz = dz * (slope if seen is None else slope.where(seen, 0.0))
+            dq[part.batch, rows, heads] = (_product(dz, keys, seen) * o.scale).transpose(1, 2)
+            turned = None if seen is None else seen.mT
+            for to, found in ((dk, _product(dz.mT, mine, turned).sum(1) * o.scale), (dv, _product(kept.mT, flow, turned).sum(1))):
+                if isinstance(part.keys, slice):
+                    to[part.batch, part.keys, h] += found
                 else:
-                    to[(*part.keys, h)] += found
+                    page, row, real = part.keys
+                    to.index_put_((page[real], row[real], torch.tensor(h, device=to.device)), found[0][real], accumulate=True)
     return dq, dk, dv, dbias, dsinks

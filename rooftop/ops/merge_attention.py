@@ -59,9 +59,12 @@ def _shares(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(lse, the shares of a and b [B, H, S]); 0 where neither saw a key."""
     import torch
 
-    lse = torch.logaddexp(lse_a, lse_b)
-    base = lse.where(lse != float("-inf"), 0.0)
-    return lse, (lse_a - base).exp(), (lse_b - base).exp()
+    top = torch.maximum(lse_a, lse_b).detach()
+    top = top.where(top != float("-inf"), 0.0)
+    of_a, of_b = (lse_a - top).exp(), (lse_b - top).exp()  # not less lse: an lse of 100 is rounded by up to 4e-6, and so would be every share
+    total = of_a + of_b
+    total = total.where(total != 0, 1.0)
+    return torch.logaddexp(lse_a, lse_b), of_a / total, of_b / total
 
 
 def reference(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,15 +83,15 @@ def full(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Te
 
 
 def backward(dout: Tensor, dlse: Tensor | None, a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """With the shares w: da = w_a · dout, dlse_a = w_a · (dlse + sum_d dout · (a - out)), and the same of b."""
+    """With the shares w: da = w_a · dout, dlse_a = w_a · (dlse + w_b · sum_d dout · (a - b)), and the same of b. That is w_a · (dlse + sum_d dout · (a - out))
+    without its cancellation where one share is almost 1."""
     _, of_a, of_b = _shares(lse_a, lse_b)
     flow = dout.to(lse_a.dtype)
-    ga, gb = ((flow * x.to(flow.dtype)).sum(-1).transpose(1, 2) for x in (_counted(a, lse_a), _counted(b, lse_b)))
-    mean = of_a * ga + of_b * gb
-    if dlse is not None:
-        mean = mean - dlse
+    apart = _counted(a, lse_a).to(flow.dtype) - _counted(b, lse_b).to(flow.dtype)
+    moved = of_a * of_b * (flow * apart).sum(-1).transpose(1, 2)
+    of_lse = 0.0 if dlse is None else dlse
     spread_a, spread_b = (w.transpose(1, 2)[..., None] for w in (of_a, of_b))
-    return (flow * spread_a).to(a.dtype), of_a * (ga - mean), (flow * spread_b).to(b.dtype), of_b * (gb - mean)
+    return (flow * spread_a).to(a.dtype), moved + of_a * of_lse, (flow * spread_b).to(b.dtype), of_b * of_lse - moved
 
 
 def outputs(a: Meta, lse_a: Meta, **_: Any) -> dict[str, Meta]:

@@ -323,3 +323,43 @@ def test_a_dropped_weight_is_0_also_where_it_would_be_nan() -> None:
         assert bool(dv.isnan().all()) or bool((dv == 0).all())
         seen.add(bool(dv.isnan().all()))
     assert seen == {True, False}
+
+
+def test_gradients_of_normalisers_near_100_are_as_exact_as_of_small_ones() -> None:
+    """Shares relative to a rounded lse of 100 would err by 4e-6."""
+    from rooftop.ops.merge_attention import OP
+
+    g = torch.Generator().manual_seed(0)
+    a, b, flow = (torch.randn(7, 7, 1, 1, generator=g) for _ in range(3))
+    lse_a, lse_b, dlse = torch.randn(7, 1, 7, generator=g) + 90, torch.randn(7, 1, 7, generator=g) + 100, torch.randn(7, 1, 7, generator=g)
+    assert OP.grad
+    got = OP.grad.backward(flow, dlse, a, lse_a, b, lse_b)
+    exact = OP.grad.backward(*(t.double() for t in (flow, dlse, a, lse_a, b, lse_b)))
+    for x, y in zip(got, exact, strict=True):
+        assert float((x - y).abs().max()) < 4e-7
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_a_hidden_pair_passes_no_nan_to_a_gradient_in_float64_and_may_at_the_same_precision(softcap: float | None) -> None:
+    """Query 7 is NaN and sees key 7 alone: the gradients of other keys are numbers."""
+    from rooftop.ops.attention import OP, backward_same
+
+    g = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(2, 12, 2, 8, generator=g, dtype=torch.float64) for _ in range(4))
+    q[0, 7, 0, 3] = math.nan
+    options = (0, 0, 0.3, softcap or 0.0, 0.0, 0)
+    none = (None,) * 11
+    out, lse = OP.reference(q, k, v, *none, *options)
+    assert OP.grad
+    rest = (dout, None, q, k, v, out, lse, *none, *none[:2], *options)
+    dq, dk, dv, *_ = OP.grad.backward(*rest)
+    _, plain_dk, plain_dv, *_ = backward_same(*rest)
+    bad = torch.zeros(2, 12, 2, dtype=torch.bool)
+    bad[0, 7, 0] = True
+    assert bool((dq.isnan().any(-1) == bad).all()) and bool((dk.isnan().any(-1) == bad).all()) and bool((dv.isnan().any(-1) == bad).all())
+    assert int(plain_dk.isnan().any(-1).sum()) > 1 and int(plain_dv.isnan().any(-1).sum()) > 1
+    clean = q.nan_to_num(0.0)
+    out, lse = OP.reference(clean, k, v, *none, *options)
+    want = OP.grad.backward(dout, None, clean, k, v, out, lse, *none, *none[:2], *options)
+    for x, y in zip((dq, dk, dv), want, strict=False):
+        torch.testing.assert_close(x[~bad], y[~bad])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import subprocess
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -225,6 +227,9 @@ class Fragile:
         sizes = [n for d in self.history for (n,), _, _ in d.tensors.values()]
         return Outcome("dead" if sizes[-1] == 13 and 5 in sizes else "ok", ["gone"])
 
+    def stop(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -285,3 +290,42 @@ def test_the_command_counts_and_ends_with_1_on_a_finding(monkeypatch: pytest.Mon
 def test_several_at_a_time_on_a_cpu_run_in_processes_of_their_own() -> None:
     found = campaign.run(["softmax", "add"], seed=5, calls=6, jobs=2)
     assert found.calls == 6 and not found.findings
+
+
+class Interrupting:
+    """The third call of all interrupts the main thread; it and later ones wait, as long calls do, until they are stopped."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def run(self, draft: Draft) -> Outcome:
+        Interrupting.calls += 1
+        if Interrupting.calls >= 3:
+            if Interrupting.calls == 3:
+                _thread.interrupt_main()
+            assert self.ended.wait(20)
+            return Outcome("dead", ["stopped"])
+        return Outcome("ok")
+
+    def stop(self) -> None:
+        self.ended.set()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_it_with_what_was_found_until_then(jobs: int) -> None:
+    Interrupting.calls = 0
+    runners: list[Interrupting] = []
+
+    def made() -> Interrupting:
+        runners.append(Interrupting())
+        if jobs == 1:
+            runners[0].ended.set()
+        return runners[-1]
+
+    found = campaign.run(["gelu"], seed=5, calls=100, jobs=jobs, runner=made)
+    assert found.interrupted and found.calls in (2, 3) and not found.findings

@@ -304,7 +304,8 @@ def _judge_draws(op: Contract, problem: Problem, name: str, drawn: Sequence[dict
     import torch
 
     out, exact, same = (torch.stack([draw[name][k].reshape(-1) for draw in drawn]) for k in range(3))
-    verdict = compare(out, exact, same, problem[name].dtype, op.tolerance_of(name).multiple, floor=op.tolerance_of(name).floor)
+    t = op.tolerance_of(name)
+    verdict = compare(out, exact, same, problem[name].dtype, t.multiple, floor=t.floor, either=t.either)
     verdict.elements = out.shape[1]
     if verdict.where is not None:
         errors = (out.double() - exact.double()).abs()

@@ -84,7 +84,7 @@ def judge_given(op: Contract, problem: Problem, expected: Expected, outputs: dic
             continue
         tolerance = op.tolerance_of(n)
         out, exact, same = (used(op, n, t[n], expected.same) for t in (outputs, expected.exact, expected.same))
-        verdicts[n] = compare(out, exact, same, problem[n].dtype, tolerance.multiple, tolerance.exact, tolerance.floor)
+        verdicts[n] = compare(out, exact, same, problem[n].dtype, tolerance.multiple, tolerance.exact, tolerance.floor, tolerance.either)
         if n in op.mutates and op.twin_of is None and not tolerance.exact and verdicts[n].ok:
             _check_unwritten_elements(verdicts[n], out, expected.tensors[n], exact, same)
     return verdicts

@@ -30,6 +30,7 @@ DIED = "the process died: "
 
 class Runner(Protocol):
     def run(self, draft: Draft) -> Outcome: ...
+    def stop(self) -> None: ...  # from another thread: the call that runs ends without an answer
     def close(self) -> None: ...
 
 
@@ -41,6 +42,9 @@ class Here:
 
     def run(self, draft: Draft) -> Outcome:
         return judge.run(draft, self._device)
+
+    def stop(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -101,6 +105,10 @@ class Child:
         why = f"no answer within {CALL_SECONDS:.0f} s" if hung else " ".join(last) or f"exit code {process.returncode}"
         return draft, Outcome("dead", [DIED + why])
 
+    def stop(self) -> None:
+        if (process := self._process) is not None:
+            process.kill()
+
     def close(self) -> None:
         """Ends the process; the next call starts another."""
         if self._process is not None:
@@ -140,6 +148,8 @@ class Summary:
     skipped: int = 0
     refused: int = 0
     seconds: float = 0.0
+    interrupted: bool = False
+    slowest: tuple[float, str] = (0.0, "")  # seconds of the call that took longest, compiling included, and its op
     ran: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
 
@@ -156,7 +166,8 @@ def run(
     say: Callable[[str], None] = lambda text: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Summary:
-    """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over. `say` hears of each finding, `tell` of the progress.
+    """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over. `say` hears of each finding, `tell` of the progress. Ctrl-C
+    ends it with what it has found until then.
 
     Raises ValueError for no time, a seed out of 0 to 2**31 - 1, an unknown op (RegistryError)."""
     if seconds is not None and not seconds > 0:
@@ -174,23 +185,27 @@ def run(
     make = runner or ((lambda: Child(device)) if alone else (lambda: Here(device)))
     lock, started, turn = threading.Lock(), time.monotonic(), iter(range(calls if calls is not None else sys.maxsize))
     broken: list[BaseException] = []
-    told = [started]
+    told, runners, stopped = [started], list[Runner](), threading.Event()
 
     def out_of_time() -> bool:
         return seconds is not None and time.monotonic() - started >= seconds
 
     def over() -> bool:
-        return len(summary.findings) >= FINDINGS or bool(broken) or out_of_time()
+        return len(summary.findings) >= FINDINGS or bool(broken) or stopped.is_set() or out_of_time()
 
     def work() -> None:
         mine = make()
+        runners.append(mine)
         try:
             while not over():
                 with lock:
                     i = next(turn, None)
                 if i is None:
                     return
+                began = time.monotonic()
                 draft, outcome = _answer(mine, Turn(ops[i % len(ops)].name, seed, i // len(ops), limits, device == "cuda"))
+                if stopped.is_set():
+                    return
                 if draft is None:
                     summary.refused += 1
                     continue
@@ -201,6 +216,7 @@ def run(
                         tell(f"{summary.calls} calls in {told[0] - started:.0f} s, {len(summary.findings)} findings")
                     summary.skipped += outcome.status == "skipped"
                     summary.ran.update(outcome.ran)
+                    summary.slowest = max(summary.slowest, (time.monotonic() - began, ops[i % len(ops)].name))
                 if outcome.status in ("finding", "dead"):
                     found = _explained(draft, outcome, mine, make, out_of_time)
                     with lock:
@@ -215,11 +231,20 @@ def run(
     if jobs == 1:
         work()
     else:
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    if broken:
+        try:
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+        except KeyboardInterrupt:
+            stopped.set()
+            for each in list(runners):
+                each.stop()
+            for t in threads:
+                if t.ident is not None:  # it was started
+                    t.join()
+    summary.interrupted = stopped.is_set() or any(isinstance(b, KeyboardInterrupt) for b in broken)
+    if broken and not summary.interrupted:
         raise broken[0]
     summary.seconds = time.monotonic() - started
     return summary

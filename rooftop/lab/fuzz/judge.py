@@ -147,14 +147,15 @@ def _inexact(item: Item, verdict: Verdict) -> bool:
 def _verdict(item: Item) -> Verdict:
     if item.own is not None:
         return Verdict(ok=not item.own, message=item.own)
-    return compare(item.got, item.exact, item.same, dtype_of(item.got.dtype), item.tolerance.multiple, item.tolerance.exact, item.tolerance.floor)
+    t = item.tolerance
+    return compare(item.got, item.exact, item.same, dtype_of(item.got.dtype), t.multiple, t.exact, t.floor, t.either)
 
 
 def _over_draws(items: Sequence[Item]) -> Verdict:
     import torch
 
     got, exact, same = (torch.stack([getattr(i, k).reshape(-1) for i in items]) for k in ("got", "exact", "same"))
-    verdict = compare(got, exact, same, dtype_of(got.dtype), items[0].tolerance.multiple, floor=items[0].tolerance.floor)
+    verdict = compare(got, exact, same, dtype_of(got.dtype), items[0].tolerance.multiple, floor=items[0].tolerance.floor, either=items[0].tolerance.either)
     error, _, allowed = verdict.message.partition(" in rows ")
     verdict.message = f"{error} over {len(items)} draws; {allowed.partition('; ')[2]}"
     verdict.where = None
