@@ -12,7 +12,7 @@ from rooftop.core.spec import TARGETS, Case, Input, Problem, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
-ROWS, COLUMNS = "cumsum__rows__cuda_sm80", "cumsum__columns__cuda_sm80"
+ROWS, COLUMNS, CHAIN = "cumsum__rows__cuda_sm80", "cumsum__columns__cuda_sm80", "cumsum__chain__cuda_sm90"
 
 
 def given(rows: int, columns: int, dtype: str, reverse: bool = False, fill: str = "normal", dim: int = 1) -> Case:
@@ -71,6 +71,36 @@ def test_tiles_of_several_groups(rows: int, columns: int, reverse: bool) -> None
 @pytest.mark.parametrize("fill", ["nan", "inf", "-inf", "-0.0", "tiny"])
 def test_values_that_are_not_finite_pass_from_tile_to_tile(fill: str) -> None:
     check_with(given(2, 9001, "f32", fill=fill), {"packs": 1, "team": 256, "whole": 0})
+
+
+@pytest.mark.sampled("kernels", CHAIN)
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "reverse", "config"),
+    [
+        (1, 300001, "f32", False, {"slots": 6, "lead": 3, "group": 8}),
+        (1, 300001, "f32", True, {"slots": 4, "lead": 2, "group": 4}),
+        (1, 400000, "bf16", False, {"slots": 7, "lead": 4, "group": 16}),
+        (3, 70003, "f16", True, {"slots": 6, "lead": 4, "group": 2}),
+        (2, 5, "f32", False, {"slots": 6, "lead": 3, "group": 512}),
+    ],
+)  # fmt: skip
+def test_few_long_rows_of_several_groups(rows: int, columns: int, dtype: str, reverse: bool, config: Any) -> None:
+    check_with(given(rows, columns, dtype, reverse), config, CHAIN)
+
+
+@pytest.mark.sampled("kernels", CHAIN)
+@pytest.mark.parametrize("fill", ["nan", "inf", "-inf"])
+def test_values_that_are_not_finite_pass_along_a_long_row(fill: str) -> None:
+    check_with(given(2, 40001, "f32", fill=fill), {"slots": 4, "lead": 2, "group": 2}, CHAIN)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "chain"),
+    [(1, 1 << 22, True), (1, (1 << 27) - 1, True), (16, 1 << 20, True), (1, 1 << 20, False), (2048, 131072, False), (64, 8192, False), (1000, 1 << 20, False)],
+)
+def test_only_few_long_rows_are_divided_among_persistent_blocks(rows: int, columns: int, chain: bool) -> None:
+    p = problem(given(rows, columns, "f32"))
+    assert (registry.implementation(CHAIN).prefers(p) > registry.implementation(ROWS).prefers(p)) == chain
 
 
 @pytest.mark.sampled("kernels", COLUMNS)

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "A group of lanes computes the range of visible keys of its row once and then writes the row in packs of 16 bytes. All but two packs are one constant. The kernel reads only two lengths."
+idea    = "A group of lanes computes the range of visible keys of its row once and then writes the row in packs of 16 bytes. All but two packs are one constant. Long rows are written by whole lines, wherever they start; the elements before the first and after the last pack by one store of as many lanes. The kernel reads only two lengths."
 predict = { speedup = 1.0 }
 limit   = "The write of the same bytes."
 dtypes  = ["f32", "f16", "bf16", "bool"]
@@ -46,25 +46,28 @@ __global__ void __launch_bounds__(256) attention_mask(
     const Span span = span_of(b, row, R, K, group, left, right, lengths, q_lengths, wide);
 
     T* to = mask + b * mb + head * mh + row * mr;
-    const int mis = reinterpret_cast<unsigned long long>(to) % 16 / SIZE;  // packs start on 16 bytes, the first possibly before the row
-    const int from = part * PER - mis, end = min(K, from + PER);
-    for (int at = from + lane * V; at < end; at += LANES * V) {
+    constexpr int LINE = LANES == 32 ? 128 : 16;  // bytes: the first pack of a part starts on a multiple, possibly before the row
+    const unsigned long long address = reinterpret_cast<unsigned long long>(to);
+    const int from = part * PER - static_cast<int>(address % LINE) / SIZE, end = min(K, from + PER);
+    for (int at = from + lane * V; at + V <= end; at += LANES * V) {
+        if (at < 0) continue;
         const int begin_here = span.begin - at, end_here = span.end - at;
-        if (at >= 0 && at + V <= K) {
-            const unsigned all = begin_here <= 0 && end_here >= V ? on : off;
-            unsigned w[4] = {all, all, all, all};
-            if ((begin_here > 0 && begin_here < V) || (end_here > 0 && end_here < V)) {  // an end of the range is in this pack
+        const unsigned all = begin_here <= 0 && end_here >= V ? on : off;
+        unsigned w[4] = {all, all, all, all};
+        if ((begin_here > 0 && begin_here < V) || (end_here > 0 && end_here < V)) {  // an end of the range is in this pack
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const unsigned m = leading<SIZE>(end_here - i * (4 / SIZE)) & ~leading<SIZE>(begin_here - i * (4 / SIZE));
-                    w[i] = (on & m) | (off & ~m);
-                }
-            }
-            *reinterpret_cast<uint4*>(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
-        } else {
-            for (int i = 0; i < V; ++i) {
-                if (at + i >= 0 && at + i < K) to[at + i] = i >= begin_here && i < end_here ? yes : no;
+            for (int i = 0; i < 4; ++i) {
+                const unsigned m = leading<SIZE>(end_here - i * (4 / SIZE)) & ~leading<SIZE>(begin_here - i * (4 / SIZE));
+                w[i] = (on & m) | (off & ~m);
             }
         }
+        *reinterpret_cast<uint4*>(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+    const int skew = static_cast<int>(address % 16) / SIZE, rest = (skew + K) % V;  // elements of the row's first pack before it, of its last pack in it
+    if (skew == 0 && rest == 0) return;
+    for (int i = lane; i < 2 * V; i += LANES) {
+        const int k = i < V ? i - skew : K - rest + i - V;
+        const bool mine = i < V ? skew > 0 && part == 0 : K >= rest && k >= from && k < from + PER;
+        if (mine && k >= 0 && k < K) to[k] = k >= span.begin && k < span.end ? yes : no;
     }
 }

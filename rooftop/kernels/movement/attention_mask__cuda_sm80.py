@@ -11,10 +11,10 @@ THREADS = 256
 
 
 def _units(p: Problem, part: int) -> tuple[int, int]:
-    """Parts of a row (one more if a row may start between two packs), and parts in all."""
+    """Parts of a row (one more if a row may start in the middle of a line), and parts in all."""
     b, h, r, k = p["mask"].shape
     size = p["mask"].itemsize
-    parts = -(-(k + 16 // size - 1) * size // part)
+    parts = -(-(k * size + 128 - size) // part)
     return parts, b * h * r * parts
 
 

@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile is in registers, and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, the sums of the threads are scanned in shared memory, and the sums of the tiles above are read as one word per tile and column. Tiles form groups: a tile waits for the sums of its group and for one running sum, so that the order of summation is the same in each run. The threads of the block divide these words among them, so that groups may be long and few: each group adds the latency of passing a running sum from block to block."
+idea    = "A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile is in registers, and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, a few threads a column scan the sums of the threads, and the sums of the tiles above are read as one word per tile and column. Tiles form groups: a tile waits for the sums of its group and for one running sum, so that the order of summation is the same in each run. The threads of the block divide these words among them, so that groups may be long and few: each group adds the latency of passing a running sum from block to block."
 predict = { speedup = 2.2 }
-limit   = "On an H200 0.83 of a copy at 16384x8192 bfloat16. Columns with rows of a few bytes are read with narrow loads: 0.62 at 1048576x64 float32."
+limit   = "The bytes in flight: 56 KiB a block, two blocks a multiprocessor, while a block waits for its ticket, its loads and the sums above, one after the other."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { spills = 0 }
@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
             long long xb, long long oo, long long on, long long ob) {
     using A = typename Sum<T>::type;
     __shared__ __align__(16) A sums[256 * V];  // [down, column]
-    __shared__ double shares[256];  // [part, column]
+    __shared__ A totals[256], starts[256];  // [part, column]
+    __shared__ double shares[256];
     __shared__ unsigned ticket;
     const int along = threadIdx.x % tx, down = threadIdx.x / tx, ty = 256 / tx, wide = tx * V;
     gdc_wait();
@@ -62,47 +63,62 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
         for (int i = 0; i < V; ++i) sums[down * wide + along * V + i] = all[i];
     }
     __syncthreads();
-    double carry = 0;
-    if (!WHOLE) {  // the sums of the tiles above: every thread waits for a part of the words of one column, every part of the words with all in flight
-        const long long each = static_cast<long long>(wide);
-        const int parts = max(1, 256 / wide), part = threadIdx.x / wide, here = threadIdx.x % wide;
-        unsigned long long* mine = words + 1 + (static_cast<long long>(chain) * tiles + tile) * each + here;
-        const int groups = (tiles + group - 1) / group, g = tile / group, before = tile % group;
-        unsigned long long* end = words + 1 + static_cast<long long>(chains) * tiles * each + (static_cast<long long>(chain) * groups + g) * each + here;
-        double total = 0;
-        if (part == 0) {
-            A sum = 0;
-#pragma unroll 4
-            for (int d = 0; d < ty; ++d) sum += sums[d * wide + here];
-            total = sum;
-            publish(mine, total);
+    // Every thread adds the sums of `per` threads of one column, and keeps the sum before each in its place.
+    const int parts = max(1, 256 / wide), part = threadIdx.x / wide, here = threadIdx.x % wide, per = (ty + parts - 1) / parts;
+    if (part < parts) {
+        A s[2 * V], run = 0;
+#pragma unroll
+        for (int k = 0; k < 2 * V; ++k) s[k] = k < per && part * per + k < ty ? sums[(part * per + k) * wide + here] : A(0);
+#pragma unroll
+        for (int k = 0; k < 2 * V; ++k) {
+            if (k < per && part * per + k < ty) sums[(part * per + k) * wide + here] = run;
+            run += s[k];
         }
-        if (part < parts) {
-            double share = awaited<sizeof(T) == 4 ? 8 : 4>(mine - (before - part) * each, max(0, before - part + parts - 1) / parts, parts * each);
-            if (part == parts - 1 && g > 0) share += awaited<1>(end - each, 1, each);
+        totals[threadIdx.x] = run;
+    }
+    __syncthreads();
+    double before = 0;  // of the column: the sum of the parts before this one; then with all tiles above
+    if (part < parts) {
+        A total = 0;
+#pragma unroll 4
+        for (int k = 0; k < parts; ++k) {
+            if (k == part) before = total;
+            total += totals[k * wide + here];
+        }
+        if (!WHOLE) {  // the sums of the tiles above: every thread waits for a part of the words of one column, every part of the words with all in flight
+            const long long each = static_cast<long long>(wide);
+            unsigned long long* mine = words + 1 + (static_cast<long long>(chain) * tiles + tile) * each + here;
+            if (part == 0) publish(mine, total);
+            const int groups = (tiles + group - 1) / group, g = tile / group, place = tile % group;
+            unsigned long long* end = words + 1 + static_cast<long long>(chains) * tiles * each + (static_cast<long long>(chain) * groups + g) * each + here;
+            const bool ends = part == parts - 1 && g > 0;
+            const unsigned long long early = ends ? *reinterpret_cast<volatile unsigned long long*>(end - each) : 0;  // in flight with the others
+            double share = awaited<sizeof(T) == 4 ? 8 : 4>(mine - (place - part) * each, max(0, place - part + parts - 1) / parts, parts * each);
+            if (ends) share += early ? __longlong_as_double(static_cast<long long>(~early)) : awaited<1>(end - each, 1, each);
             shares[threadIdx.x] = share;
         }
+    }
+    if (!WHOLE) {
         __syncthreads();
-        if (part == 0) {
-            for (int k = 0; k < parts; ++k) carry += shares[k * wide + here];
-            if (before == group - 1) publish(end, carry + total);
-        }
-    }
-    if (threadIdx.x < wide) {  // one thread a column: the sums of the threads above
-        A above = static_cast<A>(carry);
+        if (part < parts) {
+            double carry = 0;
 #pragma unroll 4
-        for (int d = 0; d < ty; ++d) {
-            const A s = sums[d * wide + threadIdx.x];
-            sums[d * wide + threadIdx.x] = above;
-            above += s;
+            for (int k = 0; k < parts; ++k) carry += shares[k * wide + here];
+            before += carry;
+            if (part == parts - 1 && tile % group == group - 1) {
+                const int groups = (tiles + group - 1) / group;
+                const long long end = static_cast<long long>(chains) * tiles + static_cast<long long>(chain) * groups + tile / group;
+                publish(words + 1 + end * wide + here, before + totals[threadIdx.x]);
+            }
         }
     }
+    if (part < parts) starts[threadIdx.x] = static_cast<A>(before);
     __syncthreads();
     if (rows <= 0) return;
     Base<T> base[V];
     float run[V] = {};  // float32 is enough within a thread's own rows, at most 32: this sum is not passed on
 #pragma unroll
-    for (int i = 0; i < V; ++i) base[i] = Base<T>(sums[down * wide + along * V + i]);
+    for (int i = 0; i < V; ++i) base[i] = Base<T>(starts[down / per * wide + along * V + i] + sums[down * wide + along * V + i]);
     T* to = out + outer * oo + ob + first * on + column;
 #pragma unroll
     for (int u = 0; u < U; ++u) {

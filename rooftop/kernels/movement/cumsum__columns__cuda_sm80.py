@@ -12,7 +12,7 @@ from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 THREADS = 256
 WIDE = 128  # bytes of a strip; twice that if rows are not aligned to 16, so that fewer of its sectors belong to two strips
 PASS = 5 << 20  # bytes that a copy reads while a running sum passes from one group to the next (about 1.2 µs), twice
-HELD = {2: 224, 4: 160}  # bytes of loads of a thread, by element size: float64 sums of float32 take registers too
+HELD = 224  # bytes of loads of a thread
 
 
 def _pow2(n: int) -> int:
@@ -61,7 +61,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     wide = WIDE if vector * x.itemsize == 16 else 2 * WIDE
     tx = max(1, min(x.shape[2], wide // x.itemsize, THREADS) // vector)
     down = THREADS // tx
-    rows = min(32, HELD[x.itemsize] // (vector * x.itemsize))
+    rows = min(32, HELD // (vector * x.itemsize))
     while rows > 1 and down * rows >= 2 * x.shape[1]:
         rows //= 2
     each = -(-x.shape[2] // (tx * vector)) * x.shape[0] * down * rows * tx * vector * x.itemsize  # bytes of one tile of each chain

@@ -1,0 +1,87 @@
+"""Which rows cumsum__chain__cuda_sm90.cu takes, and its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+
+WARPS = 14  # 8 write, 4 load, 1 takes and publishes, 1 waits
+TILE = 2048  # packs of 16 bytes
+CLEAR = 1024
+FEW = 64  # rows: with more, a tile's predecessors in its row are complete before it is loaded
+
+
+def _tiles(p: Problem) -> int:
+    """Tiles of a row, wherever it starts."""
+    x = p["x"]
+    per = 16 // x.itemsize
+    packs = -(-x.shape[1] // per) if x.shape[0] == 1 or x.strides[0] % per == 0 else -(-(x.shape[1] + per - 1) // per)
+    return -(-packs // TILE)
+
+
+def _even(p: Problem) -> bool:
+    """Whether all rows begin and end on packs."""
+    x = p["x"]
+    return x.shape[1] * x.itemsize % 16 == 0 and (x.shape[0] == 1 or x.strides[0] * x.itemsize % 16 == 0)
+
+
+def supports(p: Problem, head: Head) -> str | None:
+    x, out = p["x"], p["out"]
+    if x.numel == 0:
+        return "there is nothing to add"
+    if x.shape[2] != 1:
+        return "takes rows, not columns"
+    if x.shape[1] > 1 and (x.strides[1] != 1 or out.strides[1] != 1):
+        return "neighbours of a row must be neighbours in memory"
+    if x.align % 16 or out.align % 16:
+        return "both tensors must start on 16-byte boundaries"
+    if x.shape[0] > 1 and (x.strides[0] - out.strides[0]) * x.itemsize % 16:
+        return "each row of both tensors must start at the same distance from a 16-byte boundary"
+    if x.shape[1] >= 2**31 - 2**17 or x.shape[0] * _tiles(p) >= 2**31:
+        return "takes rows of fewer than 2**31 - 2**17 elements, and fewer than 2**31 tiles"
+    return None
+
+
+def prefers(p: Problem, head: Head) -> int:
+    """Before cumsum__rows__cuda_sm80.cu where few rows have some tiles for each multiprocessor: its blocks hold half as many bytes, and wait with them."""
+    rows, tiles = p["x"].shape[0], _tiles(p)
+    return 2 if rows <= FEW and tiles > 1 and rows * tiles >= 2 * p.device.sms else -2
+
+
+def choose(p: Problem, head: Head) -> Mapping[str, Any]:
+    """Half of the slots are for tiles that are loaded: 96 KiB of a multiprocessor, which it reads in 6 µs; half for those that wait for the sum before them.
+    The words of a group are read by one warp, 16 a lane in flight."""
+    return {"slots": 6, "lead": 3, "group": 512}
+
+
+def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
+    return [{"slots": s, "lead": n, "group": g} for s, n in ((6, 3), (6, 4), (7, 4), (4, 2)) for g in (512, 256)]
+
+
+def _words(p: Problem, config: Mapping[str, Any]) -> int:
+    tiles = _tiles(p)
+    return 1 + p["x"].shape[0] * (tiles + -(-tiles // int(config["group"])))
+
+
+def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
+    return {"words": Meta((_words(p, config),), "i64")}
+
+
+def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
+    x, out = p["x"], p["out"]
+    tiles, words, slots = _tiles(p), _words(p, config), int(config["slots"])
+    args: dict[str, tuple[Any, str]] = {
+        "x": ("x", "ptr"), "out": ("out", "ptr"), "words": ("words", "ptr"), "O": (x.shape[0], "i32"), "N": (x.shape[1], "i32"),
+        "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
+    }  # fmt: skip
+    back, even = (str(bool(v)).lower() for v in (p.option("reverse"), _even(p)))
+    return [
+        Launch("clear", (-(-words // CLEAR),), {"words": "words", "count": words}, types=("ptr", "i64"), block=(CLEAR,), chained=True),
+        Launch(
+            f"chain<{DTYPES[x.dtype].cuda}, {slots}, {config['lead']}, {config['group']}, {back}, {even}>", (min(p.device.sms, x.shape[0] * tiles),),
+            {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()), block=(32 * WARPS,), shared=slots * TILE * 16, chained=True,
+        ),
+    ]  # fmt: skip
