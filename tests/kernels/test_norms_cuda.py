@@ -35,6 +35,8 @@ FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (PERSISTENT | {"cluster": 2, "pieces": 4}, 17, 8200, "f32"),
     (PERSISTENT | {"cluster": 8, "pieces": 4, "blocks": 2}, 21, 8209, "f32"),
     (PERSISTENT | {"cluster": 16, "pieces": 8}, 5, 16 * 2048 + 8, "bf16"),
+    (PERSISTENT | {"cluster": 2, "pieces": 2}, 61, 1027, "bf16"),  # sixteen offsets, eight clusters: several runs of rows each
+    (PERSISTENT | {"cluster": 4, "pieces": 2, "stages": 4}, 13, 2050, "f32"),
     (STREAMING | {"cluster": 1, "pieces": 2}, 9, 257, "bf16"),
     (STREAMING | {"cluster": 1, "pieces": 2, "rows": 2}, 5, 1024, "bf16"),
     (STREAMING | {"cluster": 4, "pieces": 1, "rows": 2}, 3, 2040, "f16"),
@@ -223,6 +225,17 @@ def test_what_is_chosen_fits_a_multiprocessor(name: str, dtype: str) -> None:
                     assert blocks * threads <= 2048 and blocks * (launch.shared + 1024 + 1024) <= 233472, (columns, rows, config, launch)
                 seen += 1
     assert seen > 100
+
+
+@pytest.mark.parametrize(("columns", "dtype"), [(131073, "bf16"), (163626, "bf16"), (250001, "bf16"), (65537, "f32"), (120006, "f32"), (170001, "f32")])
+def test_a_ring_of_long_odd_rows_leaves_no_cluster_idle(columns: int, dtype: str) -> None:
+    """The number of clusters need not be a multiple of the eight or sixteen places within 32 bytes where a row may start."""
+    op, found = registry.op("layer_norm"), registry.implementation("layer_norm__cuda_sm90")
+    x, weight = Input((1500, columns), dtype), Input((columns,), dtype)
+    problem = op.problem(case("c", x=x, residual=None, weight=weight, bias=weight, dims=1, eps=1e-5), TARGETS["h200"])
+    config = found.choose(problem)
+    assert config["path"] == "persistent"
+    assert norm_sm90._clusters(norm_sm90.of(problem, True), config, 1500) == slices.resident(problem.device, config["cluster"], config["blocks"])
 
 
 def rows_of_every_kind(backward: bool) -> Iterator[Any]:
