@@ -61,6 +61,9 @@ BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "registers"}, 7, 16 * 1024, "bf16"),
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "shared"}, 19, 16 * 512 - 3, "bf16"),
     ({"pieces": 4, "cluster": 8, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 21, 8 * 1024 - 8, "bf16"),
+    ({"pieces": 2, "cluster": 2, "blocks": 1, "stages": 3, "sums": "registers", "joint": True}, 61, 1027, "bf16"),  # several runs of rows a cluster
+    ({"pieces": 1, "cluster": 4, "blocks": 1, "stages": 4, "sums": "split"}, 53, 1535, "f32"),
+    ({"pieces": 2, "cluster": 8, "blocks": 1, "stages": 3, "sums": "shared"}, 29, 4102, "f32"),
     ({"pieces": 4, "cluster": 2, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 70, 2051, "bf16"),
     ({"pieces": 3, "cluster": 8, "blocks": 1, "stages": 3, "sums": "registers"}, 21, 8 * 512, "f32"),
     ({"pieces": 1, "cluster": 1, "blocks": 1, "stages": 3, "sums": "split"}, 90, 1001, "bf16"),
@@ -277,7 +280,7 @@ def test_rows_longer_than_registers_go_through_a_ring_whose_config_is_of_their_l
 
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 def test_no_clusters_of_odd_backward_rows_wait_for_others_to_end(name: str) -> None:
-    """Rows of an odd number of 16-bit elements need 16 clusters, or 8, but only 7 clusters of 16 blocks are resident with one block a multiprocessor."""
+    """Rows of an odd number of 16-bit elements start in 16 places, but only 7 clusters of 16 blocks are resident with one block a multiprocessor."""
     op, found = registry.op(f"{name}_bwd"), registry.implementation(f"{name}_bwd__cuda_sm90")
     assert TARGETS["h200"].resident(16) == 7
     for columns, dtype in ((42311, "bf16"), (75079, "bf16"), (82355, "bf16"), (25845, "f32"), (65278, "f32")):
@@ -286,4 +289,4 @@ def test_no_clusters_of_odd_backward_rows_wait_for_others_to_end(name: str) -> N
         problem = op.problem(case("c", x=Input((2000, columns), dtype), residual=None, weight=weight, bias=bias, dims=1, eps=1e-5), TARGETS["h200"])
         rows, config = norm_bwd_sm90.of(problem, name == "layer_norm"), found.choose(problem)
         resident = slices.resident(problem.device, config["cluster"], config["blocks"])
-        assert resident / 2 < norm_bwd_sm90.clusters(problem, rows, config) <= resident, (columns, dtype, config)
+        assert 0.8 * resident <= norm_bwd_sm90.clusters(problem, rows, config) <= resident, (columns, dtype, config)

@@ -234,7 +234,7 @@ def _in_the_ring(r: Rows, c: Mapping[str, Any]) -> float:
 
 
 def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
-    return r.slices.clusters(rows, slices.resident(r.card, c["cluster"], c["blocks"]), runs=True)
+    return r.slices.clusters(rows, slices.resident(r.card, c["cluster"], c["blocks"]))
 
 
 @lru_cache(maxsize=64)

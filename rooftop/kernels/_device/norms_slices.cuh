@@ -51,17 +51,6 @@ struct alignas(8 * ROWS) Together {
     Moments of[ROWS];
 };
 
-/// Loads the columns of the thread's packs of weight or bias into its slots in shared memory. AGAIN: it happens several times and must be fast.
-template <bool AGAIN, typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot>
-__device__ void keep_columns(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& slot, const T* of_columns) {
-    if (!AGAIN) return slice.keep(slot, of_columns);
-#pragma unroll 1
-    for (int i = 0; i < PIECES; ++i) {
-        if (slice.has(i)) *slot(i) = Pack<T>::load_within(of_columns + slice.column(i), false, of_columns, of_columns + slice.C);
-    }
-    if (slice.has_edge()) slice.edge(slot(0)) = of_columns[slice.at_edge()];
-}
-
 /// A persistent kernel: the grid is `clusters` clusters, as many as are resident at once; cluster c takes rows c, c + clusters, c + 2 clusters, ..., or runs
 /// of rows that start at the same place within 32 bytes (row_runs.cuh). The weight and the bias, which a long row would otherwise read from the L2 every time, are read once into shared memory. Beside them is a ring of STAGES
 /// rows, filled by cp.async. Each thread owns PIECES packs and reads only what it copied itself, so the ring needs no barrier. Software pipeline: while

@@ -1,5 +1,6 @@
 // Which rows a persistent cluster takes if they start at different distances from a 32-byte boundary.
 #pragma once
+#include "slices.cuh"
 
 /// Rows `period` apart are equally far from such a boundary. Ordered by that distance, the rows are divided evenly among the clusters. So a cluster has a few
 /// runs of rows, each with one distance, and the number of clusters need not be a multiple of the period. If it is one, `period` is 1 here, and a cluster has
@@ -31,3 +32,16 @@ struct Runs {
         return true;
     }
 };
+
+/// Loads the columns of the thread's packs of weight or bias, or zeros, into its slots in shared memory. AGAIN: it happens several times
+/// and must be fast.
+template <bool AGAIN, typename T, int PIECES, int THREADS, int CLUSTER, int FIT, typename Slot>
+__device__ void keep_columns(const Slice<T, PIECES, THREADS, CLUSTER, FIT>& slice, const Slot& slot, const T* of_columns) {
+    if (!AGAIN) return slice.keep(slot, of_columns);
+#pragma unroll 1
+    for (int i = 0; i < PIECES; ++i) {
+        const T* const at = of_columns + slice.column(i);
+        *slot(i) = slice.has(i) ? Pack<T>::load_within(at, false, of_columns, of_columns + slice.C) : make_uint4(0, 0, 0, 0);
+    }
+    if (slice.has_edge()) slice.edge(slot(0)) = of_columns[slice.at_edge()];
+}
