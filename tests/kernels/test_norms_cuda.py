@@ -37,6 +37,8 @@ FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (PERSISTENT | {"cluster": 16, "pieces": 8}, 5, 16 * 2048 + 8, "bf16"),
     (PERSISTENT | {"cluster": 2, "pieces": 2}, 61, 1027, "bf16"),  # sixteen offsets, eight clusters: several runs of rows each
     (PERSISTENT | {"cluster": 4, "pieces": 2, "stages": 4}, 13, 2050, "f32"),
+    (PERSISTENT | {"cluster": 2, "pieces": 2}, 25, 1032, "bf16"),  # every second row starts amid 32 bytes
+    (PERSISTENT | {"cluster": 16, "pieces": 1, "stages": 4}, 5, 4100, "f32"),
     (STREAMING | {"cluster": 1, "pieces": 2}, 9, 257, "bf16"),
     (STREAMING | {"cluster": 1, "pieces": 2, "rows": 2}, 5, 1024, "bf16"),
     (STREAMING | {"cluster": 4, "pieces": 1, "rows": 2}, 3, 2040, "f16"),

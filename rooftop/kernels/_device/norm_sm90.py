@@ -84,6 +84,12 @@ class Rows:
         return self.slices.row_bytes
 
     @property
+    def ringed(self) -> Rows:
+        """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no sector is split."""
+        half = self.slices.aligned and self.slices.stride * self.slices.itemsize % 32 != 0
+        return replace(self, slices=replace(self.slices, aligned=False)) if half else self
+
+    @property
     def parameters(self) -> int:
         """How many of weight and bias are given."""
         return self.weight + self.bias
@@ -205,7 +211,8 @@ TABLE = (  # the first entry that fits the input is used
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
     found = {"threads": 0, "pieces": 1, "early": AFTER_STATISTICS, "rows": 1, "stages": 3, **config}
-    return found if found["threads"] else found | {"threads": r.slices.threads(found["cluster"], found["pieces"])}
+    layout = (r.ringed if found["path"] == "persistent" else r).slices
+    return found if found["threads"] else found | {"threads": layout.threads(found["cluster"], found["pieces"])}
 
 
 BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
@@ -254,6 +261,7 @@ def _ring(r: Rows) -> dict[str, Any] | None:
     longest = 64 * KIB if r.slices.aligned else 4 * KIB if r.centre else 48 * KIB
     if not r.alike or r.residual or r.bytes <= longest:
         return None
+    r = r.ringed
     rings = ((c, _clusters(r, c, r.count)) for c in _rings(replace(r, count=1 << 30)))
     fitting = [c for c, clusters in rings if r.count >= ROUNDS * clusters * r.slices.runs(clusters)]
     timed = [(round(_in_the_ring(r, c), 2), c["cluster"], c["pieces"], c["blocks"], c["stages"], i) for i, c in enumerate(fitting)]
@@ -294,6 +302,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, pieces, blocks = c["threads"], c["pieces"], c["blocks"]
+    r = r.ringed if c["path"] == "persistent" else r
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
     covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
@@ -329,6 +338,7 @@ def configs(r: Rows) -> list[dict[str, Any]]:
 
 def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list[Launch]:
     r, path, (args, types) = of(p, centre), c["path"], head.arguments(p, c)
+    r = r.ringed if path == "persistent" else r
     threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
     fit = r.slices.fit(size, pieces)
     grid, config = {
