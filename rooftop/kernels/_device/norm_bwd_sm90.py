@@ -56,8 +56,8 @@ def of(p: Problem, centre: bool) -> Rows:
     aligned = s.shape[1] * s.itemsize % 16 == 0 and all(map(slices.rows_aligned, tensors))
     layout = slices.Slices(s.shape[1], s.itemsize, s.strides[0], aligned)
     alike = aligned or slices.starts_alike(*tensors[:4])
-    present = [p.get(n) is not None for n in ("ds", "dweight", "dbias")]
-    return Rows(s.shape[0], layout, alike, *present, centre, p.device.sms, p.device)
+    second, weight, bias = (p.get(n) is not None for n in ("ds", "dweight", "dbias"))
+    return Rows(s.shape[0], layout, alike, second, weight, bias, centre, p.device.sms, p.device)
 
 
 def share(cluster: int, pieces: int, blocks: int, stages: int, sums: str = "registers", group: int = 1, joint: bool = False) -> dict[str, Any]:
