@@ -35,6 +35,10 @@ FORWARD: list[tuple[dict[str, Any], int, int, str]] = [
     (PERSISTENT | {"cluster": 2, "pieces": 4}, 17, 8200, "f32"),
     (PERSISTENT | {"cluster": 8, "pieces": 4, "blocks": 2}, 21, 8209, "f32"),
     (PERSISTENT | {"cluster": 16, "pieces": 8}, 5, 16 * 2048 + 8, "bf16"),
+    (PERSISTENT | {"cluster": 2, "pieces": 2}, 61, 1027, "bf16"),  # sixteen offsets, eight clusters: several runs of rows each
+    (PERSISTENT | {"cluster": 4, "pieces": 2, "stages": 4}, 13, 2050, "f32"),
+    (PERSISTENT | {"cluster": 2, "pieces": 2}, 25, 1032, "bf16"),  # every second row starts amid 32 bytes
+    (PERSISTENT | {"cluster": 16, "pieces": 1, "stages": 4}, 5, 4100, "f32"),
     (STREAMING | {"cluster": 1, "pieces": 2}, 9, 257, "bf16"),
     (STREAMING | {"cluster": 1, "pieces": 2, "rows": 2}, 5, 1024, "bf16"),
     (STREAMING | {"cluster": 4, "pieces": 1, "rows": 2}, 3, 2040, "f16"),
@@ -59,6 +63,9 @@ BACKWARD: list[tuple[dict[str, Any], int, int, str]] = [
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "registers"}, 7, 16 * 1024, "bf16"),
     ({"pieces": 2, "cluster": 16, "blocks": 1, "stages": 3, "sums": "shared"}, 19, 16 * 512 - 3, "bf16"),
     ({"pieces": 4, "cluster": 8, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 21, 8 * 1024 - 8, "bf16"),
+    ({"pieces": 2, "cluster": 2, "blocks": 1, "stages": 3, "sums": "registers", "joint": True}, 61, 1027, "bf16"),  # several runs of rows a cluster
+    ({"pieces": 1, "cluster": 4, "blocks": 1, "stages": 4, "sums": "split"}, 53, 1535, "f32"),
+    ({"pieces": 2, "cluster": 8, "blocks": 1, "stages": 3, "sums": "shared"}, 29, 4102, "f32"),
     ({"pieces": 4, "cluster": 2, "blocks": 3, "stages": 3, "sums": "registers", "joint": True}, 70, 2051, "bf16"),
     ({"pieces": 3, "cluster": 8, "blocks": 1, "stages": 3, "sums": "registers"}, 21, 8 * 512, "f32"),
     ({"pieces": 1, "cluster": 1, "blocks": 1, "stages": 3, "sums": "split"}, 90, 1001, "bf16"),
@@ -225,6 +232,17 @@ def test_what_is_chosen_fits_a_multiprocessor(name: str, dtype: str) -> None:
     assert seen > 100
 
 
+@pytest.mark.parametrize(("columns", "dtype"), [(131073, "bf16"), (163626, "bf16"), (250001, "bf16"), (65537, "f32"), (120006, "f32"), (170001, "f32")])
+def test_a_ring_of_long_odd_rows_leaves_no_cluster_idle(columns: int, dtype: str) -> None:
+    """The number of clusters need not be a multiple of the eight or sixteen places within 32 bytes where a row may start."""
+    op, found = registry.op("layer_norm"), registry.implementation("layer_norm__cuda_sm90")
+    x, weight = Input((1500, columns), dtype), Input((columns,), dtype)
+    problem = op.problem(case("c", x=x, residual=None, weight=weight, bias=weight, dims=1, eps=1e-5), TARGETS["h200"])
+    config = found.choose(problem)
+    assert config["path"] == "persistent"
+    assert norm_sm90._clusters(norm_sm90.of(problem, True), config, 1500) == slices.resident(problem.device, config["cluster"], config["blocks"])
+
+
 def rows_of_every_kind(backward: bool) -> Iterator[Any]:
     """What decides between the rows of a table: sizes beside each bound, how rows lie, options."""
     table = norm_bwd_sm90.TABLE if backward else norm_sm90.TABLE
@@ -264,7 +282,7 @@ def test_rows_longer_than_registers_go_through_a_ring_whose_config_is_of_their_l
 
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 def test_no_clusters_of_odd_backward_rows_wait_for_others_to_end(name: str) -> None:
-    """Rows of an odd number of 16-bit elements need 16 clusters, or 8, but only 7 clusters of 16 blocks are resident with one block a multiprocessor."""
+    """Rows of an odd number of 16-bit elements start in 16 places, but only 7 clusters of 16 blocks are resident with one block a multiprocessor."""
     op, found = registry.op(f"{name}_bwd"), registry.implementation(f"{name}_bwd__cuda_sm90")
     assert TARGETS["h200"].resident(16) == 7
     for columns, dtype in ((42311, "bf16"), (75079, "bf16"), (82355, "bf16"), (25845, "f32"), (65278, "f32")):
@@ -273,4 +291,4 @@ def test_no_clusters_of_odd_backward_rows_wait_for_others_to_end(name: str) -> N
         problem = op.problem(case("c", x=Input((2000, columns), dtype), residual=None, weight=weight, bias=bias, dims=1, eps=1e-5), TARGETS["h200"])
         rows, config = norm_bwd_sm90.of(problem, name == "layer_norm"), found.choose(problem)
         resident = slices.resident(problem.device, config["cluster"], config["blocks"])
-        assert resident / 2 < norm_bwd_sm90.clusters(problem, rows, config) <= resident, (columns, dtype, config)
+        assert 0.8 * resident <= norm_bwd_sm90.clusters(problem, rows, config) <= resident, (columns, dtype, config)

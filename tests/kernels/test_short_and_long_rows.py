@@ -32,6 +32,14 @@ def rows_of(op: str, rows: int, columns: int, dtype: str) -> Case:
 STAGED = [(70, 66, "bf16"), (33, 83, "f32"), (3, 7, "f16"), (41, 129, "bf16"), (300, 80, "bf16"), (5, 1, "f32")]
 
 
+def test_odd_rows_of_layer_norm_from_4_kib_on_go_through_a_ring() -> None:
+    op = registry.op("layer_norm")
+    staged, ring = (registry.implementation(f"layer_norm__{which}") for which in ("staged__cuda_sm80", "cuda_sm90"))
+    for columns, through in ((1021, False), (1159, True), (2001, True)):
+        problem = op.problem(rows_of("layer_norm", 50000, columns, "f32"), TARGETS["h200"])
+        assert (ring.prefers(problem) > staged.prefers(problem)) == through
+
+
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
 @pytest.mark.parametrize("name", FORWARD)
 def test_staged_rows_of_any_length_are_right(name: str) -> None:

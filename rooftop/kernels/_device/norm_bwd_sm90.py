@@ -56,8 +56,8 @@ def of(p: Problem, centre: bool) -> Rows:
     aligned = s.shape[1] * s.itemsize % 16 == 0 and all(map(slices.rows_aligned, tensors))
     layout = slices.Slices(s.shape[1], s.itemsize, s.strides[0], aligned)
     alike = aligned or slices.starts_alike(*tensors[:4])
-    present = [p.get(n) is not None for n in ("ds", "dweight", "dbias")]
-    return Rows(s.shape[0], layout, alike, *present, centre, p.device.sms, p.device)
+    second, weight, bias = (p.get(n) is not None for n in ("ds", "dweight", "dbias"))
+    return Rows(s.shape[0], layout, alike, second, weight, bias, centre, p.device.sms, p.device)
 
 
 def share(cluster: int, pieces: int, blocks: int, stages: int, sums: str = "registers", group: int = 1, joint: bool = False) -> dict[str, Any]:
@@ -111,8 +111,8 @@ TABLE = (  # the first entry that fits the input is used
     Choice(8 * KIB, 16 * KIB, share(1, 2, 1, 4), "odd rows: without sums of dbias one block holds a row", "odd", RMS),
     Choice(16 * KIB, 24592, share(4, 2, 2, 4), "odd rows: four blocks share one, two on a multiprocessor", "odd", RMS),
     Choice(24592, 65472, share(2, 2, 1, 3), "odd rows: two blocks share one", "odd", RMS),
-    Choice(65472, 130000, share(16, 2, 3, 3), "odd rows: sixteen blocks with 8 KiB each; the grid is whole periods of 8 or 16", "odd"),
-    Choice(130000, 128 * KIB, share(8, 4, 1, 3), "odd rows: eight blocks leave room for one period more", "odd"),
+    Choice(65472, 130000, share(16, 2, 3, 3), "odd rows: sixteen blocks with 8 KiB each", "odd"),
+    Choice(130000, 128 * KIB, share(8, 4, 1, 3), "odd rows: eight blocks, four packs a thread", "odd"),
     Choice(-1, 2 * KIB, share(1, 1, 3, 3, joint=True), "few short rows: the parts of a row folded at once", "", LAYER, max_rows=16),
     Choice(1 * KIB, 2 * KIB, share(1, 1, 6, 3), "six blocks of up to 128 threads: 1024 to 2048 bytes fill them", "", LAYER),
     Choice(-1, 2 * KIB, share(1, 1, 3, 3), "three blocks: fewer partial rows", "", LAYER),
@@ -221,8 +221,7 @@ def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
     """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each cluster processes a
     row, and then the partial rows."""
     room = slices.resident(r.card, c["cluster"], c["blocks"])
-    clusters = r.slices.clusters(1 << 30, room)
-    waves = -(-clusters // room)  # 2 if fewer clusters are resident than odd rows need
+    clusters = r.slices.clusters(1 << 30 if r.slices.aligned else rows, room)
     tensors, odd = 4 if r.second else 3, not r.slices.aligned and r.slices.itemsize == 2
     flying = c["blocks"] * (c["stages"] - 1) * 2 * r.bytes / c["cluster"]
     least = tensors * r.bytes * clusters / (BYTES * r.sms)
@@ -230,7 +229,8 @@ def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
     exchange = (0.72 if c["joint"] else 1) * (0.75 if c["cluster"] == 1 else 1)
     round_ = lasts(memory, c["blocks"] * c["threads"] // 32, c["pieces"], r.centre, r.slices.itemsize, exchange) * (1.1 if odd else 1)
     partial = 6 * clusters * r.slices.columns * (r.weight + r.bias) / (BYTES * r.sms)  # written once; half of them are read from the L2
-    return least * rows / clusters / (rows / clusters * round_ * waves + partial)
+    rounds = rows / clusters + slices.EMPTY * (r.slices.runs(clusters) - 1)
+    return least * rows / clusters / (rounds * round_ + partial)
 
 
 @lru_cache(maxsize=64)
@@ -253,7 +253,8 @@ def _fastest(r: Rows) -> dict[str, Any] | None:
     waited = [c for c in _candidates(replace(r, count=0)) if rows >= ROUNDS * r.slices.clusters(r.count, slices.resident(r.card, c["cluster"], c["blocks"]))]
     timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
     best = dict(waited[min(timed)[-1]]) if timed else None
-    return best if best and GAIN * _share(r, best, rows) > _share(r, table, rows) else None
+    untimed = r.slices.runs(r.slices.clusters(rows, slices.resident(r.card, table["cluster"], table["blocks"]))) > 1  # the table was timed with one run
+    return best if best and (untimed or GAIN * _share(r, best, rows) > _share(r, table, rows)) else None
 
 
 def _of_table(r: Rows) -> dict[str, Any]:
@@ -312,12 +313,12 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list
     count, threads = clusters(p, r, c), c["threads"]
     fit, element = r.slices.fit(c["cluster"], c["pieces"]), DTYPES[p["s"].dtype].cuda
     config = [c["pieces"], threads, c["cluster"], c["group"], c["blocks"], c["stages"], SUMS[c["sums"]], fit]
-    flags = [c["joint"], centre, r.weight, r.bias, r.second]
+    flags = [r.slices.runs(count) > 1, c["joint"], centre, r.weight, r.bias, r.second]
     (rows, columns, *tensors, eps) = args.items()
-    args = dict((rows, columns, ("clusters", count), *tensors, ("pw", "pw"), ("pb", "pb"), eps))
+    args = dict((rows, columns, ("clusters", count), ("period", r.slices.period_of(count)), *tensors, ("pw", "pw"), ("pb", "pb"), eps))
     first = Launch(
         f"norm_backward<{', '.join([element, *map(str, config), *(str(f).lower() for f in flags)])}>", (c["cluster"] * count,), args,
-        types=("i32", *types[:-1], "ptr", "ptr", types[-1]), block=(threads,), cluster=(c["cluster"] * c["group"],), shared=_shared(r, c), chained=True,
+        types=("i32", "i32", *types[:-1], "ptr", "ptr", types[-1]), block=(threads,), cluster=(c["cluster"] * c["group"],), shared=_shared(r, c), chained=True,
     )  # fmt: skip
     return [first, *_column_sums(r, count // c["group"], element)]
 

@@ -84,6 +84,12 @@ class Rows:
         return self.slices.row_bytes
 
     @property
+    def ringed(self) -> Rows:
+        """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no sector is split."""
+        half = self.slices.aligned and self.slices.stride * self.slices.itemsize % 32 != 0
+        return replace(self, slices=replace(self.slices, aligned=False)) if half else self
+
+    @property
     def parameters(self) -> int:
         """How many of weight and bias are given."""
         return self.weight + self.bias
@@ -159,7 +165,7 @@ TABLE = (  # the first entry that fits the input is used
     Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, one row each", "odd", no_residual=True),
     Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm also reads weight and bias: four blocks share a row", "odd", "layer_norm", no_residual=True),
     Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", no_residual=True),
-    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows: a persistent grid would be a multiple of 8 or 16 clusters", "odd", no_residual=True),
+    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows of rms_norm, or too few rows for the runs of a ring", "odd", no_residual=True),
     Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", no_residual=True),
     Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "alike", no_residual=True),
     Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "alike", no_residual=True),
@@ -205,7 +211,8 @@ TABLE = (  # the first entry that fits the input is used
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
     found = {"threads": 0, "pieces": 1, "early": AFTER_STATISTICS, "rows": 1, "stages": 3, **config}
-    return found if found["threads"] else found | {"threads": r.slices.threads(found["cluster"], found["pieces"])}
+    layout = (r.ringed if found["path"] == "persistent" else r).slices
+    return found if found["threads"] else found | {"threads": layout.threads(found["cluster"], found["pieces"])}
 
 
 BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
@@ -215,7 +222,8 @@ EXCHANGE = 900  # cycles of the reduction of a row's sums over a warp, a block a
 PACK = 110  # instructions of a warp for 32 packs of 16 bits, both passes; fewer without a mean, and for float32
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 UNEQUAL = 1.08  # clusters of one or two blocks use all multiprocessors; those of GPCs with 18 instead of 16 get less bandwidth each and end later
-ROUNDS = 4  # with fewer rows a cluster, filling and draining the ring costs more than it gains
+ROUNDS = 4  # with fewer rows of a cluster, or of a run of its rows, filling and draining the ring costs more than it gains
+RUNS = 1.12  # several runs of rows a cluster must save more than this; what their ends cost is not in the estimate, since it depends on the number of rows
 SLOWEST = 1.15, 1.6  # limits of the estimate, without and with a mean: streaming clusters take so long, in which layer_norm also reads a bias
 
 
@@ -229,7 +237,7 @@ def _in_the_ring(r: Rows, c: Mapping[str, Any]) -> float:
     memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
     instructions = c["blocks"] * c["threads"] / 32 * c["pieces"] * PACK * (1 if r.centre else 0.65) * (1 if r.slices.itemsize == 2 else 0.55)
     own = EXCHANGE * (1 if r.centre else 0.67) + instructions / 4
-    return (max(memory, own) + OVERLAP * min(memory, own)) / least * (UNEQUAL if c["cluster"] <= 2 else 1)
+    return (max(memory, own) + OVERLAP * min(memory, own)) / least * (UNEQUAL if c["cluster"] <= 2 else 1) * (RUNS if r.slices.runs(clusters) > 1 else 1)
 
 
 def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
@@ -238,10 +246,9 @@ def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
 
 @lru_cache(maxsize=64)
 def _rings(r: Rows) -> tuple[dict[str, Any], ...]:
-    """The rings that fit if there are rows enough. Unaligned rows need as many clusters as there are places where a row may start; if that is more than are
-    resident at once, the last one runs alone and doubles the time: such rings are left out."""
+    """The rings that fit if there are rows enough."""
     found = [_complete(r, persistent(*c)) for c in product((1, 2, 4, 8, 16), (2, 4, 8), (1, 2, 3, 4), (3, 4))]
-    return tuple(c for c in found if runs(r, c) and _clusters(r, c, r.count) <= slices.resident(r.card, c["cluster"], c["blocks"]))
+    return tuple(c for c in found if runs(r, c))
 
 
 def _ring(r: Rows) -> dict[str, Any] | None:
@@ -254,8 +261,9 @@ def _ring(r: Rows) -> dict[str, Any] | None:
     longest = 64 * KIB if r.slices.aligned else 4 * KIB if r.centre else 48 * KIB
     if not r.alike or r.residual or r.bytes <= longest:
         return None
+    r = r.ringed
     rings = ((c, _clusters(r, c, r.count)) for c in _rings(replace(r, count=1 << 30)))
-    fitting = [c for c, clusters in rings if r.count >= ROUNDS * clusters]
+    fitting = [c for c, clusters in rings if r.count >= ROUNDS * clusters * r.slices.runs(clusters)]
     timed = [(round(_in_the_ring(r, c), 2), c["cluster"], c["pieces"], c["blocks"], c["stages"], i) for i, c in enumerate(fitting)]
     return dict(fitting[min(timed)[-1]]) if timed and min(timed)[0] <= SLOWEST[r.centre] else None
 
@@ -294,6 +302,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, pieces, blocks = c["threads"], c["pieces"], c["blocks"]
+    r = r.ringed if c["path"] == "persistent" else r
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
     covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
@@ -309,6 +318,8 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
         case "persistent":
             odd = not r.slices.aligned and r.slices.itemsize == 2 and pieces >= 4  # 80 registers, and more spilled
             least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
+            if r.slices.runs(_clusters(r, c, r.count)) > 1:
+                least = max(48, least + 8)
             held = blocks * threads <= (768 if odd else 2048) and 512 // -(-blocks * threads // 128) // 8 * 8 >= least
             return r.alike and held and r.count * c["cluster"] > r.sms * blocks and slices.fits(blocks, threads, _shared(r, c), _static(c))
     return r.alike and (c["rows"] == 1 or r.slices.aligned) and slices.fits(blocks, threads, _shared(r, c), _static(c))
@@ -327,6 +338,7 @@ def configs(r: Rows) -> list[dict[str, Any]]:
 
 def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list[Launch]:
     r, path, (args, types) = of(p, centre), c["path"], head.arguments(p, c)
+    r = r.ringed if path == "persistent" else r
     threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
     fit = r.slices.fit(size, pieces)
     grid, config = {
@@ -340,9 +352,10 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list
     if path in ("cluster", "whole row"):  # one row per block or cluster: the number of rows is the grid's
         args, types = {n: v for n, v in args.items() if n != "R"}, types[1:]
     if path == "persistent":
-        clusters = r.slices.clusters(r.count, slices.resident(p.device, size, blocks))
-        (rows_, columns, *rest), grid, flags = args.items(), size * clusters, [*flags, r.weight, r.bias]
-        args, types = dict((rows_, columns, ("clusters", clusters), *rest)), ("i32", *types)
+        clusters = _clusters(r, c, r.count)
+        (rows_, columns, *rest), grid, flags = args.items(), size * clusters, [r.slices.runs(clusters) > 1, *flags, r.weight, r.bias]
+        args = dict((rows_, columns, ("clusters", clusters), ("period", r.slices.period_of(clusters)), *rest))
+        types = ("i32", "i32", *types)
     template = [DTYPES[p["x"].dtype].cuda, *map(str, config), *(str(f).lower() for f in flags)]
     return [
         Launch(

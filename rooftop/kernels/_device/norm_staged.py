@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import staged_rows, stretches
+from rooftop.kernels._device import norm_sm90, staged_rows, stretches
 
 ROWS = ("x", "y")
 BLOCK = 256  # threads
@@ -72,8 +72,10 @@ def configs(p: Problem, centre: bool) -> list[dict[str, Any]]:
 def prefers(p: Problem, centre: bool) -> int:
     """From counted instructions. On an H200 0.82 to 0.93 of a copy at the odd and aligned lengths of one sweep. Preferred for odd rows, and for
     short rows of whole vectors of 16-bit types, which leave lanes idle if a warp holds them in registers. Taken only if every resident block has a range to
-    copy."""
+    copy, and no ring holds the rows: from 4 KiB on two blocks of eight lone rows each have too few warps (0.72 at 1159 columns of float32)."""
     size, x = row_bytes(p), p["x"]
     many = x.shape[0] * size >= RESIDENT * p.device.sms
     chosen = size % 16 != 0 or (x.itemsize == 2 and size <= 1280 and (centre or size & (size - 1) != 0))
-    return 3 if many and chosen and p.get("residual") is None and not refuses(p) else -1
+    if not many or not chosen or p.get("residual") is not None or refuses(p):
+        return -1
+    return -1 if p.device.arch >= 90 and norm_sm90.through_a_ring(p, centre) else 3

@@ -21,6 +21,7 @@ ONE = 1.25  # the cost of one block of 8 warps on a multiprocessor instead of tw
 INSTRUCTIONS = {(2, True): (19, 100), (2, False): (17, 30), (4, True): (16, 130), (4, False): (8, 20)}  # of an element and a row, by bytes and CENTRE: counted
 MASKS = 80  # instructions for rows that start within a vector
 MANY = 32 << 20  # bytes of s from which the kernel is preferred
+PADDED = 129, 138  # vectors of an aligned float32 row that a warp cannot hold with all sums and that leave most of a second warp's lanes idle
 
 
 def _size(p: Problem) -> int:
@@ -101,9 +102,13 @@ def configs(p: Problem) -> list[dict[str, int]]:
 
 
 def prefers(p: Problem) -> int:
-    """From counted instructions, which promised 0.8 of a copy; an H200 reached 0.66 to 0.81 in one sweep. For odd rows, if every block has several tiles."""
+    """From counted instructions, which promised 0.8 of a copy; an H200 reached 0.66 to 0.81 in one sweep. For odd rows, if every block has several tiles. And
+    for PADDED rows, with both sums: norm_bwd_block takes 3900 cycles for seven or eight of them, however short they are (0.60 of a copy at 528 columns, 0.73
+    at 560); here a row takes 510 instructions, so the memory is the limit."""
     s = p["s"]
-    return 3 if s.nbytes >= MANY and _size(p) % 16 and p.get("ds") is None and not refuses(p) else -1
+    both = p.get("dweight") is not None and p.get("dbias") is not None
+    padded = s.itemsize == 4 and both and PADDED[0] <= stretches.vectors(_size(p)) <= PADDED[1]
+    return 3 if s.nbytes >= MANY and (_size(p) % 16 or padded) and p.get("ds") is None and not refuses(p) else -1
 
 
 def scratch(p: Problem, c: Mapping[str, int]) -> dict[str, Meta]:

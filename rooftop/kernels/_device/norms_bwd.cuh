@@ -7,6 +7,7 @@
 #include "chain.cuh"
 #include "packs.cuh"
 #include "quotients.cuh"
+#include "row_runs.cuh"
 #include "slices.cuh"
 
 /// Statistics of a part of a row (its number of elements is known elsewhere): the mean of s, the sum of squares about it, the sums of g = dy weight and of g
@@ -83,11 +84,12 @@ struct EdgeSum {
 /// owns PIECES packs. Rows are prefetched to shared memory, STAGES (at least 3) in the ring buffer: while the parts of a row travel between the blocks, the
 /// row before is finished. FIT: the alignment of the rows of all four tensors. REGISTERS, which sums are in registers: 1 both, 2 dweight's, 0 none. JOINT:
 /// the parts of a row are folded with all sums at once (not EXACT). GROUP blocks, each its own cluster for rows, add up their sums together: the hardware's
-/// clusters are of GROUP blocks.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool JOINT, bool CENTRE,
+/// clusters are of GROUP blocks. RUNS: a cluster has several runs of rows, which start at different places within 32 bytes (row_runs.cuh); at the end of each
+/// its threads' columns change, so the sums are added to the partial row.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool RUNS, bool JOINT, bool CENTRE,
           bool WEIGHT, bool BIAS, bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_backward(int R, int C, int clusters, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
+    norm_backward(int R, int C, int clusters, int period, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
                   const T* __restrict__ s, long long ss, const T* __restrict__ w, T* __restrict__ dx, long long dxs, float* __restrict__ pw,
                   float* __restrict__ pb, float eps) {
     using P = Pack<T>;
@@ -101,31 +103,35 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     constexpr bool EXACT = sizeof(T) == 4 || !JOINT;
     constexpr int OF_THREAD = PIECES * QUADS, SUMS = (WEIGHT + BIAS) * OF_THREAD * THREADS, OWN = SUMS / GROUP;  // quads
     static_assert(GROUP == 1 || CLUSTER == 1 && !EDGE && SUMS <= STAGES * STAGE && SUMS % GROUP == 0, "blocks of a group have whole rows, in packs");
-    const Packs slice(C, EDGE ? beyond(s + id * ss) : 0, rank);
+    Runs run(R, RUNS ? period : 1, clusters, id);
+    Packs slice(C, EDGE ? beyond(s + run.first * ss) : 0, rank);
     uint4* const weights = held + STAGES * STAGE + tid;
     uint4* const behind = held + STAGES * STAGE + (WEIGHT ? SLOTS : 0);
     const T *const end = s + (R - 1) * ss + C, *const end_dy = dy + (R - 1) * dys + C;
-    const T *next_s = s + id * ss - slice.shift, *next_dy = dy + id * dys - slice.shift;  // the next row to fetch
-    T* to = dx + id * dxs - slice.shift;
-    const long long step_s = clusters * ss, step_dy = clusters * dys, step = clusters * dxs;
-    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
+    const T *next_s, *next_dy;  // the next row to fetch
     const auto slots = [&](int at) { return [=](int i) { return held + at + tid + i * THREADS; }; };
     const auto fetch = [&](int at, int k) {
-        if (k < rows) {
+        if (k < run.count) {
             slice.fetch(slots(at), next_s, s, end);
             slice.fetch(slots(at + SLOTS), next_dy, dy, end_dy);
         }
-        next_s += step_s, next_dy += step_dy;
+        next_s += run.step * ss, next_dy += run.step * dys;
         __pipeline_commit();
     };
-    if (slice.lacks()) {
+    const auto fill = [&] {  // the ring, with the first rows of the run
+        next_s = s + run.first * ss - slice.shift, next_dy = dy + run.first * dys - slice.shift;
+        for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
+    };
+    const auto clear = [&] {  // what the thread does not have
+        if (!slice.lacks()) return;
         for (int k = 0; k < 2 * STAGES; ++k) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 if (!slice.has(i)) *slots(k * SLOTS)(i) = make_uint4(0, 0, 0, 0);
             }
         }
-    }
+    };
+    clear();
     const unsigned mbarrier = shared_address(&shared.mbarriers[0]);
     if (GROUP > 1 && tid == 0) {  // visible to the group after the barrier at the end
         mbarrier_init(mbarrier), mbarrier_expect(mbarrier, SUMS * 16);
@@ -133,173 +139,188 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     gdc_wait();
     if (WEIGHT || BIAS) gdc_launch_dependents();  // the launch that adds the partial rows
-    for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
+    fill();
     Parts parts(shared, rank);
-    using OfWeight = Sums<PIECES, N, THREADS, (REGISTERS > 0), WEIGHT>;
-    using OfBias = Sums<PIECES, N, THREADS, REGISTERS == 1, BIAS>;
-    OfWeight sums_w(behind);
-    OfBias sums_b(behind + OfWeight::SIZE);
-    float* const edges = reinterpret_cast<float*>(behind + OfWeight::SIZE + OfBias::SIZE);
-    if (WEIGHT) slice.keep([&](int i) { return weights + i * THREADS; }, w);
-    EdgeSum<N == 4> edge_w(edges), edge_b(edges + 64);
-    if (slice.has_edge()) edge_w.clear(), edge_b.clear();
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
-    const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1)), columns(C);
-    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const float of_rank = slice.of_rank(lane % CLUSTER);
+    const Divisor columns(C);
+    do {
+        using OfWeight = Sums<PIECES, N, THREADS, (REGISTERS > 0), WEIGHT>;
+        using OfBias = Sums<PIECES, N, THREADS, REGISTERS == 1, BIAS>;
+        OfWeight sums_w(behind);
+        OfBias sums_b(behind + OfWeight::SIZE);
+        float* const edges = reinterpret_cast<float*>(behind + OfWeight::SIZE + OfBias::SIZE);
+        if (WEIGHT) keep_columns<RUNS>(slice, [&](int i) { return weights + i * THREADS; }, w);
+        T* to = dx + run.first * dxs - slice.shift;
+        EdgeSum<N == 4> edge_w(edges), edge_b(edges + 64);
+        if (slice.has_edge()) edge_w.clear(), edge_b.clear();
+        const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
+        const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1));
+        const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+        const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    int previous = (STAGES - 1) * STAGE, current = 0;  // offsets in the ring of the row before, which the next fetch overwrites, and of this row
-    Part gathered = {0, 0, 0, 0};
-    float v[N], h[N], c[N];
-    for (int k = 0; k <= rows; ++k) {
-        uint4 second[PIECES];
-        float second_edge = 0;
-        if (SECOND && k > 0) {
-            const long long before = id + static_cast<long long>(k - 1) * clusters;
+        int previous = (STAGES - 1) * STAGE, current = 0;  // offsets in the ring of the row before, which the next fetch overwrites, and of this row
+        Part gathered = {0, 0, 0, 0};
+        float v[N], h[N], c[N];
+        for (int k = 0; k <= run.count; ++k) {
+            uint4 second[PIECES];
+            float second_edge = 0;
+            if (SECOND && k > 0) {
+                const long long before = run.first + static_cast<long long>(k - 1) * run.step;
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) second[i] = slice.load(ds + before * dss, i);
-            if (slice.has_edge()) second_edge = static_cast<float>(ds[before * dss + slice.at_edge()]);
-        }
-        if (k < rows) {
-            float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the pivot, the thread's first element
-            __pipeline_wait_prior(STAGES - 2);
-            const auto at_s = slots(current), at_dy = slots(current + SLOTS);
-            if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
+                for (int i = 0; i < PIECES; ++i) second[i] = slice.load(ds + before * dss, i);
+                if (slice.has_edge()) second_edge = static_cast<float>(ds[before * dss + slice.at_edge()]);
+            }
+            if (k < run.count) {
+                float pivot = 0, total = 0, squares = 0, products = 0, level = 0;  // about the pivot, the thread's first element
+                __pipeline_wait_prior(STAGES - 2);
+                const auto at_s = slots(current), at_dy = slots(current + SLOTS);
+                if (CENTRE) P::widen(*at_s(0), v), pivot = v[0];
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
-                if (WEIGHT) P::widen(weights[i * THREADS], c);
-                const float about = slice.has(i) ? pivot : 0;  // a pack that the thread does not have holds zeros
+                for (int i = 0; i < PIECES; ++i) {
+                    P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
+                    if (WEIGHT) P::widen(weights[i * THREADS], c);
+                    const float about = slice.has(i) ? pivot : 0;  // a pack that the thread does not have holds zeros
 #pragma unroll
-                for (int j = 0; j < N; ++j) {
-                    const float off = v[j] - about, gw = WEIGHT ? h[j] * c[j] : h[j];
+                    for (int j = 0; j < N; ++j) {
+                        const float off = v[j] - about, gw = WEIGHT ? h[j] * c[j] : h[j];
+                        squares += off * off;
+                        products += gw * off;
+                        if (CENTRE) total += off, level += gw;
+                    }
+                }
+                if (EDGE && tid < 32) __syncwarp();
+                if (slice.has_edge()) {
+                    const float off = static_cast<float>(slice.edge(at_s(0))) - pivot;
+                    const float gw = static_cast<float>(slice.edge(at_dy(0))) * (WEIGHT ? static_cast<float>(slice.edge(weights)) : 1);
                     squares += off * off;
                     products += gw * off;
                     if (CENTRE) total += off, level += gw;
                 }
+                const float d = total * inverse;  // the mean of the thread's elements less the pivot
+                if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
+                const float mean = pivot + d;
+                // Recomputed in every row, except where the edge leaves registers to spare: kept in registers, it makes other kernels spill.
+                const Part part = fold<CENTRE, EXACT>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
+                parts.post(run.done + k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
             }
-            if (EDGE && tid < 32) __syncwarp();
-            if (slice.has_edge()) {
-                const float off = static_cast<float>(slice.edge(at_s(0))) - pivot;
-                const float gw = static_cast<float>(slice.edge(at_dy(0))) * (WEIGHT ? static_cast<float>(slice.edge(weights)) : 1);
-                squares += off * off;
-                products += gw * off;
-                if (CENTRE) total += off, level += gw;
-            }
-            const float d = total * inverse;  // the mean of the thread's elements less the pivot
-            if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
-            const float mean = pivot + d;
-            // Recomputed in every row, except where the edge leaves registers to spare: kept in registers, it makes other kernels spill.
-            const Part part = fold<CENTRE, EXACT>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
-            parts.post(k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
-        }
-        if (k > 0) {
-            const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(gathered, of_lane, columns) : fold<CENTRE, EXACT, CLUSTER>(gathered, of_rank, columns);
-            float scale = reciprocal_root(over(all.squares, columns) + eps);
-            if (EDGE && CENTRE && C == 1) scale = 0;  // one column: the gradient is 0, and two roundings would give another value
-            const float along = over(all.products * scale, columns), level = CENTRE ? over(all.g, columns) : 0;
-            const auto at_s = slots(previous), at_dy = slots(previous + SLOTS);
+            if (k > 0) {
+                const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(gathered, of_lane, columns) : fold<CENTRE, EXACT, CLUSTER>(gathered, of_rank, columns);
+                float scale = reciprocal_root(over(all.squares, columns) + eps);
+                if (EDGE && CENTRE && C == 1) scale = 0;  // one column: the gradient is 0, and two roundings would give another value
+                const float along = over(all.products * scale, columns), level = CENTRE ? over(all.g, columns) : 0;
+                const auto at_s = slots(previous), at_dy = slots(previous + SLOTS);
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                float d[N];
-                P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
-                if (WEIGHT) P::widen(weights[i * THREADS], c);
-                if (SECOND) P::widen(second[i], d);
+                for (int i = 0; i < PIECES; ++i) {
+                    float d[N];
+                    P::widen(*at_s(i), v), P::widen(*at_dy(i), h);
+                    if (WEIGHT) P::widen(weights[i * THREADS], c);
+                    if (SECOND) P::widen(second[i], d);
 #pragma unroll
-                for (int q = 0; q < QUADS; ++q) {
-                    float of_w[4], of_b[4];
-                    if (WEIGHT) *reinterpret_cast<float4*>(of_w) = sums_w[i * QUADS + q];
-                    if (BIAS) *reinterpret_cast<float4*>(of_b) = sums_b[i * QUADS + q];
+                    for (int q = 0; q < QUADS; ++q) {
+                        float of_w[4], of_b[4];
+                        if (WEIGHT) *reinterpret_cast<float4*>(of_w) = sums_w[i * QUADS + q];
+                        if (BIAS) *reinterpret_cast<float4*>(of_b) = sums_b[i * QUADS + q];
 #pragma unroll
-                    for (int l = 0; l < 4; ++l) {
-                        const int j = q * 4 + l;
-                        const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];  // rounded without fma, as in the sum
-                        if (WEIGHT) of_w[l] += h[j] * unit;
-                        if (BIAS) of_b[l] += h[j];
-                        // One instruction less where all warps wait for the one with the edge; elsewhere this makes equal gradients give exactly 0.
-                        const float found = EDGE ? fmaf(gw, scale, fmaf(-unit, along * scale, -level * scale)) : scale * fmaf(-unit, along, gw - level);
-                        d[j] = SECOND ? found + d[j] : found;
+                        for (int l = 0; l < 4; ++l) {
+                            const int j = q * 4 + l;
+                            const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];  // rounded without fma, as in the sum
+                            if (WEIGHT) of_w[l] += h[j] * unit;
+                            if (BIAS) of_b[l] += h[j];
+                            // One instruction less where all warps wait for the one with the edge; elsewhere this makes equal gradients give exactly 0.
+                            const float found = EDGE ? fmaf(gw, scale, fmaf(-unit, along * scale, -level * scale)) : scale * fmaf(-unit, along, gw - level);
+                            d[j] = SECOND ? found + d[j] : found;
+                        }
+                        if (WEIGHT) sums_w[i * QUADS + q] = *reinterpret_cast<float4*>(of_w);
+                        if (BIAS) sums_b[i * QUADS + q] = *reinterpret_cast<float4*>(of_b);
                     }
-                    if (WEIGHT) sums_w[i * QUADS + q] = *reinterpret_cast<float4*>(of_w);
-                    if (BIAS) sums_b[i * QUADS + q] = *reinterpret_cast<float4*>(of_b);
+                    slice.store(to, i, P::narrow(d));
                 }
-                slice.store(to, i, P::narrow(d));
+                if (slice.has_edge()) {
+                    const float unit = (static_cast<float>(slice.edge(at_s(0))) - all.mean) * scale, h = static_cast<float>(slice.edge(at_dy(0)));
+                    const float gw = WEIGHT ? __fmul_rn(h, static_cast<float>(slice.edge(weights))) : h;
+                    if (WEIGHT) edge_w.add(h * unit, k);
+                    if (BIAS) edge_b.add(h, k);
+                    (to + slice.shift)[slice.at_edge()] = T(scale * fmaf(-unit, along, gw - level) + (SECOND ? second_edge : 0));
+                }
+                to += run.step * dxs;
+                sums_w.close_span(k), sums_b.close_span(k);
             }
-            if (slice.has_edge()) {
-                const float unit = (static_cast<float>(slice.edge(at_s(0))) - all.mean) * scale, h = static_cast<float>(slice.edge(at_dy(0)));
-                const float gw = WEIGHT ? __fmul_rn(h, static_cast<float>(slice.edge(weights))) : h;
-                if (WEIGHT) edge_w.add(h * unit, k);
-                if (BIAS) edge_b.add(h, k);
-                (to + slice.shift)[slice.at_edge()] = T(scale * fmaf(-unit, along, gw - level) + (SECOND ? second_edge : 0));
+            fetch(previous, k + STAGES - 1);
+            if (k < run.count) gathered = parts.wait(run.done + k);
+            previous = current;
+            current = current < (STAGES - 1) * STAGE ? current + STAGE : 0;
+        }
+        if (GROUP > 1) {
+            if (SUMS == 0) return;
+            // Each block adds up its share of the columns for the group, in the memory of the ring buffer, which is not read after the barrier. The barrier is
+            // relaxed: the values in that memory have been used, and a release would wait for the stores of dx.
+            asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
+            constexpr bool WHOLE = OWN % THREADS == 0;
+            const int me = id % GROUP;
+            const auto pass = [&](int row, const float4& v) {
+                const int at = row * THREADS + tid, owner = WHOLE ? row * THREADS / OWN : at / OWN;
+                store_async(shared_of_block(owner, shared_address(held + me * OWN + at - owner * OWN)), v, shared_of_block(owner, mbarrier));
+            };
+#pragma unroll
+            for (int i = 0; i < OF_THREAD; ++i) {
+                if (WEIGHT) pass(i, sums_w.all(i));
+                if (BIAS) pass((WEIGHT ? OF_THREAD : 0) + i, sums_b.all(i));
             }
-            to += step;
-            sums_w.close_span(k), sums_b.close_span(k);
-        }
-        fetch(previous, k + STAGES - 1);
-        if (k < rows) gathered = parts.wait(k);
-        previous = current;
-        current = current < (STAGES - 1) * STAGE ? current + STAGE : 0;
-    }
-    if (GROUP > 1) {
-        if (SUMS == 0) return;
-        // Each block adds up its share of the columns for the group, in the memory of the ring buffer, which is not read after the barrier. The barrier is
-        // relaxed: the values in that memory have been used, and a release would wait for the stores of dx.
-        asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
-        constexpr bool WHOLE = OWN % THREADS == 0;
-        const int me = id % GROUP;
-        const auto pass = [&](int row, const float4& v) {
-            const int at = row * THREADS + tid, owner = WHOLE ? row * THREADS / OWN : at / OWN;
-            store_async(shared_of_block(owner, shared_address(held + me * OWN + at - owner * OWN)), v, shared_of_block(owner, mbarrier));
-        };
+            mbarrier_wait(mbarrier, 0);
 #pragma unroll
-        for (int i = 0; i < OF_THREAD; ++i) {
-            if (WEIGHT) pass(i, sums_w.all(i));
-            if (BIAS) pass((WEIGHT ? OF_THREAD : 0) + i, sums_b.all(i));
-        }
-        mbarrier_wait(mbarrier, 0);
+            for (int k = 0; k < (OWN + THREADS - 1) / THREADS; ++k) {
+                const int at = k * THREADS + tid, place = me * OWN + at, row = WHOLE ? me * (OWN / THREADS) + k : place / THREADS;
+                const int pack = row % OF_THREAD / QUADS * THREADS + place - row * THREADS;
+                if (!WHOLE && at >= OWN || FIT != FILLED && pack >= slice.inner) continue;
+                const float4* const from = reinterpret_cast<const float4*>(held) + at;
+                float4 sum = *from;
 #pragma unroll
-        for (int k = 0; k < (OWN + THREADS - 1) / THREADS; ++k) {
-            const int at = k * THREADS + tid, place = me * OWN + at, row = WHOLE ? me * (OWN / THREADS) + k : place / THREADS;
-            const int pack = row % OF_THREAD / QUADS * THREADS + place - row * THREADS;
-            if (!WHOLE && at >= OWN || FIT != FILLED && pack >= slice.inner) continue;
-            const float4* const from = reinterpret_cast<const float4*>(held) + at;
-            float4 sum = *from;
-#pragma unroll
-            for (int g = 1; g < GROUP; ++g) {
-                const float4 v = from[g * OWN];
-                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-            }
-            float* const to = (WEIGHT && row < OF_THREAD ? pw : pb) + static_cast<long long>(id / GROUP) * C;
-            *reinterpret_cast<float4*>(to + pack * N + row % QUADS * 4) = sum;
-        }
-        return;
-    }
-    const auto leave = [&](auto& sums, float* to) {
-        const long long row = static_cast<long long>(id) * C;
-        if (!EDGE) {
-#pragma unroll
-            for (int i = 0; i < PIECES * QUADS; ++i) {
-                if (slice.has(i / QUADS)) *reinterpret_cast<float4*>(to + row + slice.column(i / QUADS) + i % QUADS * 4) = sums.all(i);
+                for (int g = 1; g < GROUP; ++g) {
+                    const float4 v = from[g * OWN];
+                    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+                }
+                float* const to = (WEIGHT && row < OF_THREAD ? pw : pb) + static_cast<long long>(id / GROUP) * C;
+                *reinterpret_cast<float4*>(to + pack * N + row % QUADS * 4) = sum;
             }
             return;
         }
-        // Unaligned rows: through shared memory, so that neighbouring lanes write neighbouring columns.
-        __syncthreads();
-        const int me = slice.here();
-        float4* const own = reinterpret_cast<float4*>(held);
+        const bool again = RUNS && run.done > 0;
+        const auto leave = [&](auto& sums, float* to) {
+            const long long row = static_cast<long long>(id) * C;
+            if (!EDGE) {
 #pragma unroll
-        for (int i = 0; i < PIECES * QUADS; ++i) own[(i / QUADS * THREADS + me) * QUADS + i % QUADS] = sums.all(i);
-        __syncthreads();
-        float* const first = to + row + (slice.first + slice.heads) * N - slice.shift;
-        for (int k = me; k < slice.inner * N; k += THREADS) first[k] = reinterpret_cast<float*>(held)[k];
-    };
-    if (EDGE) __pipeline_wait_prior(0);
-    if (WEIGHT) leave(sums_w, pw);
-    if (BIAS) leave(sums_b, pb);
-    if (!slice.has_edge()) return;
-    const long long at = static_cast<long long>(id) * C + slice.at_edge();
-    if (WEIGHT) pw[at] = edge_w.all();
-    if (BIAS) pb[at] = edge_b.all();
+                for (int i = 0; i < PIECES * QUADS; ++i) {
+                    if (slice.has(i / QUADS)) *reinterpret_cast<float4*>(to + row + slice.column(i / QUADS) + i % QUADS * 4) = sums.all(i);
+                }
+                return;
+            }
+            // Unaligned rows: through shared memory, so that neighbouring lanes write neighbouring columns.
+            __syncthreads();
+            const int me = slice.here();
+            float4* const own = reinterpret_cast<float4*>(held);
+#pragma unroll
+            for (int i = 0; i < PIECES * QUADS; ++i) own[(i / QUADS * THREADS + me) * QUADS + i % QUADS] = sums.all(i);
+            __syncthreads();
+            float* const first = to + row + (slice.first + slice.heads) * N - slice.shift;
+            for (int k = me; k < slice.inner * N; k += THREADS) first[k] = reinterpret_cast<float*>(held)[k] + (again ? __ldcg(first + k) : 0);
+        };
+        if (EDGE) __pipeline_wait_prior(0);
+        if (WEIGHT) leave(sums_w, pw);
+        if (BIAS) leave(sums_b, pb);
+        if (slice.has_edge()) {
+            const long long at = static_cast<long long>(id) * C + slice.at_edge();
+            if (WEIGHT) pw[at] = edge_w.all() + (again ? __ldcg(pw + at) : 0);
+            if (BIAS) pb[at] = edge_b.all() + (again ? __ldcg(pb + at) : 0);
+        }
+        if (!RUNS || !run.next()) return;
+        if (CLUSTER == 1) {
+            __syncthreads();  // the ring has been read
+        } else {
+            cooperative_groups::this_cluster().sync();  // and columns that go over to another block have been written
+        }
+        slice = Packs(C, beyond(s + run.first * ss), rank);
+        clear();
+        fill();
+    } while (true);
 }
 
 /// The sums of `count` partial rows of dweight and of dbias (either may be null), always in the same order. A block of ACROSS × HEIGHT threads takes ACROSS ·

@@ -7,6 +7,7 @@
 #include <cuda_pipeline.h>
 
 #include "norms.cuh"
+#include "row_runs.cuh"
 #include "slices.cuh"
 
 /// s = x + residual, rounded to T; the slots of x in shared memory then hold it too. `s` points to the boundary before the row.
@@ -50,14 +51,14 @@ struct alignas(8 * ROWS) Together {
     Moments of[ROWS];
 };
 
-/// A persistent kernel: the grid is `clusters` clusters, as many as are resident at once; cluster c takes rows c, c + clusters, c + 2 clusters, ... The
-/// weight and the bias, which a long row would otherwise read from the L2 every time, are read once into shared memory. Beside them is a ring of STAGES
+/// A persistent kernel: the grid is `clusters` clusters, as many as are resident at once; cluster c takes rows c, c + clusters, c + 2 clusters, ..., or runs
+/// of rows that start at the same place within 32 bytes (row_runs.cuh). The weight and the bias, which a long row would otherwise read from the L2 every time, are read once into shared memory. Beside them is a ring of STAGES
 /// rows, filled by cp.async. Each thread owns PIECES packs and reads only what it copied itself, so the ring needs no barrier. Software pipeline: while
 /// the statistics of row k travel between the blocks, row k - 1 is normalised and stored; STAGES is at least 3. FIT: the alignment of the rows of all four
-/// tensors (slices.cuh).
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+/// tensors (slices.cuh). RUNS: a cluster has several runs of rows.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool RUNS, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_persistent(int R, int C, int clusters, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_persistent(int R, int C, int clusters, int period, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
@@ -67,90 +68,103 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     using Parts = Exchange<Together<1>, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER, id = blockIdx.x / CLUSTER;
-    const Packs slice(C, EDGE ? beyond(x + id * xs) : 0, rank);
+    Runs run(R, RUNS ? period : 1, clusters, id);
+    Packs slice(C, EDGE ? beyond(x + run.first * xs) : 0, rank);
     uint4* const weights = held + STAGES * STAGE + tid;
     uint4* const biases = weights + (WEIGHT ? SLOTS : 0);
     const T *const end = x + (R - 1) * xs + C, *const end_r = r + (R - 1) * rs + C;
-    const T *next = x + id * xs - slice.shift, *next_r = r + id * rs - slice.shift;  // the next row to fetch
-    T *to = y + id * ys - slice.shift, *to_s = s + id * ss - slice.shift;
+    const T *next, *next_r;  // the next row to fetch
 
-    const int rows = R > id ? (R - id + clusters - 1) / clusters : 0;
     const auto slots = [&](int at) { return [=](int i) { return held + at + tid + i * THREADS; }; };
     const auto fetch = [&](int at, int k) {
-        if (k < rows) {
+        if (k < run.count) {
             slice.fetch(slots(at), next, x, end);
             if (RESIDUAL) slice.fetch(slots(at + SLOTS), next_r, r, end_r);
         }
-        next += clusters * xs, next_r += clusters * rs;
+        next += run.step * xs, next_r += run.step * rs;
         __pipeline_commit();
     };
-    if (slice.lacks()) {
+    const auto fill = [&] {  // the ring, with the first rows of the run
+        next = x + run.first * xs - slice.shift, next_r = r + run.first * rs - slice.shift;
+        for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
+    };
+    const auto clear = [&] {  // what the thread does not have
+        if (!slice.lacks()) return;
         for (int k = 0; k < STAGES; ++k) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 if (!slice.has(i)) *slots(k * STAGE)(i) = make_uint4(0, 0, 0, 0);
             }
         }
-    }
+    };
+    clear();
     gdc_wait();
-    for (int k = 0; k + 1 < STAGES; ++k) fetch(k * STAGE, k);
+    fill();
     Parts parts(shared, rank);
-    if (WEIGHT) slice.keep([&](int i) { return weights + i * THREADS; }, w);
-    if (BIAS) slice.keep([&](int i) { return biases + i * THREADS; }, b);
-    const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
-    const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1)), columns(C);
-    const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
-    const float of_rank = slice.of_rank(lane % CLUSTER);
+    const Divisor columns(C);
+    do {
+        if (WEIGHT) keep_columns<RUNS>(slice, [&](int i) { return weights + i * THREADS; }, w);
+        if (BIAS) keep_columns<RUNS>(slice, [&](int i) { return biases + i * THREADS; }, b);
+        T *to = y + run.first * ys - slice.shift, *to_s = s + run.first * ss - slice.shift;
+        const float of_lane = lane < Parts::WARPS ? slice.of_warp(lane) : 0;
+        const Divisor of_warp(fmaxf(slice.of_warp(parts.warp), 1)), of_block(fmaxf(slice.of_rank(rank), 1));
+        const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
+        const float of_rank = slice.of_rank(lane % CLUSTER);
 
-    int previous = (STAGES - 1) * STAGE, current = 0;  // ring offsets: of row k - 1, which the next fetch overwrites, and of row k
-    Together<1> gathered = {};
-    float f[N], g[N];
-    for (int k = 0; k <= rows; ++k) {
-        if (k < rows) {
-            __pipeline_wait_prior(STAGES - 2);
-            if (RESIDUAL) add_residual(slice, slots(current), slots(current + SLOTS), to_s), to_s += clusters * ss;
-            Together<1> part = {part_of_thread<CENTRE>(slice, slots(current), of_thread, inverse)};
-            fold<CENTRE, EXACT, 32>(part.of, of_thread, of_warp);
-            parts.post(k, part, [&](Together<1> p) {
-                fold<CENTRE, EXACT, LANES>(p.of, of_lane, of_block);
-                return p;
-            });
-        }
-        if (k > 0) {
-            fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(gathered.of, CLUSTER == 1 ? of_lane : of_rank, columns);
-            const Moments all = gathered.of[0];
-            const float scale = reciprocal_root(over(all.squares, columns) + eps);
-            const auto at = slots(previous);
-#pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                        P::widen(*at(i), f);
-#pragma unroll
-                for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
-                if (WEIGHT) {
-                    P::widen(weights[i * THREADS], g);
-#pragma unroll
-                    for (int j = 0; j < N; ++j) f[j] *= g[j];
-                }
-                if (BIAS) {
-                    P::widen(biases[i * THREADS], g);
-#pragma unroll
-                    for (int j = 0; j < N; ++j) f[j] += g[j];
-                }
-                slice.store(to, i, P::narrow(f));
+        int previous = (STAGES - 1) * STAGE, current = 0;  // ring offsets: of row k - 1, which the next fetch overwrites, and of row k
+        Together<1> gathered = {};
+        float f[N], g[N];
+        for (int k = 0; k <= run.count; ++k) {
+            if (k < run.count) {
+                __pipeline_wait_prior(STAGES - 2);
+                if (RESIDUAL) add_residual(slice, slots(current), slots(current + SLOTS), to_s), to_s += run.step * ss;
+                Together<1> part = {part_of_thread<CENTRE>(slice, slots(current), of_thread, inverse)};
+                fold<CENTRE, EXACT, 32>(part.of, of_thread, of_warp);
+                parts.post(run.done + k, part, [&](Together<1> p) {
+                    fold<CENTRE, EXACT, LANES>(p.of, of_lane, of_block);
+                    return p;
+                });
             }
-            if (slice.has_edge()) {
-                float v = (static_cast<float>(slice.edge(at(0))) - all.mean) * scale;
-                if (WEIGHT) v *= static_cast<float>(slice.edge(weights));
-                if (BIAS) v += static_cast<float>(slice.edge(biases));
-                (to + slice.shift)[slice.at_edge()] = T(v);
+            if (k > 0) {
+                fold<CENTRE, EXACT, CLUSTER == 1 ? 32 : CLUSTER>(gathered.of, CLUSTER == 1 ? of_lane : of_rank, columns);
+                const Moments all = gathered.of[0];
+                const float scale = reciprocal_root(over(all.squares, columns) + eps);
+                const auto at = slots(previous);
+#pragma unroll
+                for (int i = 0; i < PIECES; ++i) {
+                    P::widen(*at(i), f);
+#pragma unroll
+                    for (int j = 0; j < N; ++j) f[j] = (f[j] - all.mean) * scale;
+                    if (WEIGHT) {
+                        P::widen(weights[i * THREADS], g);
+#pragma unroll
+                        for (int j = 0; j < N; ++j) f[j] *= g[j];
+                    }
+                    if (BIAS) {
+                        P::widen(biases[i * THREADS], g);
+#pragma unroll
+                        for (int j = 0; j < N; ++j) f[j] += g[j];
+                    }
+                    slice.store(to, i, P::narrow(f));
+                }
+                if (slice.has_edge()) {
+                    float v = (static_cast<float>(slice.edge(at(0))) - all.mean) * scale;
+                    if (WEIGHT) v *= static_cast<float>(slice.edge(weights));
+                    if (BIAS) v += static_cast<float>(slice.edge(biases));
+                    (to + slice.shift)[slice.at_edge()] = T(v);
+                }
+                to += run.step * ys;
             }
-            to += clusters * ys;
+            fetch(previous, k + STAGES - 1);
+            if (k < run.count) gathered = parts.wait(run.done + k);
+            previous = current;
+            current = current < (STAGES - 1) * STAGE ? current + STAGE : 0;
         }
-        fetch(previous, k + STAGES - 1);
-        if (k < rows) gathered = parts.wait(k);
-        previous = current;
-        current = current < (STAGES - 1) * STAGE ? current + STAGE : 0;
-    }
+        if (!RUNS || !run.next()) return;
+        slice = Packs(C, beyond(x + run.first * xs), rank);
+        clear();
+        fill();
+    } while (true);
 }
 
 /// A compile-time number as a function argument.

@@ -14,6 +14,8 @@ SHARED = 233472  # bytes of shared memory of a multiprocessor; each block takes 
 SHARED_OF_BLOCK = 232448
 SYSTEM = 1024
 EDGE = 4  # edge packs of an unaligned row
+SATURATED = 0.8  # this part of the resident clusters moves nearly as many bytes as all of them
+EMPTY = 3  # rounds that a cluster loses while its ring runs empty and is filled again; it then has more of the bandwidth than others
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,34 @@ class Slices:
             return 0
         return 2 if self.row_bytes == 16 * cluster * pieces * self.threads(cluster, pieces) else 1
 
+    @property
+    def period(self) -> int:
+        """Rows so far apart are equally far from 32 bytes."""
+        sector = 32 // self.itemsize
+        return 1 if self.aligned else sector // gcd(self.stride, sector)
+
     def clusters(self, rows: int, room: int, group: int = 1) -> int:
         """Clusters of a persistent kernel's grid, of which `room` are resident at once: all of them get equally many rows, in groups of `group`. The offset
-        of unaligned rows from 32 bytes repeats with a period, and a cluster's rows have one offset: the number is a multiple of the period."""
+        of unaligned rows from 32 bytes repeats with a period. If the number of clusters is a multiple of it, all rows of a cluster have one offset. Otherwise
+        a cluster has several runs of rows, between which its ring runs empty (row_runs.cuh)."""
         if self.aligned:
             each = _ceil(max(rows, 1), room)
             return group * max(1, _ceil(_ceil(rows, each), group))
-        sector = 32 // self.itemsize
-        period = sector // gcd(self.stride, sector)
-        period = period if period <= room else max(1, period // 2)
-        return max(1, room // period) * period
+        half = max(1, self.period // 2)  # if clusters are few: with one offset from 16 bytes, so that copies split sectors
+        one = room // self.period * self.period or room // half * half
+        if one >= SATURATED * room or (one and _ceil(rows, one) <= _ceil(rows, room) + EMPTY * (self.runs(room) - 1)):
+            return one
+        return max(1, min(room, rows))
+
+    def runs(self, clusters: int) -> int:
+        """The most runs of rows that a cluster has."""
+        if clusters < self.period and 2 * clusters % self.period == 0:
+            return 1
+        return 1 + _ceil(self.period - gcd(self.period, clusters), clusters)
+
+    def period_of(self, clusters: int) -> int:
+        """`period` of row_runs.cuh."""
+        return 1 if self.runs(clusters) == 1 else self.period
 
 
 def _ceil(a: int, b: int) -> int:

@@ -1,7 +1,7 @@
 /* rooftop
 idea    = "A persistent kernel: as many clusters of 1 to 16 blocks as are resident at once, each loops over rows. A thread owns the same 8 to 32 columns of every row. The weight and the prefetched rows are in shared memory, the sums of dweight and dbias there or in registers: every row is read once, and all partial sums together are a few MiB. A row needs two sums. While its parts travel between the blocks (st.async, counted by an mbarrier), the row before is finished. If there are many partial rows for few rows, groups of blocks first add up theirs (distributed shared memory). A second launch adds the partial rows in a fixed order, so the result is deterministic."
 predict = { speedup = 1.8 }
-limit   = "Persistent blocks: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Unaligned rows: the grid is a multiple of 8 or 16 clusters, fewer than are resident at once. Few rows: prologue, epilogue and the second launch."
+limit   = "Persistent blocks: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Unaligned rows: unless the grid is a multiple of 8 or 16 clusters, the ring of a cluster runs empty one to three times. Few rows: prologue, epilogue and the second launch."
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["dweight: T[C]?", "dbias: T[C]?"]
 args    = ["R: i32", "C: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "eps: f32"]
