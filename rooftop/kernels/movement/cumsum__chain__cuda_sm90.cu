@@ -39,7 +39,8 @@ __device__ inline void await(unsigned long long& bar, int phase) {
 /// What the warps of a block tell each other. A block processes its i-th tile in slot i % S.
 template <typename A, int S>
 struct Steps {
-    unsigned long long taken[S], summed[S], carried[S], freed[S];  // mbarriers: there is a ticket; the tile and its sums; the sum before it; the slot is free
+    // mbarriers: there is a ticket; the tile and its sums; the sum before it, and every writer has read that; the slot is free
+    unsigned long long taken[S], summed[S], carried[S], read[S], freed[S];
     unsigned tickets[TICKETS];
     A sums[S][WRITERS];  // of the parts of a tile
     double carry[S];
@@ -134,7 +135,10 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
     __shared__ Steps<A, S> steps;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x == 0) {
-        for (int s = 0; s < S; ++s) start(steps.taken[s], 1), start(steps.summed[s], 32 * LOADERS), start(steps.carried[s], 1), start(steps.freed[s], WRITERS);
+        for (int s = 0; s < S; ++s) {
+            start(steps.taken[s], 1), start(steps.summed[s], 32 * LOADERS), start(steps.carried[s], 1), start(steps.read[s], WRITERS);
+            start(steps.freed[s], WRITERS + 1);  // the warp that looks back too: no one may be two phases behind
+        }
     }
     __syncthreads();
     gdc_wait();
@@ -176,6 +180,8 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
             }
             await(steps.carried[s], i / S);
             const A carry = static_cast<A>(steps.carry[s]);
+            __syncwarp();
+            if (lane == 0) arrive(steps.read[s]);
 #pragma unroll
             for (int u = 0; u < PACKS; ++u) {
                 float f[V], run = 0;
@@ -276,6 +282,8 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
         await(steps.summed[s], i / S);
         const unsigned ticket = steps.ticket(i);
         if (ticket == NONE) return;
+        __syncwarp();
+        if (lane == 0) arrive(steps.freed[s]);
         const long long r = ticket % O;
         const int tile = static_cast<int>(ticket / O), g = tile / GROUP, place = tile % GROUP;
         const unsigned long long* word = words + 1 + r * tiles + tile;
@@ -285,6 +293,7 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
         if (g > 0) found += awaited<1>(end - 1, 1, 1);
         if (lane > 0) continue;
         if (place == GROUP - 1) publish(end, found + mine);
+        if (i >= S) await(steps.read[s], i / S - 1);
         steps.carry[s] = found;
         arrive(steps.carried[s]);
     }
