@@ -28,7 +28,7 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
         most = tensors["k"].shape[1] * (1 if pages is None else pages.shape[1])
         found["cache_lengths"] = torch.randint(min(1, most), most + 1, lengths.shape, generator=generator, device=lengths.device).to(lengths.dtype)
     if pages is not None:
-        found["page_table"] = torch.randint(0, tensors["k"].shape[0], pages.shape, generator=generator, device=pages.device).to(pages.dtype)
+        found["page_table"] = torch.randint(0, max(tensors["k"].shape[0], 1), pages.shape, generator=generator, device=pages.device).to(pages.dtype)
     for name in ("q_scale", "k_scale", "v_scale"):
         if (scale := tensors.get(name)) is not None:
             found[name] = torch.rand(scale.shape, generator=generator, device=scale.device, dtype=torch.float64).to(scale.dtype) + 0.5
