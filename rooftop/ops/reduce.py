@@ -139,7 +139,8 @@ def canonical(p: Problem) -> Problem | None:
     places = iter(out.strides)
     found = [(i in over, n, step, 0 if i in over else next(places)) for i, (n, step) in enumerate(zip(x.shape, x.strides, strict=True))]
     if x.numel == 0:  # nothing is read: the reduced dimensions as one, the others as they lie in out
-        found = [(False, n, place, place) for reduced, n, _, place in found if not reduced] + [(True, prod(x.shape[i] for i in over), 0, 0)]
+        others = [(False, n, place, place) for reduced, n, _, place in found if not reduced] if out.numel else [(False, 0, 1, 1)]
+        found = [*others, (True, prod(x.shape[i] for i in over), 0, 0)]
     found = [d for d in found if d[1] != 1]
     if p.option("op") != "argmax" or sum(d[0] for d in found) < 2:
         found.sort(key=lambda d: -d[2])

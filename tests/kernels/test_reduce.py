@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
+import pytest
+import torch
+
+import rooftop
 from rooftop.core import registry
-from rooftop.core.spec import Input, case
+from rooftop.core.call import select
+from rooftop.core.spec import TARGETS, Input, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
@@ -32,3 +37,14 @@ def test_places_of_values_that_are_not_finite(dtype: str, fill: str) -> None:
     c = case("c", x=Input((2, 9001), dtype, fill), op="argmax", dims="1", correction=0)
     found = checker.check(subject, c, backend="simt", seed=1)
     assert found.status == "ok", found.message
+
+
+@pytest.mark.parametrize("dims", [()] + [d for n in range(1, 5) for d in itertools.combinations(range(4), n)])
+def test_what_has_no_elements_is_reduced_over_any_dimensions(dims: tuple[int, ...]) -> None:
+    """Strides of extents around a zero do not say what lies together: no layout of such a tensor is refused."""
+    op = registry.op("reduce")
+    for shape in itertools.product((0, 2), repeat=4):
+        p = op.problem(case("c", x=Input(shape, "f32"), op="sum", dims=" ".join(map(str, dims)), correction=0), TARGETS["h200"])
+        assert select(op, p).call is None or all(shape)
+        x = torch.ones(shape)
+        assert torch.equal(rooftop.reduce(x, "sum", dims), x.sum(dims) if dims else x)

@@ -329,3 +329,20 @@ def test_ctrl_c_ends_it_with_what_was_found_until_then(jobs: int) -> None:
 
     found = campaign.run(["gelu"], seed=5, calls=100, jobs=jobs, runner=made)
     assert found.interrupted and found.calls in (2, 3) and not found.findings
+
+
+def test_a_call_whose_tensors_cannot_be_made_is_shown_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Draft, device: str) -> Any:
+        raise RuntimeError("no such tensor")
+
+    monkeypatch.setattr(Draft, "make", refuse)
+    found = campaign.run(["gelu"], seed=5, calls=1)
+    assert len(found.findings) == 1
+    assert "RuntimeError: no such tensor" in found.findings[0].text("cpu") and "gelu" in found.findings[0].text("cpu")
+
+
+def test_a_cache_of_no_pages_is_drawn() -> None:
+    arranged = registry.op("attention").arrange
+    assert arranged is not None
+    given = {"k": torch.zeros(0, 16, 2, 8), "q": torch.zeros(2, 1, 2, 8), "page_table": torch.zeros(2, 3, dtype=torch.int32)}
+    assert not bool(arranged(given, {}, torch.Generator())["page_table"].any())

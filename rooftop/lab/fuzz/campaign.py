@@ -134,8 +134,15 @@ class Finding:
 
     def text(self, device: str) -> str:
         lines = [f"# {m}" for m in self.messages]
-        parts = [drafts.script(d, device) for d in (*self.before, self.draft)]
+        parts = [_shown(d, device) for d in (*self.before, self.draft)]
         return "\n".join([*lines, *parts])
+
+
+def _shown(draft: Draft, device: str) -> str:
+    try:
+        return drafts.script(draft, device)
+    except Exception as error:  # its tensors cannot be made: that is the finding
+        return f"# the tensors of this call cannot be made: {type(error).__name__}: {error}\n# {draft}"
 
 
 @dataclass
