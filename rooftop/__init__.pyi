@@ -82,7 +82,7 @@ def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: T
     """Append `k` and `v` to the cache, in one launch. ``append_kv(k_cache, v_cache, k, v, lengths)`` is a decode step with N = 1.
 
     Layout of a paged cache: `k_cache[p]` is page p, with `page_size` tokens of all heads. Token t of sequence b (t counts from 0 over the whole sequence)
-    is ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` after the last page in use may be anything. Pass a cache that is
+    is ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` after the last page in use are not read. Pass a cache that is
     stored head by head ([pages, H, page_size, D] in memory) as ``cache.transpose(1, 2)``: any strides are supported.
 
     Args:

@@ -13,10 +13,8 @@ import rooftop
 from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.contract import metas_of
-from rooftop.core.spec import DTYPES, TARGETS, Input, Meta, case
+from rooftop.core.spec import DTYPES, TARGETS, Meta
 from rooftop.lab import simt
-from rooftop.lab.candidates import Subject
-from rooftop.lab.check import checker
 from rooftop.ops._rotary import angles
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -290,33 +288,6 @@ def test_keys_are_rotated_as_rope_rotates_them_and_codes_are_read_back() -> None
     for cache, x in zip(caches, (want, v), strict=True):
         read = cache.float() * scale[:, None]
         torch.testing.assert_close(torch.stack((read[0, 4:7], read[1, 9:12])), x, rtol=0.07, atol=1e-3)
-
-
-@needs_simulator
-@pytest.mark.sampled("kernels", "append_kv__cuda_sm80")
-@pytest.mark.parametrize(
-    ("batch", "pages", "size", "entries", "wide", "rotated", "ahead"),
-    [
-        (3, 9, 16, 3, False, False, 1), (3, 4, 16, 3, False, True, 1), (2, 90, 3, 65, True, True, 2), (1, 120, 2, 175, False, True, 4),
-        (1, 240, 1, 300, True, False, 8), (1, 240, 1, 513, False, False, 0), (3, 0, 40, 0, True, True, 0),
-    ],
-)  # fmt: skip
-def test_a_decode_step_picks_its_page_from_the_row_of_the_table(batch: int, pages: int, size: int, entries: int, wide: bool, rotated: bool, ahead: int) -> None:
-    count, room = "i64" if wide else "i32", size * max(entries, 1)
-    turns = Input((1, room, 32), "f32") if rotated else None
-    new, into = Input((batch, 1, 8, 64), "f32"), Input((pages or batch, size, 8, 64), "f32")
-    table = Input((batch, entries), count) if pages else None
-    none = dict.fromkeys(("cu_seqlens", "new_lengths", "k_scale", "v_scale"))
-    c = case(
-        "c", k_cache=into, v_cache=into, k=new, v=new, lengths=Input((batch,), count, f"below {room + 3}"), page_table=table, cos=turns, sin=turns,
-        layout="half", rotary_dim=64 if rotated else 0, limit=0.0, **none,
-    )  # fmt: skip
-    one = registry.implementation("append_kv__cuda_sm80")
-    subject = Subject(one.name, registry.op("append_kv"), one)
-    assert one.choose(subject.kernel_problem(c, TARGETS[90])[1])["ahead"] == ahead
-    for seed in range(3):
-        found = checker.check(subject, c, backend="simt", seed=seed)
-        assert found.status == "ok", found.message
 
 
 @needs_simulator

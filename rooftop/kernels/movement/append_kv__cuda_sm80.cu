@@ -1,7 +1,7 @@
 /* rooftop
-idea    = "One launch serves a prefill and a decode step. Each thread computes the slot of one token itself and moves two packs of a key and two of a value there; all its loads are in flight before the slot is known. In a decode step a block has a part of one token, so that no number is divided before the first load; it loads the sequence's whole row of the page table together with its length, and picks the page when the length is there. Keys are rotated and codes are computed in registers, between load and store."
+idea    = "One launch serves a prefill and a decode step. Each thread computes the slot of one token itself and moves two packs of a key and two of a value there; all its loads are in flight before the slot is known. Keys are rotated and codes are computed in registers, between load and store."
 predict = { speedup = 1.0 }
-limit   = "The copy of the same bytes; for a decode step the length and then the store, or for rotated keys the angles between them."
+limit   = "The copy of the same bytes; for a decode step two dependent loads, the length and the page."
 dtypes  = ["f32", "f16", "bf16"]
 python  = ["supports", "choose", "launches"]
 args    = [
@@ -16,7 +16,6 @@ demands = { spills = 0 }
 [config]
 vector  = 8
 threads = 256
-ahead   = -1
 */
 #include <cuda_fp8.h>
 
@@ -70,50 +69,25 @@ __device__ void keep(typename Cached<T, CACHE>::type* to, Row<T, V>& x, const fl
     }
 }
 
-/// An integer as it lies in memory: widened only where it is needed, since a conversion waits for the load.
-struct Integer {
-    int2 raw = {};
-    __device__ void load(const void* p, bool wide, long long i) {
-        if (wide) {
-            raw = static_cast<const int2*>(p)[i];
-        } else {
-            raw.x = static_cast<const int*>(p)[i];
-        }
-    }
-    __device__ long long value(bool wide) const { return wide ? static_cast<long long>(raw.y) << 32 | static_cast<unsigned>(raw.x) : raw.x; }
-};
-
 // A thread for each token, head and lane. Strides in elements; `room`: positions of a sequence; page_size: rows of a page. Without a page table a
-// sequence is its page. AHEAD: -1, or in a decode step, where all threads of a block have one token (blockIdx.y) of as many sequences, the entries of its row of
-// the page table that a thread loads before it knows which is needed. shift: log2(page_size), or -1. Numbers are int32, or int64 where their bit of `wide` is set:
-// lengths 1, pages 2, starts 4, new lengths 8.
-template <typename T, typename C, int CACHE, bool ROTATES, bool HALF, int V, int ROT, int COPY, int AHEAD>
-__global__ void __launch_bounds__(AHEAD >= 0 ? 64 : 256, AHEAD >= 0 || ROTATES || CACHE != SAME ? 1 : 6) append_kv(
+// sequence is its page. Numbers are int32, or int64 where their bit of `wide` is set: lengths 1, pages 2, starts 4, new lengths 8.
+template <typename T, typename C, int CACHE, bool ROTATES, bool HALF, int V, int ROT, int COPY>
+__global__ void __launch_bounds__(256, ROTATES || CACHE != SAME ? 1 : 6) append_kv(
     const T* k, long long kb, long long ks, long long kh, const T* v, long long vb, long long vs, long long vh,
     long long kcp, long long kcr, long long kch, long long vcp, long long vcr, long long vch, int tokens, int N, int H,
-    typename Cached<T, CACHE>::type* k_cache, typename Cached<T, CACHE>::type* v_cache, int sequences, int pages, int page_size, int shift, int room, int wide,
-    const void* lengths, const void* page_table, int entries, long long tp, long long te, const void* starts, const void* new_lengths,
+    typename Cached<T, CACHE>::type* k_cache, typename Cached<T, CACHE>::type* v_cache, int sequences, int pages, int page_size, int room, int wide,
+    const void* lengths, const void* page_table, long long tp, long long te, const void* starts, const void* new_lengths,
     const C* cos, const C* sin, long long tr, long long step, int table_rows, const float* k_scale, const float* v_scale, int k_scales, int v_scales) {
     using P = Places<HALF, V, ROT, COPY>;
-    constexpr bool DECODES = AHEAD >= 0;
     const unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
-    const int lane = at % P::N, unit = at / P::N, head = DECODES ? unit : unit % H, token = DECODES ? blockIdx.y : unit / H;
+    const int lane = at % P::N, unit = at / P::N, head = unit % H, token = unit / H;
     const int first = P::first(lane), second = P::second(lane);
     const bool pair = P::pair(lane), turns = lane < ROT;
-    int sequence = DECODES ? token : token / N;
-    long long index = DECODES ? 0 : token - sequence * N;
     gdc_wait();
     if (token >= tokens) return;
 
-    Integer length, held[AHEAD > 0 ? AHEAD : 1];  // entries threadIdx.x, threadIdx.x + 64, ...
-    if (DECODES || !starts) length.load(lengths, wide & 1, sequence);
-    if constexpr (AHEAD > 0) {
-        const long long begin = sequence * tp + threadIdx.x;
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            if (static_cast<int>(threadIdx.x) + 64 * i < entries) held[i].load(page_table, wide & 2, begin + 64 * i);
-        }
-    }
+    int sequence = token / N;
+    long long index = token - sequence * N;
     Row<T, V> k0, k1, v0, v1;
     const T* from_k = k + sequence * kb + index * ks + head * kh;
     const T* from_v = v + sequence * vb + index * vs + head * vh;
@@ -121,7 +95,7 @@ __global__ void __launch_bounds__(AHEAD >= 0 ? 64 : 256, AHEAD >= 0 || ROTATES |
     v0.load(from_v + first);
     if (pair) k1.load(from_k + second), v1.load(from_v + second);
 
-    if (!DECODES && starts) {
+    if (starts) {
         int low = 0, high = sequences;  // the last sequence that starts at or before the token (binary search)
         while (high - low > 1) {
             const int middle = (low + high) / 2;
@@ -130,39 +104,30 @@ __global__ void __launch_bounds__(AHEAD >= 0 ? 64 : 256, AHEAD >= 0 || ROTATES |
         sequence = low;
         index = token - whole(starts, wide & 4, low);
         if (index < 0 || token >= whole(starts, wide & 4, sequences)) return;
-        length.load(lengths, wide & 1, sequence);
     } else if (new_lengths && index >= whole(new_lengths, wide & 8, sequence)) {
         return;
     }
-    const long long position = length.value(wide & 1) + index;
+    const long long position = whole(lengths, wide & 1, sequence) + index;
     if (position < 0 || position >= room || (ROTATES && position >= table_rows)) return;
-    const bool changed = ROTATES && turns;
-    float c[V], s[V];
-    if (changed) read_angles<C, HALF, V, ROT>(cos + position * tr, sin + position * tr, step, lane, c, s);
     long long page = sequence;
     int row = static_cast<int>(position);
     if (page_table) {
-        const int entry = shift >= 0 ? row >> shift : row / page_size;
+        const int entry = row / page_size;
         row -= entry * page_size;
-        if constexpr (AHEAD > 0) {
-            __shared__ int2 found;
-#pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                if (entry == threadIdx.x + 64 * i) found = held[i].raw;
-            }
-            __syncthreads();
-            page = Integer{found}.value(wide & 2);
-        } else {
-            page = whole(page_table, wide & 2, sequence * tp + entry * te);
-        }
+        page = whole(page_table, wide & 2, sequence * tp + entry * te);
         if (page < 0 || page >= pages) return;
     }
 
     const Scale k_unit(CACHE != SAME && k_scale ? k_scale[k_scales > 1 ? head : 0] : 1), v_unit(CACHE != SAME && v_scale ? v_scale[v_scales > 1 ? head : 0] : 1);
+    const bool changed = ROTATES && turns;
     float f[V], g[V];
     k0.widen(f);
     if (pair) k1.widen(g);
-    if (changed) rotate<HALF, V>(f, g, c, s);
+    if (changed) {
+        float c[V], s[V];
+        read_angles<C, HALF, V, ROT>(cos + position * tr, sin + position * tr, step, lane, c, s);
+        rotate<HALF, V>(f, g, c, s);
+    }
     auto* to = k_cache + page * kcp + row * kcr + head * kch;
     keep<T, CACHE, V>(to + first, k0, f, changed, k_unit);
     if (pair) keep<T, CACHE, V>(to + second, k1, g, changed, k_unit);

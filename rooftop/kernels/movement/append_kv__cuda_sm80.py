@@ -9,8 +9,6 @@ from typing import Any
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 LANES = 128  # of one head, at most
-SMALL = 64  # threads of a block of a decode step
-AHEAD = 8  # entries of a page table that a thread of a small block loads, at most
 CODES = {"f8e4m3": 1, "f8e5m2": 2}
 NUMBERS = ("lengths", "page_table", "cu_seqlens", "new_lengths")
 
@@ -49,19 +47,11 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Small blocks if there are few threads: the slots of a decode step are then looked up on many multiprocessors at once. Those of a decode step have one
-    token each, and load their sequence's row of the page table before they know which entry they need, unless it is long: one latency of the memory less."""
+    """Small blocks if there are few threads: the slots of a decode step are then looked up on many multiprocessors at once."""
     vector = _width(p)
     rotating, copied = _lanes(p, vector)
-    k, lanes = p["k"], rotating + -(-copied // 2)
-    if k.numel // k.shape[3] * lanes >= 256 * p.device.sms:
-        return {"vector": vector, "threads": 256, "ahead": -1}
-    ahead, table = 0, p.get("page_table")
-    if k.shape[1] > 1 or p.get("cu_seqlens") is not None or k.shape[2] * lanes % SMALL:
-        ahead = -1
-    elif table is not None and (table.shape[1] == 1 or table.strides[1] == 1) and (each := -(-table.shape[1] // SMALL)) <= AHEAD:
-        ahead = 1 << (each - 1).bit_length()
-    return {"vector": vector, "threads": SMALL, "ahead": ahead}
+    total = p["k"].numel // p["k"].shape[3] * (rotating + -(-copied // 2))
+    return {"vector": vector, "threads": 256 if total >= 256 * p.device.sms else 64}
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
@@ -78,24 +68,20 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
         return m.shape[0] if m is not None else 0
 
     args, types = head.arguments(p, config)
-    shift = cache.shape[1].bit_length() - 1 if cache.shape[1].bit_count() == 1 else -1
     more: list[tuple[str, str, Any]] = [
         ("k_cache", "ptr", "k_cache"), ("v_cache", "ptr", "v_cache"), ("sequences", "i32", p["lengths"].shape[0]), ("pages", "i32", cache.shape[0]),
-        ("page_size", "i32", cache.shape[1]), ("shift", "i32", shift), ("room", "i32", _room(p)), ("wide", "i32", wide), ("lengths", "ptr", "lengths"),
-        ("page_table", "ptr", table and "page_table"), ("entries", "i32", table.shape[1] if table else 0),
-        ("tp", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
+        ("page_size", "i32", cache.shape[1]), ("room", "i32", _room(p)), ("wide", "i32", wide), ("lengths", "ptr", "lengths"),
+        ("page_table", "ptr", table and "page_table"), ("tp", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
         ("te", "i64", table.strides[1] if table else 0), ("starts", "ptr", p.get("cu_seqlens") and "cu_seqlens"),
         ("new_lengths", "ptr", p.get("new_lengths") and "new_lengths"), ("cos", "ptr", cos and "cos"), ("sin", "ptr", cos and "sin"),
         ("tr", "i64", cos.strides[1] if cos else 0), ("step", "i64", cos.strides[2] if cos and cos.shape[2] > 1 else 1),
         ("table_rows", "i32", min(cos.shape[1], 2**31 - 1) if cos else 0), ("k_scale", "ptr", p.get("k_scale") and "k_scale"),
         ("v_scale", "ptr", p.get("v_scale") and "v_scale"), ("k_scales", "i32", scales("k_scale")), ("v_scales", "i32", scales("v_scale")),
     ]  # fmt: skip
-    decodes = config["ahead"] >= 0
-    grid = (total // k.shape[0] // threads, k.shape[0]) if decodes else (-(-total // threads),)
     return [
         Launch(
-            kernel=f"append_kv<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}, {config['ahead']}>",
-            grid=grid, block=(threads,), chained=p.device.arch >= 90,
+            kernel=f"append_kv<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}>",
+            grid=(-(-total // threads),), block=(threads,), chained=p.device.arch >= 90,
             args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
         )
     ]  # fmt: skip
