@@ -52,6 +52,8 @@ def said(**more: object) -> dict[str, object]:
         ({}, "same", ""),
         ({"op": "another"}, "changed", "the contract"),
         ({"heuristic": {"threads": 64}}, "changed", "heuristic"),
+        ({"config": {"early": 0}, "heuristic": {"early": 0}}, "same", ""),  # a parameter that was added, at its default
+        ({"config": {"early": 0}, "heuristic": {"early": 1}}, "changed", "config"),
         ({"grids": ["8"]}, "changed", "grids"),
         ({"launches": []}, "changed", "the number of launches"),
         ({"launches": [["k<f32>", ["'x'", "4"], {"grid": ["4"]}, ["abc", "_k"]]]}, "changed", "arguments"),

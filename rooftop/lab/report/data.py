@@ -216,7 +216,7 @@ class Gatherer(Joined):
                 peers = [(m.subject.removeprefix("peer:"), m) for m in self._peers.get((device.name, name, case.id), ()) if not m.stale]
                 hosts = sorted(((s, m.clocks["host"].median) for s, m in peers if "host" in m.clocks), key=lambda host: host[1])
                 weights = sorted(((s, m.memory) for s, m in peers if m.memory is not None), key=lambda weight: weight[1])
-                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts), tuple(weights)))
+                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts), tuple(weights), taken))
             scores.append(DeviceScore(device, tuple(rows), summarise(rows)))
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
         ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)

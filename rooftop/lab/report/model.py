@@ -202,17 +202,18 @@ class ImplementationView:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One case on one card: the implementation that a call takes, the others fastest first, stale ones last."""
+    """One case on one card: the implementation that a call takes, the others fastest first, stale ones last. `taken`: its name."""
 
     case: CaseView
     measured: tuple[Measured, ...]
     peer_hosts: tuple[tuple[str, float], ...]  # what one eager call of a peer costs the CPU, seconds, cheapest first
     peer_memory: tuple[tuple[str, int], ...] = ()  # what it allocates, bytes, least first
+    taken: str | None = None
 
     @property
     def best(self) -> Measured | None:
-        """What speaks for the op: what a call takes."""
-        return next((m for m in self.measured if not m.stale), None)
+        """What speaks for the op: what a call takes. None where that has not been timed as it now is: the time of another implementation is not the op's."""
+        return next((m for m in self.measured if not m.stale and self.taken in (None, m.subject)), None)
 
 
 @dataclass(frozen=True)

@@ -106,13 +106,21 @@ class Trees:
 MOST_LOST = 0.2  # of the points of a sweep at which a kernel was timed
 
 
+def _added(old: dict[str, Any], new: dict[str, Any]) -> set[str]:
+    """Parameters that configs have got since, at their defaults: what the old config leaves out, in the heuristic's choice too."""
+    names = set(new["config"]) - set(old["config"])
+    return {n for n in names if new["heuristic"].get(n) == new["config"][n]}
+
+
 def verdict(old: dict[str, Any], new: dict[str, Any]) -> tuple[str, str]:
     """("same" or "changed" or "unknown", why) of what two trees say of one row."""
     for which, said in (("before", old), ("now", new)):
         if "why" in said:
             return "unknown", f"{which}: {said['why']}"
+    added = _added(old, new)
     for key in ("op", "problem", "config", "heuristic", "scratch", "zeroed", "grids"):
-        if old[key] != new[key]:
+        now = {n: v for n, v in new[key].items() if n not in added} if key in ("config", "heuristic") else new[key]
+        if old[key] != now:
             return "changed", {"op": "the contract"}.get(key, key)
     if len(old["launches"]) != len(new["launches"]):
         return "changed", "the number of launches"

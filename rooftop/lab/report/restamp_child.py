@@ -120,6 +120,7 @@ def facts(row: list[Any]) -> dict[str, Any]:
             continue
         names = getattr(step.kernel, "arg_names", None)  # Triton passes by name: in the order of its parameters; CUDA C++ by position
         args = [step.args[n] for n in names if n in step.args] if names else list(step.args.values())
+        args = [int(a) if isinstance(a, bool) else a for a in args]  # a kernel takes False as 0
         rest = {k: text_of(v) for k, v in vars(step).items() if k not in ("kernel", "args")}
         kernel_name = step.kernel if isinstance(step.kernel, str) else step.kernel.__name__
         launches.append([kernel_name, text_of(args), rest, _compiled(kernel, problem, step, scratch)])
