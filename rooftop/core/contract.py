@@ -26,13 +26,11 @@ KINDS: Mapping[str, str] = {
 class Tolerance:
     """The error that is allowed: `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units in the last
     place if torch happens to be exact. `exact`: the bits must be equal, and -0.0 differs from 0.0; any NaN equals any other. `flushed`: values below float32's
-    smallest normal number, 2^-126, may become zero, as `ex2.approx.ftz` does. `either`: where plain torch gives NaN or an infinity and float64 a number,
-    both are right: the factor 0 of a hidden pair times NaN, which a kernel that skips hidden tiles does not multiply."""
+    smallest normal number, 2^-126, may become zero, as `ex2.approx.ftz` does."""
 
     multiple: float = 2.0
     exact: bool = False
     flushed: bool = False
-    either: bool = False
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.multiple <= 4.0:
@@ -58,6 +56,8 @@ class Grad:
     into    output of the backward -> the saved tensor whose memory it may reuse if the option `inplace` is true
     tolerance  of the backward's outputs; by default the forward's, if that is one for all outputs
     narrow     the gradients at the same precision, if that is not `backward` in float32, rounded once; parameters as `backward`'s
+    undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may be too. So a kernel
+               may multiply the NaN of a hidden pair by 0, or skip it
 
     The gradient of an output may be absent (the output was not used, or is absent itself) if `backward` annotates it `Tensor | None`."""
 
@@ -74,6 +74,7 @@ class Grad:
     same: Mapping[str, str] = field(default_factory=dict)
     tolerance: Tolerance | Mapping[str, Tolerance] | None = None
     narrow: Callable[..., Any] | None = None
+    undefined: Callable[..., Any] | None = None
 
     @property
     def saved_names(self) -> tuple[str, ...]:
@@ -121,6 +122,7 @@ class Contract:
     measured_work  (problem, tensors) -> Work, if the work depends on values
     faults      (the reference's parameters) -> None or what is wrong: finds values that only the device can see; called under `rooftop.debug()`
     bucket      (problem) -> the problem that represents similar ones in the tables of tuned configs
+    undefined   (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
     rounded     (problem as kernels see it) -> the problem for which kernel and config are chosen instead (rooftop.core.rounding)
     public      (tensors, options) -> (args, kwargs) of the public function, if that has other parameters than the reference; None if no call of it produces
                 such a case
@@ -166,6 +168,7 @@ class Contract:
         faults: Callable[..., str | None] | None = None,
         bucket: Callable[[Problem], Problem] | None = None,
         rounded: Callable[[Problem], Problem] | None = None,
+        undefined: Callable[..., Any] | None = None,
         public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]] | None] | None = None,
         core: Callable[..., Any] | None = None,
         objects: bool = False,
@@ -182,7 +185,7 @@ class Contract:
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
         self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
-        self.rounded = rounded
+        self.rounded, self.undefined = rounded, undefined
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.runtime_options = tuple(runtime_options)
         self.objects = objects
@@ -386,7 +389,7 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, swept=self.swept, rounded=self.rounded,
+            into=grad.into, same=grad.narrow, undefined=grad.undefined, swept=self.swept, rounded=self.rounded,
             runtime_options=tuple(n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 

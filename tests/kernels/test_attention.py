@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import rooftop
+from rooftop.core.contract import metas_of
 
 
 def _qkv(b: int = 2, sq: int = 9, sk: int = 11, h: int = 4, hk: int = 2, d: int = 16, **options: Any) -> tuple[torch.Tensor, ...]:
@@ -340,9 +341,9 @@ def test_gradients_of_normalisers_near_100_are_as_exact_as_of_small_ones() -> No
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])
-def test_a_hidden_pair_passes_no_nan_to_a_gradient_in_float64_and_may_at_the_same_precision(softcap: float | None) -> None:
+def test_a_hidden_pair_passes_no_nan_to_a_gradient_and_may_in_plain_arithmetic(softcap: float | None) -> None:
     """Query 7 is NaN and sees key 7 alone: the gradients of other keys are numbers."""
-    from rooftop.ops.attention import OP, backward_same
+    from rooftop.ops.attention import OP, backward_plain
 
     g = torch.Generator().manual_seed(0)
     q, k, v, dout = (torch.randn(2, 12, 2, 8, generator=g, dtype=torch.float64) for _ in range(4))
@@ -353,7 +354,7 @@ def test_a_hidden_pair_passes_no_nan_to_a_gradient_in_float64_and_may_at_the_sam
     assert OP.grad
     rest = (dout, None, q, k, v, out, lse, *none, *none[:2], *options)
     dq, dk, dv, *_ = OP.grad.backward(*rest)
-    _, plain_dk, plain_dv, *_ = backward_same(*rest)
+    _, plain_dk, plain_dv, *_ = backward_plain(*rest)
     bad = torch.zeros(2, 12, 2, dtype=torch.bool)
     bad[0, 7, 0] = True
     assert bool((dq.isnan().any(-1) == bad).all()) and bool((dk.isnan().any(-1) == bad).all()) and bool((dv.isnan().any(-1) == bad).all())
@@ -363,3 +364,32 @@ def test_a_hidden_pair_passes_no_nan_to_a_gradient_in_float64_and_may_at_the_sam
     want = OP.grad.backward(dout, None, clean, k, v, out, lse, *none, *none[:2], *options)
     for x, y in zip((dq, dk, dv), want, strict=False):
         torch.testing.assert_close(x[~bad], y[~bad])
+
+
+def test_what_a_hidden_pair_may_spoil_is_judged_by_what_it_is_without_it() -> None:
+    """The last key is NaN and only the last query sees it. In plain arithmetic all of dq is NaN."""
+    from rooftop.lab.check import judgement
+    from rooftop.ops.attention import OP
+
+    assert OP.bwd and OP.grad
+    g = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(1, 256, 2, 16, generator=g) for _ in range(4))
+    k[:, 255] = math.nan
+    options = (-1, 0, 0.25, 0.0, 0.0, 1)
+    none = (None,) * 11
+    out, lse = OP.reference(q, k, v, *none, *options)
+    values = dict(zip(OP.bwd.tensor_names, (dout, None, q, k, v, out, lse, *none, None, None), strict=True))
+    named = dict(zip(OP.bwd.option_names, options, strict=True))
+    problem = OP.bwd.problem_of(metas_of(values), named)
+    expected = judgement.expect_given(OP.bwd, problem, values, named)
+    assert int(expected.same["dq"].isnan().any(-1).sum()) == 2
+
+    def right(**change: Any) -> bool:
+        made = {**{n: None if t is None else t.clone() for n, t in expected.same.items()}, **change}
+        return all(v.ok for v in judgement.judge_given(OP.bwd, problem, expected, made).values())
+
+    dq = expected.same["dq"]
+    assert right() and right(dq=torch.full_like(dq, math.nan))
+    assert right(dq=dq + 1e-8 * dq.abs())
+    assert not right(dq=dq + 1e-3)
+    assert not right(dq=dq.nan_to_num(0.0)) and not right(dv=torch.zeros_like(dq))

@@ -69,7 +69,7 @@ class Slices:
         return max(1, min(room, rows))
 
     def runs(self, clusters: int) -> int:
-        """The most runs of rows that a cluster has."""
+        """The most runs of rows that a cluster has, where rows divide evenly; one more where they do not."""
         if clusters < self.period and 2 * clusters % self.period == 0:
             return 1
         return 1 + _ceil(self.period - gcd(self.period, clusters), clusters)

@@ -24,7 +24,7 @@ from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, differing, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
-from rooftop.lab.check.judgement import Expected, expect, judge, used, without_onednn
+from rooftop.lab.check.judgement import Expected, expect, judge, settled, used, without_onednn
 from rooftop.lab.inputs import by_name
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt", "pallas")  # cpu: whichever of the last three can run the kernel
@@ -295,6 +295,7 @@ def left_out(subject: Subject, case: Case, where: str, device: Device, reason: s
 
 def _drawn(op: Contract, expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:
     """Of one draw, what was computed and what is right: copies, so that nothing else of it stays alive."""
+    got = settled(op, got, expected)
     found = {n: [used(op, n, t[n], expected.same).clone() for t in (got, expected.exact, expected.same)] for n in names}
     return {n: (got, exact, same) for n, (got, exact, same) in found.items()}
 
@@ -304,8 +305,7 @@ def _judge_draws(op: Contract, problem: Problem, name: str, drawn: Sequence[dict
     import torch
 
     out, exact, same = (torch.stack([draw[name][k].reshape(-1) for draw in drawn]) for k in range(3))
-    t = op.tolerance_of(name)
-    verdict = compare(out, exact, same, problem[name].dtype, t.multiple, floor=t.floor, either=t.either)
+    verdict = compare(out, exact, same, problem[name].dtype, op.tolerance_of(name).multiple, floor=op.tolerance_of(name).floor)
     verdict.elements = out.shape[1]
     if verdict.where is not None:
         errors = (out.double() - exact.double()).abs()

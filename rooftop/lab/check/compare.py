@@ -58,14 +58,12 @@ def ulp(value: float, dtype: str) -> float:
     return float(2.0 ** max(math.frexp(abs(value))[1] - 1 - d.mantissa, smallest))
 
 
-def compare(
-    out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, bitwise: bool = False, floor: float = 0.0, either: bool = False
-) -> Verdict:
+def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, bitwise: bool = False, floor: float = 0.0) -> Verdict:
     """Judge `out` by `exact` (float64) and `same` (plain torch at the same precision, in the dtype of `out`).
 
     Error is taken in blocks of 128 rows of the last dimension, the largest and the root of the mean square, so that one wrong tile shows. A
     block may err by `multiple` times what `same` errs there, or by two units in the last place (at its largest, or root-mean-square, value), or by `floor`.
-    NaN and infinities must stand where they stand in `same`. `either`: a number may stand there if one stands in `exact`, by which it is judged."""
+    NaN and infinities must stand where they stand in `same`."""
     verdict = Verdict(elements=out.numel())
     if tuple(out.shape) != tuple(exact.shape):
         return _failed(verdict, f"shape {tuple(out.shape)}; it must be {tuple(exact.shape)}")
@@ -75,13 +73,11 @@ def compare(
         return _bitwise(verdict, out, same)
     columns = out.shape[-1] if out.dim() else 1
     if out.numel() == columns > LONG_ROW:
-        return _compare_long(out, exact, same, dtype, multiple, floor, either)
-    return _compare_rows(out, exact, same, dtype, multiple, floor, either, columns)
+        return _compare_long(out, exact, same, dtype, multiple, floor)
+    return _compare_rows(out, exact, same, dtype, multiple, floor, columns)
 
 
-def _compare_rows(
-    out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, floor: float, either: bool, columns: int
-) -> Verdict:
+def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, floor: float, columns: int) -> Verdict:
     verdict = Verdict(elements=out.numel())
     rows = out.numel() // columns
     flat_out, flat_exact, flat_same = (t.reshape(rows, columns) for t in (out, exact, same))
@@ -90,8 +86,6 @@ def _compare_rows(
     for start in range(0, rows, step):
         stop = min(start + step, rows)
         o, e, s = flat_out[start:stop].double(), flat_exact[start:stop].double(), flat_same[start:stop].double()
-        if either:
-            s = s.where(s.isfinite() | ~o.isfinite() | ~e.isfinite(), e)
         if found := _nonfinite(o, s):
             row, column, what = found
             where = index_of(out.shape, (start + row) * columns + column)
@@ -116,14 +110,14 @@ def _compare_rows(
     return verdict
 
 
-def _compare_long(out: Any, exact: Any, same: Any, dtype: str, multiple: float, floor: float, either: bool) -> Verdict:
+def _compare_long(out: Any, exact: Any, same: Any, dtype: str, multiple: float, floor: float) -> Verdict:
     """One very long row, judged as rows of 4096, and its last 4096 elements once more: what is left alone would be allowed what one rounding came to."""
     count = out.numel()
     spans = [(0, count // LONG_ROW * LONG_ROW)] + ([(count - LONG_ROW, count)] if count % LONG_ROW else [])
     parts = []
     for a, b in spans:
         o, e, s = (t.reshape(-1)[a:b].reshape(-1, LONG_ROW) for t in (out, exact, same))
-        parts.append(found := _compare_rows(o, e, s, dtype, multiple, floor, either, LONG_ROW))
+        parts.append(found := _compare_rows(o, e, s, dtype, multiple, floor, LONG_ROW))
         if found.where is not None:
             found.where = index_of(out.shape, a + found.where[0] * LONG_ROW + found.where[1])
     worst = max(parts, key=lambda v: (not v.ok, v.max_share, v.rms_share))

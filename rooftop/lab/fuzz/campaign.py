@@ -56,6 +56,7 @@ class Child:
     def __init__(self, device: str = "cuda") -> None:
         self._device, self._errors = device, tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the runner lives
         self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
         self.history: list[Draft] = []
 
     def _start(self) -> subprocess.Popen[str]:
@@ -69,6 +70,8 @@ class Child:
 
     def answer(self, given: Draft | Turn) -> tuple[Draft | None, Outcome]:
         """The call, drawn there where it was not yet, and what became of it. No call and "refused" where none could be drawn."""
+        if self._stopped:
+            return None, Outcome("refused")
         if self._process is None:
             self._process, self.history = self._start(), []
         process = self._process
@@ -106,6 +109,7 @@ class Child:
         return draft, Outcome("dead", [DIED + why])
 
     def stop(self) -> None:
+        self._stopped = True  # no other process is started
         if (process := self._process) is not None:
             process.kill()
 
@@ -189,20 +193,26 @@ def run(
     limits = drafts.GPU if device == "cuda" else drafts.CPU
     summary = Summary(seed, device)
     alone = device == "cuda" or jobs > 1  # the interpreter runs one program a process
-    make = runner or ((lambda: Child(device)) if alone else (lambda: Here(device)))
+    build = runner or ((lambda: Child(device)) if alone else (lambda: Here(device)))
     lock, started, turn = threading.Lock(), time.monotonic(), iter(range(calls if calls is not None else sys.maxsize))
     broken: list[BaseException] = []
     told, runners, stopped = [started], list[Runner](), threading.Event()
 
+    def make() -> Runner:
+        made = build()
+        runners.append(made)
+        if stopped.is_set():
+            made.stop()
+        return made
+
     def out_of_time() -> bool:
-        return seconds is not None and time.monotonic() - started >= seconds
+        return stopped.is_set() or (seconds is not None and time.monotonic() - started >= seconds)
 
     def over() -> bool:
-        return len(summary.findings) >= FINDINGS or bool(broken) or stopped.is_set() or out_of_time()
+        return len(summary.findings) >= FINDINGS or bool(broken) or out_of_time()
 
     def work() -> None:
         mine = make()
-        runners.append(mine)
         try:
             while not over():
                 with lock:
@@ -273,15 +283,17 @@ def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[]
         fresh = make()
         try:
             if fresh.run(draft).status != "dead":
-                return Finding(draft, draft, outcome.messages, _shortest_fatal_history(history, draft, make))
+                return Finding(draft, draft, outcome.messages, _shortest_fatal_history(history, draft, make, out_of_time))
         finally:
             fresh.close()
     small, messages = shrink(draft, outcome, runner, out_of_time)
     return Finding(draft, small, messages)
 
 
-def _shortest_fatal_history(history: Sequence[Draft], last: Draft, make: Callable[[], Runner]) -> tuple[Draft, ...]:
-    """The shortest end of the calls before `last` with which a new process still dies; empty where none does."""
+def _shortest_fatal_history(
+    history: Sequence[Draft], last: Draft, make: Callable[[], Runner], out_of_time: Callable[[], bool]
+) -> tuple[Draft, ...]:
+    """The shortest end of the calls before `last` with which a new process still dies, as far as there is time; empty where none does."""
 
     def dies(calls: Sequence[Draft]) -> bool:
         fresh = make()
@@ -293,7 +305,7 @@ def _shortest_fatal_history(history: Sequence[Draft], last: Draft, make: Callabl
     if not history or not dies(history):
         return ()
     low, high = 1, len(history)  # an end of `high` calls kills
-    while low < high:
+    while low < high and not out_of_time():
         middle = (low + high) // 2
         if dies(history[len(history) - middle :]):
             high = middle

@@ -147,15 +147,14 @@ def _inexact(item: Item, verdict: Verdict) -> bool:
 def _verdict(item: Item) -> Verdict:
     if item.own is not None:
         return Verdict(ok=not item.own, message=item.own)
-    t = item.tolerance
-    return compare(item.got, item.exact, item.same, dtype_of(item.got.dtype), t.multiple, t.exact, t.floor, t.either)
+    return compare(item.got, item.exact, item.same, dtype_of(item.got.dtype), item.tolerance.multiple, item.tolerance.exact, item.tolerance.floor)
 
 
 def _over_draws(items: Sequence[Item]) -> Verdict:
     import torch
 
     got, exact, same = (torch.stack([getattr(i, k).reshape(-1) for i in items]) for k in ("got", "exact", "same"))
-    verdict = compare(got, exact, same, dtype_of(got.dtype), items[0].tolerance.multiple, floor=items[0].tolerance.floor, either=items[0].tolerance.either)
+    verdict = compare(got, exact, same, dtype_of(got.dtype), items[0].tolerance.multiple, floor=items[0].tolerance.floor)
     error, _, allowed = verdict.message.partition(" in rows ")
     verdict.message = f"{error} over {len(items)} draws; {allowed.partition('; ')[2]}"
     verdict.where = None
@@ -173,6 +172,8 @@ def _items(s: Setting, outputs: Mapping[str, Any], gradients: Mapping[str, Any])
         items[n] = Item(got, exact, same, op.tolerance_of(n), own)
     if gradients:
         exact, same, tolerances = expected_gradients(s, outputs)
+        if op.grad is not None and (undefined := op.grad.undefined) is not None:
+            gradients = judgement.settled_by(dict(gradients), same, lambda: _backward(s, outputs, undefined, s.expected.same, widen))
         for n, got in gradients.items():
             items[f"gradient of {n}"] = Item(got, exact[n], same[n].to(got.dtype), tolerances[n])
     return items
@@ -215,26 +216,31 @@ def _by_autograd(s: Setting, change: Callable[[Any], Any]) -> dict[str, Any] | N
 
 def _by_contract(s: Setting, outputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tolerance]]:
     """By the contract's backward, given what the forward saved."""
+    op, grad = s.op, s.op.grad
+    assert grad is not None
+    # what the forward saved: where the same precision rounds on the way, in float64 that which it has there
+    exact = _backward(s, outputs, grad.backward, s.expected.same if op.same is None else s.expected.exact, _double)
+    narrow, change = (grad.backward, widen) if grad.narrow is None else (grad.narrow, lambda t: t)
+    same = _backward(s, outputs, narrow, s.expected.same, change)
+    of = {n: name for entry, name in zip(grad.wrt, op.bwd.output_names, strict=True) for n in entry.split("=")} if op.bwd else {}
+    tolerances = {n: op.bwd.tolerance_of(of[n]) if op.bwd and n in of else GRADIENT for n in s.draft.wants}
+    return exact, same, tolerances
+
+
+def _backward(
+    s: Setting, outputs: Mapping[str, Any], function: Callable[..., Any], forward: Mapping[str, Any], change: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """What a backward makes of the gradients that come, and of what `forward` and the outputs as they were rounded saved for it."""
     import torch
 
     op, grad = s.op, s.op.grad
     assert grad is not None
     made = {n: t for n, t in outputs.items() if t is not None and n not in grad.non_differentiable}
     flows = [s.flow.get(n) for n in op.output_names if n not in grad.non_differentiable]
-    options = [s.options[n] for n in op.option_names]
-
-    def backward(function: Callable[..., Any], forward: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-        given = [*flows, *grad.saved({**s.tensors, **forward, **made, **s.options})]
-        with torch.no_grad():
-            found = grad.spread(function(*[change(t) if isinstance(t, torch.Tensor) else t for t in given], *options))
-        return {**found, **{n: change(s.flow[out]) for n, out in grad.same.items() if out in s.flow}}
-
-    # what the forward saved: where the same precision rounds on the way, in float64 that which it has there
-    exact = backward(grad.backward, s.expected.same if op.same is None else s.expected.exact, _double)
-    same = backward(grad.backward, s.expected.same, widen) if grad.narrow is None else backward(grad.narrow, s.expected.same, lambda t: t)
-    of = {n: name for entry, name in zip(grad.wrt, op.bwd.output_names, strict=True) for n in entry.split("=")} if op.bwd else {}
-    tolerances = {n: op.bwd.tolerance_of(of[n]) if op.bwd and n in of else GRADIENT for n in s.draft.wants}
-    return exact, same, tolerances
+    given = [*flows, *grad.saved({**s.tensors, **forward, **made, **s.options})]
+    with torch.no_grad():
+        found = grad.spread(function(*[change(t) if isinstance(t, torch.Tensor) else t for t in given], *(s.options[n] for n in op.option_names)))
+    return {**found, **{n: change(s.flow[out]) for n, out in grad.same.items() if out in s.flow}}
 
 
 # -- running --------------------------------------------------------------------------------------------------------
