@@ -138,9 +138,9 @@ def _seconds(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def first(found: list[Record], _site: SiteData) -> str:
-    """The newest first calls of each op, dtype, card and contestant (`rooftop.lab.timing.first_calls`); those of other kernels are left out."""
+    """The newest first calls of each op, dtype, card and contestant (`rooftop.lab.timing.first_calls`). Those of other host code or kernels have a date."""
     newest: dict[tuple[str, ...], Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "first-calls" and first_calls.current(r)), key=lambda r: str(r.get("at", ""))):
+    for r in sorted((r for r in found if r["kind"] == "first-calls"), key=lambda r: (first_calls.current(r), str(r.get("at", "")))):
         newest[tuple(str(k) for k in (r["device"]["name"], r["op"], r["case"], r["subject"]))] = r
     if not newest:
         return NOTHING
@@ -150,8 +150,10 @@ def first(found: list[Record], _site: SiteData) -> str:
     for key in sorted(newest, key=lambda k: (*k[:3], order.get(k[3], 2), k[3])):
         r = newest[key]
         spreads = [cell for k in ("rows", "columns") for cell in (_us(r[k]["median_s"]), _us(r[k]["max_s"]), f"{r[k]['slow']} of {r[k]['n']}")]
-        who = str(r["subject"]).removeprefix("peer:")
+        who = str(r["subject"]).removeprefix("peer:") + ("" if first_calls.current(r) else f", as of {str(r.get('at', ''))[:10]}")
         lines.append(f"| {r['op']} {r['case']} | {r['device']['name']} | {who} | {_us(r['first_s'])} | {_us(r['known_s'])} | {' | '.join(spreads)} |")
+    if not all(first_calls.current(r) for r in newest.values()):
+        lines += ["", "With a date: the host's code or the kernels have changed since."]
     return "\n".join(lines)
 
 
