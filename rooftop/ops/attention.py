@@ -211,27 +211,25 @@ def backward(
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks): rooftop/ops/_attention.py has the formulas."""
-    return _gradients(
-        False, dout, dlse, q, k, v, out, lse, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale, k_scale, v_scale,
-        sinks, key_begin, key_end, left, right, scale, softcap, dropout_p, seed,
-    )  # fmt: skip
-
-
-def backward_plain(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """`backward` as plain arithmetic has it: the factor 0 of a hidden pair times NaN is NaN."""
-    return _gradients(True, *args)
-
-
-def _gradients(
-    plain: bool, dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, mask: Tensor | None,
-    cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None, lengths: Tensor | None, slopes: Tensor | None, q_scale: Tensor | None,
-    k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None, begin: Tensor | None, end: Tensor | None, left: int, right: int, scale: float,
-    softcap: float, dropout_p: float, seed: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     q, k, v = (x if s is None else x.to(lse.dtype) * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
+    options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
+    found = list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths))
+    dq, dk, dv, dbias, dsinks = _attention.backward(dout, dlse, q, k, v, out, lse, found, options)
+    dq, dk, dv = (x if s is None else x * s[:, None] for x, s in ((dq, q_scale), (dk, k_scale), (dv, v_scale)))
+    return dq, dk, dv, dbias, dsinks
+
+
+def backward_plain(
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, mask: Tensor | None,
+    cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None, lengths: Tensor | None, slopes: Tensor | None, q_scale: Tensor | None,
+    k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None, begin: Tensor | None, end: Tensor | None, *numbers: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    """`backward` as plain arithmetic has it: the factor 0 of a hidden pair times NaN is NaN."""
+    q, k, v = (x if s is None else x.to(lse.dtype) * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
+    left, right, scale, softcap, dropout_p, seed = numbers
     options = _options(q, k, bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, begin, end)
     found = list(_attention.parts(q, k, cu_q, cu_k, pages, lengths))
-    dq, dk, dv, dbias, dsinks = _attention.backward(dout, dlse, q, k, v, out, lse, found, options, plain)
+    dq, dk, dv, dbias, dsinks = _attention.backward(dout, dlse, q, k, v, out, lse, found, options, plain=True)
     dq, dk, dv = (x if s is None else x * s[:, None] for x, s in ((dq, q_scale), (dk, k_scale), (dv, v_scale)))
     return dq, dk, dv, dbias, dsinks
 
