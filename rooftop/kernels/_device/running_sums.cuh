@@ -26,6 +26,18 @@ struct Base<float> {
     __device__ float plus(float run) const { return high + (low + run); }
 };
 
+/// The running sums of a pack of V elements behind `base`, in place of them. float32 is enough within a pack: this sum is not passed on.
+template <bool REVERSE, int V, typename B>
+__device__ void run_along(float (&f)[V], const B& base) {
+    float run = 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        const int k = REVERSE ? V - 1 - i : i;
+        run += f[k];
+        f[k] = base.plus(run);
+    }
+}
+
 /// A published word is the complement of a number's bits, with one NaN pattern, so it is never 0. A word of 0 is not published yet.
 __device__ inline void publish(unsigned long long* word, double v) {
     *reinterpret_cast<volatile unsigned long long*>(word) = ~(v == v ? static_cast<unsigned long long>(__double_as_longlong(v)) : 0x7ff8000000000000ull);

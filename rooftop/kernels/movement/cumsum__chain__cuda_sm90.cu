@@ -184,15 +184,9 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
             if (lane == 0) arrive(steps.read[s]);
 #pragma unroll
             for (int u = 0; u < PACKS; ++u) {
-                float f[V], run = 0;
+                float f[V];
                 v[u].widen(f);
-                const Base<T> base(carry + upto[u]);
-#pragma unroll
-                for (int j = 0; j < V; ++j) {
-                    const int k = REVERSE ? V - 1 - j : j;
-                    run += f[k];  // float32 is enough within a pack: this sum is not passed on
-                    f[k] = base.plus(run);
-                }
+                run_along<REVERSE>(f, Base<T>(carry + upto[u]));
                 v[u].narrow(f);
             }
             T* to = out + r * oo;

@@ -7,6 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels._device import cumsum_rows
 
 WARPS = 14  # 8 write, 4 load, 1 takes and publishes, 1 waits
 TILE = 2048  # packs of 16 bytes
@@ -16,33 +17,11 @@ FEW = 64  # rows: with more, a tile's predecessors in its row are complete befor
 
 def _tiles(p: Problem) -> int:
     """Tiles of a row, wherever it starts."""
-    x = p["x"]
-    per = 16 // x.itemsize
-    packs = -(-x.shape[1] // per) if x.shape[0] == 1 or x.strides[0] % per == 0 else -(-(x.shape[1] + per - 1) // per)
-    return -(-packs // TILE)
-
-
-def _even(p: Problem) -> bool:
-    """Whether all rows begin and end on packs."""
-    x = p["x"]
-    return x.shape[1] * x.itemsize % 16 == 0 and (x.shape[0] == 1 or x.strides[0] * x.itemsize % 16 == 0)
+    return -(-cumsum_rows.packs(p) // TILE)
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    x, out = p["x"], p["out"]
-    if x.numel == 0:
-        return "there is nothing to add"
-    if x.shape[2] != 1:
-        return "takes rows, not columns"
-    if x.shape[1] > 1 and (x.strides[1] != 1 or out.strides[1] != 1):
-        return "neighbours of a row must be neighbours in memory"
-    if x.align % 16 or out.align % 16:
-        return "both tensors must start on 16-byte boundaries"
-    if x.shape[0] > 1 and (x.strides[0] - out.strides[0]) * x.itemsize % 16:
-        return "each row of both tensors must start at the same distance from a 16-byte boundary"
-    if x.shape[1] >= 2**31 - 2**17 or x.shape[0] * _tiles(p) >= 2**31:
-        return "takes rows of fewer than 2**31 - 2**17 elements, and fewer than 2**31 tiles"
-    return None
+    return cumsum_rows.refuses(p) or cumsum_rows.too_large(p, _tiles(p))
 
 
 def prefers(p: Problem, head: Head) -> int:
@@ -77,7 +56,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "x": ("x", "ptr"), "out": ("out", "ptr"), "words": ("words", "ptr"), "O": (x.shape[0], "i32"), "N": (x.shape[1], "i32"),
         "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
     }  # fmt: skip
-    back, even = (str(bool(v)).lower() for v in (p.option("reverse"), _even(p)))
+    back, even = (str(bool(v)).lower() for v in (p.option("reverse"), cumsum_rows.even(p)))
     return [
         Launch("clear", (-(-words // CLEAR),), {"words": "words", "count": words}, types=("ptr", "i64"), block=(CLEAR,), chained=True),
         Launch(

@@ -187,15 +187,9 @@ __global__ void __launch_bounds__(256, U > 6 || (U > 5 && sizeof(T) < 4) ? 3 : U
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-        float f[V], run = 0;
+        float f[V];
         v[u].widen(f);
-        const Base<T> base(carry + upto[u]);
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-            const int k = REVERSE ? V - 1 - i : i;
-            run += f[k];  // float32 is enough within a pack: this sum is not passed on
-            f[k] = base.plus(run);
-        }
+        run_along<REVERSE>(f, Base<T>(carry + upto[u]));
         v[u].narrow(f);
     }
     packs.store(v, out + r * oo);

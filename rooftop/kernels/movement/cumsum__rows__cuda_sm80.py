@@ -7,6 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels._device import cumsum_rows
 
 THREADS = 256
 PACKS = 8  # of a thread at most: 128 bytes of loads in flight, with room for 768 threads in the registers of a multiprocessor
@@ -14,35 +15,8 @@ WHOLE = {2: 6, 4: 8}  # the same where a row is one tile, by element size: packs
 GROUP = 128  # tiles of a group: 4 MiB, which take 2 µs to read; a running sum passes from one group to the next in about 1 µs
 
 
-def _packs(p: Problem) -> int:
-    """Packs of 16 bytes that contain a row, wherever it starts."""
-    x = p["x"]
-    per = 16 // x.itemsize
-    return -(-x.shape[1] // per) if x.shape[0] == 1 or x.strides[0] % per == 0 else -(-(x.shape[1] + per - 1) // per)
-
-
-def _even(p: Problem) -> bool:
-    """Whether all rows begin and end on packs."""
-    x = p["x"]
-    return x.shape[1] * x.itemsize % 16 == 0 and (x.shape[0] == 1 or x.strides[0] * x.itemsize % 16 == 0)
-
-
 def supports(p: Problem, head: Head) -> str | None:
-    x, out = p["x"], p["out"]
-    if x.numel == 0:
-        return "there is nothing to add"
-    if x.shape[2] != 1:
-        return "takes rows, not columns"
-    if x.shape[1] > 1 and (x.strides[1] != 1 or out.strides[1] != 1):
-        return "neighbours of a row must be neighbours in memory"
-    if x.align % 16 or out.align % 16:
-        return "both tensors must start on 16-byte boundaries"
-    if x.shape[0] > 1 and (x.strides[0] - out.strides[0]) * x.itemsize % 16:
-        return "each row of both tensors must start at the same distance from a 16-byte boundary"
-    config = choose(p, head)
-    if x.shape[1] >= 2**31 - 2**17 or x.shape[0] * _tiles(p, config) >= 2**31:
-        return "takes rows of fewer than 2**31 - 2**17 elements, and fewer than 2**31 tiles"
-    return None
+    return cumsum_rows.refuses(p) or cumsum_rows.too_large(p, _tiles(p, choose(p, head)))
 
 
 def prefers(p: Problem, head: Head) -> int:
@@ -52,7 +26,7 @@ def prefers(p: Problem, head: Head) -> int:
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     """The threads of a row read at least a line together, if the row has one; a row of more than 32 KiB is divided into tiles of equal size."""
-    packs = _packs(p)
+    packs = cumsum_rows.packs(p)
     most = WHOLE[p["x"].itemsize]
     if packs <= THREADS * most:
         team = min(8, _pow2(packs))
@@ -65,7 +39,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 
 def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
     """The same with fewer packs a thread, in larger teams or smaller tiles."""
-    first, packs = choose(p, head), _packs(p)
+    first, packs = choose(p, head), cumsum_rows.packs(p)
     found = [first]
     for each in range(2, int(first["packs"])):
         team = int(first["team"])
@@ -80,7 +54,7 @@ def _pow2(n: int) -> int:
 
 
 def _tiles(p: Problem, config: Mapping[str, Any]) -> int:
-    return -(-_packs(p) // (int(config["team"]) * int(config["packs"])))
+    return -(-cumsum_rows.packs(p) // (int(config["team"]) * int(config["packs"])))
 
 
 def _words(p: Problem, config: Mapping[str, Any]) -> int:
@@ -104,7 +78,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "x": ("x", "ptr"), "out": ("out", "ptr"), "words": (None if whole else "words", "ptr"), "O": (x.shape[0], "i64"), "N": (x.shape[1], "i32"),
         "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
     }  # fmt: skip
-    back, even, one = (str(bool(v)).lower() for v in (p.option("reverse"), _even(p), whole))
+    back, even, one = (str(bool(v)).lower() for v in (p.option("reverse"), cumsum_rows.even(p), whole))
     name = f"rows<{DTYPES[x.dtype].cuda}, {config['packs']}, {team}, {back}, {even}, {one}, {GROUP}>"
     blocks = -(-x.shape[0] // (THREADS // team)) if whole else x.shape[0] * tiles
     return [

@@ -1,0 +1,60 @@
+"""Capped scores of attention on Hopper, in PTX: the tanh of a thread's scores, or their weights, by one branch a warp."""
+
+from __future__ import annotations
+
+import struct
+
+from triton.experimental.gluon import language as gl
+
+TANH = (1.0, -0.333323412, 0.13308175, -0.0519479014, 0.0151953686)  # of x, x^3, ...: relative error 1.2e-7 up to SMALL
+SMALL = gl.constexpr(0.625)
+
+
+def _hex(value: float) -> str:
+    return "0f" + struct.pack(">f", value).hex().upper()
+
+
+def _capped(count: int, weigh: bool) -> str:
+    """PTX of tanh(x · SMALL / 2) for `count` numbers x of a thread; if `weigh`, of 2 to the power of by · (it - 1/2). If all x of a warp are below 2 in
+    magnitude (bit 30 of none is set), by multiply-adds: the special function unit is already the bottleneck of the softmax. Otherwise the larger ones by an
+    exponential and a reciprocal."""
+    half = SMALL.value / 2
+    x = [f"${count + i}" for i in range(count)]
+    out = [f"${i}" for i in range(count)]
+    by = f"${2 * count}"
+    terms = len(TANH)
+    lines = [f".reg .f32 v, e, less, {', '.join(f'c{k}' for k in range(terms))};", ".reg .b32 bits, b0, b1, b2, b3;", ".reg .pred far, p;"]
+    lines += [f"mul.f32 less, {by}, {_hex(-0.5)};"] if weigh else []
+    for k, c in enumerate(TANH):
+        value = _hex(c * half ** (2 * k + 1))
+        lines.append(f"mul.f32 c{k}, {by}, {value};" if weigh else f"mov.f32 c{k}, {value};")
+    chains = [x[i :: 4] for i in range(4)]  # four, since one would wait for each of its steps
+    lines += [f"or.b32 b{k}, {a}, {b};" for k, (a, b, *_) in enumerate(chains)]
+    lines += [f"lop3.b32 b{k}, b{k}, {c[i]}, {c[i + 1]}, 0xFE;" for i in range(2, count // 4, 2) for k, c in enumerate(chains)]
+    lines += ["lop3.b32 b0, b0, b1, b2, 0xFE;", "or.b32 bits, b0, b3;"]
+    lines += ["and.b32 bits, bits, 0x40000000;", "setp.ne.b32 far, bits, 0;", "vote.sync.any.pred far, far, -1;", "@far bra.uni FAR;"]
+
+    def near(i: int) -> list[str]:
+        first = [f"mul.f32 v, {x[i]}, {x[i]};", f"fma.rn.f32 e, c{terms - 1}, v, c{terms - 2};"]
+        last = f"fma.rn.f32 e, e, {x[i]}, less;" if weigh else f"mul.f32 e, e, {x[i]};"
+        return [*first, *(f"fma.rn.f32 e, e, v, c{k};" for k in range(terms - 3, -1, -1)), last]
+
+    def done(i: int) -> str:
+        return f"ex2.approx.ftz.f32 {out[i]}, e;" if weigh else f"mov.f32 {out[i]}, e;"
+
+    for i in range(count):
+        lines += [*near(i), done(i)]
+    lines += ["bra.uni DONE;", "FAR:"]
+    for i in range(count):
+        lines += [*near(i), f"mul.f32 v, {x[i]}, {_hex(half * 2.8853900817779268)};", "ex2.approx.ftz.f32 v, v;", f"add.f32 v, v, {_hex(1.0)};"]
+        lines += ["rcp.approx.ftz.f32 v, v;", f"fma.rn.f32 v, v, {_hex(-2.0)}, {_hex(1.0)};"]
+        lines += [f"fma.rn.f32 v, v, {by}, less;"] if weigh else []
+        lines += [f"abs.f32 {out[i]}, {x[i]};", f"setp.ge.f32 p, {out[i]}, {_hex(2.0)};", "@p mov.f32 e, v;", done(i)]
+    return "{ " + " ".join(lines) + " DONE: }"
+
+
+COUNTS = (16, 32, 64)  # scores of a thread
+TANH_OF = gl.constexpr({n: _capped(n, False) for n in COUNTS})
+TANH_OPERANDS = gl.constexpr({n: ",".join(n * ["=&f"] + n * ["f"]) for n in COUNTS})
+WEIGHTS_OF = gl.constexpr({n: _capped(n, True) for n in COUNTS})
+WEIGHTS_OPERANDS = gl.constexpr({n: ",".join(n * ["=&f"] + 2 * n * ["f"]) for n in COUNTS})
