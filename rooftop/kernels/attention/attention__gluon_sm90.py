@@ -14,7 +14,7 @@ A soft cap needs one tanh per score. With an exponential and a reciprocal there 
 causal attention), and near 0 cancellation in 1 - 2 / (1 + e) makes a larger error than the normaliser may have. Small scores, the usual ones, use a polynomial.
 Whether all scores of a warp are small is an OR of their bits and one branch: a chain of maxima and a branch for every 16 scores left the pipes idle in between.
 Capped scores are bounded, so that their weights need no maximum subtracted in bfloat16, which has float32's exponents: half of the cap is. Polynomial and
-exponential are then one stretch of code, and neither maxima nor the rescaling of the result are needed (0.82 to 0.89 of plain causal attention).
+exponential are then one stretch of code, and neither maxima nor the rescaling of the result are needed (0.87 and 0.88 of plain causal attention on an H200).
 
 For heads of more than 128 columns the output accumulators need half of the registers and tiles of 64 keys the rest; the result is staged in the memory of the
 queries."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -157,6 +158,17 @@ def first(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
+def fuzzed(_found: list[Record], _site: SiteData) -> str:
+    """The campaigns of `rooftop fuzz` that are kept beside the records, in files fuzz.json: a line each, then what they found."""
+    lines, wrong = ["| on | seed | calls | findings |", "|---|---:|---:|---:|"], list[str]()
+    for path in sorted(settings.load().results.glob("*/fuzz.json")):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        for one in kept["campaigns"]:
+            lines.append(f"| {kept['device']} | {one['seed']} | {one['calls']:,} | {len(one['findings'])} |")
+            wrong += [f"- {f['message']} ({f['since']})" for f in one["findings"]]
+    return "\n".join([*lines, "", *dict.fromkeys(wrong)]) if len(lines) > 2 else NOTHING
+
+
 def perplexity(found: list[Record], site: SiteData) -> str:
     """What quantising costs a small model (`rooftop.lab.report.perplexity`, which needs torch)."""
     from rooftop.lab.report.perplexity import table
@@ -175,6 +187,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/dependencies.md", "build"): build,
     ("docs/simulator.md", "speed"): speed,
     ("docs/gpu.md", "first calls"): first,
+    ("docs/gpu.md", "fuzz"): fuzzed,
     ("docs/linear_cross_entropy.md", "time and memory"): front,
     ("docs/formats.md", "perplexity"): perplexity,
     ("docs/comm.md", "collectives"): comm_page.collectives,
