@@ -158,7 +158,7 @@ def first(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
-def fuzzed(_found: list[Record], _site: SiteData) -> str:
+def fuzzed(found: list[Record], _site: SiteData) -> str:
     """The campaigns of `rooftop fuzz` that are kept beside the records, in files fuzz.json: a line each, then what they found."""
     lines, wrong = ["| on | seed | calls | findings |", "|---|---:|---:|---:|"], list[str]()
     for path in sorted(settings.load().results.glob("*/fuzz.json")):
@@ -166,7 +166,7 @@ def fuzzed(_found: list[Record], _site: SiteData) -> str:
         for one in kept["campaigns"]:
             lines.append(f"| {kept['device']} | {one['seed']} | {one['calls']:,} | {len(one['findings'])} |")
             wrong += [f"- {f['message']} ({f['since']})" for f in one["findings"]]
-    return "\n".join([*lines, "", *dict.fromkeys(wrong)]) if len(lines) > 2 else NOTHING
+    return "\n".join([*lines, "", *dict.fromkeys(wrong)]) if found and len(lines) > 2 else NOTHING
 
 
 def perplexity(found: list[Record], site: SiteData) -> str:
