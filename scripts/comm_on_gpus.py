@@ -62,7 +62,8 @@ def prepare() -> None:
             ranks.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), ranks.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
             ranks.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
         )}  # fmt: skip
-    compile_many([(*kernels._source(stem), target, (name,)) for stem, name in sorted(made)])
+    sources = {stem: kernels.source(stem) for stem, _ in made}
+    compile_many([(*sources[stem][:2], target, (name,), sources[stem][2]) for stem, name in sorted(made)])
 
 
 def chosen(name: str, only: str) -> bool:

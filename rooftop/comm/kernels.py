@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rooftop.core import settings
+from rooftop.core import helpers
 from rooftop.core.spec import Launch
 
 FILES = {
@@ -35,9 +35,10 @@ def facts(index: int) -> Any:
 
 
 @cache
-def _source(stem: str) -> tuple[str, str]:
-    path = settings.PACKAGE / "kernels" / FILES[stem]
-    return path.read_text(encoding="utf-8"), f"rooftop/kernels/{FILES[stem]}"
+def source(stem: str) -> tuple[str, str, helpers.Folders]:
+    """The text of a file, the name shown in errors, and the folders of its headers."""
+    path = helpers.KERNELS / FILES[stem]
+    return path.read_text(encoding="utf-8"), f"rooftop/kernels/{FILES[stem]}", helpers.folders(path, "")
 
 
 @cache
@@ -45,9 +46,9 @@ def _module(stem: str, kernel: str, target: str, index: int) -> Any:
     from rooftop.core.compile import compile_cuda
     from rooftop.core.launch import Module
 
-    text, name = _source(stem)
+    text, name, folders = source(stem)
     with torch.cuda.device(index):
-        return Module(compile_cuda(text, name=name, target=target, kernels=(kernel,)))
+        return Module(compile_cuda(text, name=name, target=target, kernels=(kernel,), folders=folders))
 
 
 def prepared(stem: str, launch: Launch, names: tuple[str, ...], index: int) -> Any:

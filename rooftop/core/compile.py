@@ -9,21 +9,19 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from rooftop.core import settings
 from rooftop.core.digests import without_comments
+from rooftop.core.helpers import INCLUDE, SHARED, Folders, headers, with_headers
 from rooftop.core.names import package_of
 
-DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
 _NAMES = "__nv_name_map"  # the pseudo-file in which NVRTC reports name expressions
-_GAP = r"(?:[ \t]|\\\n)*"
-_INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
 
 
 class CompileError(ValueError):
@@ -113,47 +111,20 @@ def cuda_include() -> tuple[str, ...]:
     raise ToolchainError("CUDA's headers are not found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
 
 
-def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
-    """The headers of rooftop/kernels/_device that `source` includes, directly or indirectly, each once."""
-    seen: set[Path] = set()
-    queue = [source]
-    while queue:
-        for name in _included(queue.pop()):
-            path = folder / name
-            if path.is_file() and path not in seen:
-                seen.add(path)
-                queue.append(path.read_text(encoding="utf-8"))
-                yield path
-
-
-@lru_cache(512)  # for the shared headers, which most kernels include
-def _included(source: str) -> tuple[str, ...]:
-    """The names of the files that a text includes, in order, without those in comments."""
-    last = max((m.end() for m in _INCLUDE.finditer(source)), default=0)
-    top = source[:last]
-    if top.count("/*") != top.count("*/"):  # the comment around an include may end later
-        top = source
-    return tuple(found[1] or found[2] or "" for found in _INCLUDE.finditer(without_comments(top)))
-
-
 def whole_elf(found: bytes) -> bool:
     """Whether the bytes are an ELF object, library or cubin that is as long as its header says."""
     sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
     return found[:4] == b"\x7fELF" and len(found) >= sections
 
 
-def with_headers(source: str) -> list[str]:
-    """`source` and the texts of the headers of rooftop/kernels/_device that it includes, in a fixed order: the input of a digest."""
-    return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source)))]
-
-
-def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> None:
-    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folder` nor CUDA's. Such a
-    file could change while the cached binary stays the same. `name` is the path shown. The headers in `folder` are searched too."""
-    allowed = f"CUDA's own headers and those of rooftop/kernels/_device: {', '.join(sorted(p.name for p in folder.glob('*.cuh')))}"
-    for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folder))):
+def check_includes(source: str, name: str, folders: Folders = (SHARED,)) -> None:
+    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folders` nor CUDA's. Such a
+    file could change while the cached binary stays the same. `name` is the path shown. The headers in `folders` are searched too."""
+    own = {p.name: p for folder in reversed(folders) for p in sorted(folder.glob("*.cuh"))}
+    allowed = f"CUDA's own headers and those of {' and '.join(map(_shown, folders))}: {', '.join(own)}"
+    for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folders))):
         bare = without_comments(text)
-        for found in _INCLUDE.finditer(bare):
+        for found in INCLUDE.finditer(bare):
             quoted, angled, other = found[1], found[2], found[3]
             wanted = Path(quoted or angled or "")
             shown = f'"{quoted}"' if quoted is not None else f"<{angled}>"
@@ -162,9 +133,9 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
                 why = f"an include must name its file, not {other.strip()!r}"
             elif wanted.is_absolute() or ".." in wanted.parts:
                 why = f"cannot include {shown} by its path"
-            elif beside.is_file() and not ((folder / wanted).is_file() and beside.samefile(folder / wanted)):
+            elif beside.is_file() and not any((folder / wanted).is_file() and beside.samefile(folder / wanted) for folder in folders):
                 why = f"cannot include {shown}, which stands beside the file"
-            elif quoted is not None and not any((Path(part) / wanted).is_file() for part in (str(folder), *cuda_include())):
+            elif quoted is not None and not any((Path(part) / wanted).is_file() for part in (*map(str, folders), *cuda_include())):
                 why = f"cannot include {shown}"
             else:
                 continue
@@ -172,21 +143,34 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
             raise CompileError(f"{name} does not compile:\n{path}({line}): error: {why}; a kernel may include {allowed}")
 
 
-def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> str:
+def _shown(folder: Path) -> str:
+    return str(folder.relative_to(settings.CHECKOUT)) if folder.is_relative_to(settings.CHECKOUT) else str(folder)
+
+
+def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str], folders: Folders = (SHARED,)) -> str:
     """Hash of everything that determines the machine code: source, included headers, options, target, compiler."""
-    parts = [*with_headers(source), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
+    parts = [*with_headers(source, folders), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def compile_cuda(
-    source: str, *, name: str, target: str, kernels: Sequence[str], options: Sequence[str] = (), use_cache: bool = True, of_many: bool = False
+    source: str,
+    *,
+    name: str,
+    target: str,
+    kernels: Sequence[str],
+    folders: Folders = (SHARED,),
+    options: Sequence[str] = (),
+    use_cache: bool = True,
+    of_many: bool = False,
 ) -> Binary:
     """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
 
-    `name` is the path shown in errors. `of_many`: NVRTC precompiles the headers, which speeds up later compilations in this process and costs a second and
-    about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text, ToolchainError if NVRTC is missing."""
-    check_includes(source, name)
-    key = cache_key(source, target, kernels, options)
+    `name` is the path shown in errors; `folders` are searched for includes (helpers.py). `of_many`: NVRTC precompiles the headers, which speeds up later
+    compilations in this process and costs a second and about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text,
+    ToolchainError if NVRTC is missing."""
+    check_includes(source, name, folders)
+    key = cache_key(source, target, kernels, options, folders)
     folder = settings.load().cache / "cuda" / key[:2]
     if use_cache and (hit := _read(folder / key, target)):
         return hit
@@ -198,7 +182,7 @@ def compile_cuda(
         program = program_class(
             source, "c++",
             options_class(
-                name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), str(DEVICE_HEADERS)],
+                name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), *map(str, folders)],
                 device_as_default_execution_space=True, lineinfo=True, **_flags(options), **(_kept_headers() if of_many else {}),
             ),
         )  # fmt: skip
@@ -215,14 +199,15 @@ def compile_cuda(
     return binary
 
 
-Job = tuple[str, str, str, Sequence[str]]  # source, name, target, kernels
+Job = tuple[str, str, str, Sequence[str], Folders]  # source, name, target, kernels, the folders of its headers
 FEW, MANY = 2, 4  # programs that justify a process, which takes seconds to start; programs of one source that justify precompiled headers
 
 
 def compile_many(jobs: Sequence[Job]) -> None:
     """Compile missing programs into the disk cache, on all cores, in processes: within one process NVRTC compiles one program at a time. Errors are ignored;
     whoever compiles the program again gets them."""
-    todo = [job for job in jobs if _read(settings.load().cache / "cuda" / (key := cache_key(job[0], job[2], job[3], ()))[:2] / key, job[2]) is None]
+    cache = settings.load().cache / "cuda"
+    todo = [job for job in jobs if _read(cache / (key := cache_key(job[0], job[2], job[3], (), job[4]))[:2] / key, job[2]) is None]
     workers = min(settings.load().jobs, len(todo) // FEW)
     parts = _parts(todo, max(1, workers))
     if workers < 2:
@@ -247,9 +232,9 @@ def _parts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
 
 
 def _compile_part(jobs: Sequence[Job]) -> None:
-    for source, name, target, kernels in jobs:
+    for source, name, target, kernels, folders in jobs:
         try:
-            compile_cuda(source, name=name, target=target, kernels=kernels, of_many=len(jobs) >= MANY)
+            compile_cuda(source, name=name, target=target, kernels=kernels, folders=folders, of_many=len(jobs) >= MANY)
         except (CompileError, ToolchainError):
             continue
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from rooftop.core import tensor_maps
+from rooftop.core import helpers, tensor_maps
 from rooftop.core.expressions import ExpressionError, Scope, TensorFacts, evaluate, integer, names
 from rooftop.core.head_parts import BRACES, RANGES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg, Unfit
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
@@ -39,6 +39,7 @@ class Head:
 
     path: str
     source: str
+    folders: helpers.Folders = (helpers.SHARED,)  # of its headers
     op: str | None = None
     idea: str = ""
     predict: Mapping[str, float] = field(default_factory=dict)

@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings, tensor_maps
-from rooftop.core.compile import headers
+from rooftop.core import helpers, settings, tensor_maps
 from rooftop.core.expressions import ExpressionError, integer, names
 from rooftop.core.head import Head
 from rooftop.core.head_parts import BRACES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg
@@ -55,8 +54,8 @@ def split(text: str, path: str) -> tuple[str, int]:
     return text[match.end() : end], text.count("\n", 0, match.end()) + 1
 
 
-def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
-    """Parses the head of a `.cu` file's text (or, with `toml`, of a rung that is only a head).
+def parse(text: str, path: str | Path, *, op: str = "", toml: bool = False) -> Head:
+    """Parses the head of a `.cu` file's text (or, with `toml`, of a rung that is only a head). `op`: of a file whose head names none.
 
     Raises HeadError with the file, the line if known, and what is accepted."""
     where = str(path)
@@ -66,7 +65,7 @@ def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
         own = _build(data, text, where, toml)
     except ExpressionError as error:
         raise HeadError(f"{where}: {error}") from None
-    return own if toml else _inherit(own)
+    return own if toml else _inherit(dataclasses.replace(own, folders=helpers.folders(settings.CHECKOUT / where, own.op or op)))
 
 
 def _toml(body: str, first: int, where: str) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _inherit(own: Head) -> Head:
     taken |= dict.fromkeys(own.scratch, "[scratch]")
     for args in (own.args, own.tensors, *(launch.args or () for launch in own.launches)):
         taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
-    for path in headers(own.source):
+    for path in helpers.headers(own.source, own.folders):
         where = shown(path)
         for name, text in _header_formulas(read(path), where).items():
             if name in inherited:

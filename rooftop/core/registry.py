@@ -1,7 +1,7 @@
 """Finds ops, kernels and ladders, by file name only. A file is imported when it is used; a misspelt name is an error.
 
     ops/<op>.py                                                        the contract
-    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation
+    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation; _<name>.{py,cuh}: a helper (helpers.py)
     ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs; a .py is in Triton, NN_slug__gluon.py in Gluon, and so on
 
 `rooftop.core.backends.table` lists the backends. A .py of the same name beside a .cu belongs to it."""
@@ -157,12 +157,17 @@ def not_python(error: SyntaxError) -> str:
 
 @cache
 def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
-    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op."""
-    files = []
-    for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu") and p.stem != "__init__"):
-        if any(part.startswith("_") for part in path.relative_to(house.kernels).parts[:-1]):
-            continue
+    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op, and for a file in the wrong folder."""
+    files: list[KernelFile] = []
+    rooms: dict[str, Path] = {}  # op, for forward and backward -> its family's folder
+    for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu", ".cuh")):
         shown = path.relative_to(house.kernels)
+        if any(part.startswith("_") for part in shown.parts):  # helpers of a family, and kernels/_device
+            continue
+        if path.suffix == ".cuh":
+            raise RegistryError(f"kernels/{shown}: a header of a family is private to it: _{path.name}; what several families share is in kernels/_device")
+        if len(shown.parts) != 2:
+            raise RegistryError(f"kernels/{shown}: a kernel lies in the folder of its family, kernels/<family>/{path.name}")
         try:
             name = kernel_name(path.stem)
         except RegistryError as error:
@@ -177,6 +182,8 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
         base = name.op.removesuffix("_bwd") if name.op not in op_names(house) else name.op
         if base not in op_names(house):
             raise RegistryError(f"kernels/{shown}: {unknown('op', name.op, list(op_names(house)))}")
+        if rooms.setdefault(base, path.parent) != path.parent:
+            raise RegistryError(f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family")
         files.append(KernelFile(path, name.op, name.variant, name.backend.name, name.arch))
     return tuple(files)
 

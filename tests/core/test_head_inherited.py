@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rooftop.core import compile as compiling
-from rooftop.core import head_text, registry
+from rooftop.core import head_text, helpers, registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.expressions import ExpressionError
 from rooftop.core.head import HeadError
@@ -47,9 +45,7 @@ spare = "nowhere + 1"
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of headers in place of the shipped ones."""
-    here = partial(compiling.headers, folder=tmp_path)
-    for module in (head_text, compiling):
-        monkeypatch.setattr(module, "headers", here)
+    monkeypatch.setattr(helpers, "folders", lambda path, op: (tmp_path,))
     write(tmp_path, OUTER, INNER)
     return tmp_path
 

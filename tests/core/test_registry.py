@@ -55,3 +55,37 @@ def test_a_kernel_file_with_a_wrong_name_is_an_error(tmp_path: Path, name: str) 
     (h.kernels / "elementwise" / name).write_text(HEAD)
     with pytest.raises(registry.RegistryError):
         registry.kernel_files(h)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("norm/ring.cuh", r"kernels/norm/ring\.cuh: .* private to it: _ring\.cuh"),
+        ("norm/softmax__cuda.cu", r"kernels/norm/softmax__cuda\.cu: the kernels of softmax are in kernels/elementwise"),
+        ("norm/deep/softmax__mine__cuda.cu", r"kernels/norm/deep/softmax__mine__cuda\.cu: .* kernels/<family>/softmax__mine__cuda\.cu"),
+        ("softmax__mine__cuda.cu", r"kernels/softmax__mine__cuda\.cu: .* kernels/<family>/"),
+    ],
+)
+def test_a_file_in_the_wrong_folder_is_an_error(tmp_path: Path, name: str, says: str) -> None:
+    h = house(tmp_path)
+    (h.ops / "softmax.py").write_text("")
+    (h.kernels / "elementwise" / "softmax__triton.py").write_text("")
+    for helper in ("elementwise/_ring.cuh", "elementwise/_plan.py", "_device/lanes.cuh", "_device/deep/x.py"):
+        (h.kernels / helper).parent.mkdir(exist_ok=True)
+        (h.kernels / helper).write_text("")
+    assert [f.name for f in registry.kernel_files(h)] == ["softmax__triton"]
+    registry.kernel_files.cache_clear()
+    (h.kernels / name).parent.mkdir(parents=True, exist_ok=True)
+    (h.kernels / name).write_text(HEAD)
+    with pytest.raises(registry.RegistryError, match=says):
+        registry.kernel_files(h)
+
+
+def test_a_misspelt_helper_is_named_with_the_file_that_wants_it(tmp_path: Path) -> None:
+    path = tmp_path / "softmax__mine__triton.py"
+    path.write_text("from rooftop.kernels._device.pcks import x\n")
+    with pytest.raises(registry.RegistryError, match=r"softmax__mine__triton\.py: No module named 'rooftop\.kernels\._device\.pcks'"):
+        getattr(registry.user_file(path), "module")  # noqa: B009
+    path.write_text("from rooftop.kernels._device import pcks\n")
+    with pytest.raises(registry.RegistryError, match=r"softmax__mine__triton\.py: cannot import name 'pcks'"):
+        getattr(registry.user_file(path), "module")  # noqa: B009

@@ -15,11 +15,12 @@ from rooftop.core import head as heads
 from rooftop.core import head_text, tensor_maps
 from rooftop.core.backends.gpu_only import needs_gpu
 from rooftop.core.backends.python_files import load_file, texts_of
-from rooftop.core.compile import Binary, compile_cuda, with_headers
+from rooftop.core.compile import Binary, Job, compile_cuda
 from rooftop.core.digests import digest, strip
 from rooftop.core.expressions import ExpressionError, names
 from rooftop.core.head_parts import HeadError, LaunchHead, MapArg, Unfit
 from rooftop.core.head_text import shown
+from rooftop.core.helpers import with_headers
 from rooftop.core.implementation import Implementation, MachineCode, Prepared, Where
 from rooftop.core.launch import Module
 from rooftop.core.parameters import check as check_parameters
@@ -66,7 +67,7 @@ class CudaImplementation(Implementation):
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None, text: str | None = None) -> None:
         self._text = head_text.read(path) if text is None else text
-        self._head = head_text.parse(self._text, shown(path))
+        self._head = head_text.parse(self._text, shown(path), op=op)
         super().__init__(path, op, name, max(arch or 0, self._head.arch))
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
@@ -243,16 +244,16 @@ class CudaImplementation(Implementation):
     @cached_property
     def _where(self) -> Where:
         maps = [arg for listed in (self._head.args, *(x.args or () for x in self._head.launches)) for arg in listed if isinstance(arg, MapArg)]
-        reason = "TMA runs on a GPU only: its args hold a tensor map" if maps else needs_gpu(self._text)
+        reason = "TMA runs on a GPU only: its args hold a tensor map" if maps else needs_gpu(self._text, self._head.folders)
         return Where("none", reason) if reason else Where("simt")
 
     def compile(self, kernels: Sequence[str], target: str) -> Binary:
-        source, name, target, wanted = self.compile_job(kernels, target)
-        return compile_cuda(source, name=name, target=target, kernels=wanted)
+        source, name, target, wanted, folders = self.compile_job(kernels, target)
+        return compile_cuda(source, name=name, target=target, kernels=wanted, folders=folders)
 
-    def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
+    def compile_job(self, kernels: Sequence[str], target: str) -> Job:
         """The jobs for `compile_many`."""
-        return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
+        return self._text, shown(self.path), target, tuple(sorted(set(kernels))), self._head.folders
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         made = self.compile([launch.kernel], problem.device.target)
@@ -290,4 +291,4 @@ class CudaImplementation(Implementation):
         facts.update({key: said for key, said in more.items() if any(said)})  # keys that a head does not use leave its digest unchanged
         path = self.beside
         python = texts_of(path.read_text(encoding="utf-8")) if path is not None else []
-        return digest(*(strip(text, "c") for text in with_headers(self._text)), facts, *python)
+        return digest(*(strip(text, "c") for text in with_headers(self._text, h.folders)), facts, *python)

@@ -43,9 +43,7 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
     description.
 
     Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
-    from rooftop.core import registry, settings
-    from rooftop.core.backends.python_files import helpers
-    from rooftop.core.compile import headers
+    from rooftop.core import helpers, registry, settings
     from rooftop.lab import candidates
 
     paths: list[Path] = []
@@ -59,10 +57,8 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
         beside = path.with_suffix(".py")
         if path.suffix == ".cu" and beside.is_file():
             paths.append(beside)
-        if path.parent != registry.HOUSE.ops and beside.is_file():
-            paths += helpers(beside.read_text(encoding="utf-8"))
-        if path.suffix == ".cu":
-            paths += headers(path.read_text(encoding="utf-8"))
+        if path.parent != registry.HOUSE.ops:
+            paths += helpers.all_of(path, base)
     shown = {str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p): p for p in paths}
     if as_json or not sys.stdout.isatty():
         typer.echo(json.dumps(list(shown)) if as_json else "\n".join(shown))

@@ -175,18 +175,18 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
     from rooftop.lab.simt import arguments, ordinary
     from rooftop.lab.simt import run as running
 
-    text, _, folder = running.source_of(path)
+    text, _, folders = running.source_of(path)
     kernel, entry = ordinary.choose(text, str(path), own.kernel)
     grid, block = _extents("--grid", own.grid, kernel), _extents("--block", own.block, kernel)
     ordinary.split(kernel, own.args)  # what is wrong with them is said before anything is built
     _build_ahead()
-    job = arguments.prepare(text, str(path), folder, kernel, entry, own.args, seed)
+    job = arguments.prepare(text, str(path), folders, kernel, entry, own.args, seed)
     launch = job.launch(grid, block, _extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
 
     def run(mode: Mode) -> Report:
         memory, uninitialised = job.memory()
         return running.run_launches(
-            text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder,
+            text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=folders,
             values=job.values,
         )  # fmt: skip
 
@@ -315,8 +315,9 @@ def _without_op(
 
     def run(mode: Mode) -> Report:
         return simulator.run_launches(
-            text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules, blocks=blocks
-        )
+            text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+            folders=head.folders,
+        )  # fmt: skip
 
     counted, checked = _runs(run, check)
     return f"{path}, {job.title}" if sizes else str(path), {str(path): text}, counted, checked

@@ -216,6 +216,7 @@ def simulate(job: Job, device: Device = TARGETS[90], blocks: int | None = SAMPLE
     report = simt.simulate(
         job.implementation.head.source, launch.kernel, job.memory(device, "cpu"), grid=_three(launch.grid), block=_three(launch.block),
         arguments=list(zip(launch.args.values(), launch.types, strict=True)), shared=launch.shared, mode="count", blocks=blocks,
+        folders=job.implementation.head.folders,
     )  # fmt: skip
     shown = job.implementation.head.path
     return replace(report, lines=tuple(replace(c, file=shown) for c in report.lines))

@@ -20,7 +20,8 @@ from pathlib import Path
 from threading import Lock
 
 from rooftop.core import settings
-from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, ToolchainError, headers
+from rooftop.core.compile import STANDARD, CompileError, ToolchainError
+from rooftop.core.helpers import SHARED, Folders, included
 from rooftop.lab.simt import host, link, ordinary, precompiled
 from rooftop.lab.simt.precompiled import as_made, sum_of
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
@@ -164,9 +165,9 @@ class Library:
 
 
 def build(
-    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS, values: Mapping[str, str] | None = None
+    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folders: Folders = (SHARED,), values: Mapping[str, str] | None = None
 ) -> Library:  # fmt: skip
-    """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folder` holds what it includes.
+    """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folders` hold what it includes.
     `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py).
 
     Raises CompileError with the compiler's own words and the user's lines, NoCompilerError where there is none."""
@@ -179,7 +180,7 @@ def build(
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
         places = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
     flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
-    own = {str(p.relative_to(folder)): p for p in sorted(headers(text, folder))}
+    own = dict(sorted(included(text, folders).items()))
     order = family(text, kernels)
     made_values = "\n".join((values or {}).values())
     texts = [text, *(p.read_text(encoding="utf-8") for p in own.values())]

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import head_text, settings
-from rooftop.core.compile import DEVICE_HEADERS, headers
+from rooftop.core import head_text, helpers, settings
 from rooftop.core.spec import Case, Launch
 from rooftop.lab.simt import counts, findings, machine, native, process
 from rooftop.lab.simt.build import build, stack_bytes
@@ -39,6 +38,7 @@ def simulate(
     seed: int = 0,
     schedules: int = 1,
     blocks: int | None = None,
+    folders: helpers.Folders | None = None,
 ) -> Report:
     """Run one kernel of a source on the CPU.
 
@@ -52,24 +52,27 @@ def simulate(
     uninitialised  names of tensors whose elements must not be read before they are written
     schedules      how often it is run, each time in another order of its warps; `seed` gives the first
     blocks         counting: how many blocks are run and counted, spread evenly over the grid (32 where None)
+    folders        where its includes are looked up; None: in a file's own folder, or in rooftop/kernels/_device
 
     Tensors to which the kernel has only pointers to const must not be written. Raises CompileError, LaunchError, NoCompilerError."""
-    text, path, folder = source_of(source)
+    text, path, own = source_of(source)
     launch = Launch(
         kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared,
         types=tuple(kind for _, kind in arguments), args={f"{i}": value for i, (value, _) in enumerate(arguments)},
     )  # fmt: skip
     return run_launches(
-        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder
-    )
+        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+        folders=own if folders is None else folders,
+    )  # fmt: skip
 
 
-def source_of(source: Path | str) -> tuple[str, str, Path]:
-    """Its text, what it is called, and the folder of its headers: its own where it includes one that lies there."""
+def source_of(source: Path | str) -> tuple[str, str, helpers.Folders]:
+    """Its text, what it is called, and the folders of its headers: its own where it includes one that lies there."""
     if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh"))):
-        text, folder = head_text.read(Path(source)), Path(source).resolve().parent
-        return text, str(source), folder if any(True for _ in headers(text, folder)) else DEVICE_HEADERS
-    return source, "kernel.cu", DEVICE_HEADERS
+        text, path = head_text.read(Path(source)), Path(source).resolve()
+        house = helpers.folders(path, "")
+        return text, str(source), (path.parent,) if path.parent not in house and helpers.headers(text, (path.parent,)) else house
+    return source, "kernel.cu", (helpers.SHARED,)
 
 
 def run_launches(
@@ -85,7 +88,7 @@ def run_launches(
     seed: int = 0,
     schedules: int = 1,
     blocks: int | None = None,
-    folder: Path = DEVICE_HEADERS,
+    folders: helpers.Folders = (helpers.SHARED,),
     values: Mapping[str, str] | None = None,
     workers: int | None = None,
     widen: bool = True,
@@ -99,13 +102,13 @@ def run_launches(
     for name, given in (("schedules", schedules), ("blocks", blocks)):
         if given is not None and given < 1:
             raise ValueError(f"{name} is {given}; it must be 1 or more")
-    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder, values=values)
+    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folders=folders, values=values)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     started = time.perf_counter()
     code = machine.MachineCode()
     if mode == "count" and widen:
         target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
-        code = machine.of(text, path, list(library.kernels), target, folder).only([x.kernel for x in launches])
+        code = machine.of(text, path, list(library.kernels), target, folders).only([x.kernel for x in launches])
     chosen = settings.load()
     held = hold(tensors)
     request = Request(
@@ -159,7 +162,7 @@ def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 
     report = run_launches(
         implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,
         constant=[n for n in call.inputs if n not in call.mutated and memory[n] is not None],
-        arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+        arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=implementation.head.folders,
     )  # fmt: skip
     return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
 
@@ -186,7 +189,7 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
     fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
-        arch=call.problem.device.arch,
+        arch=call.problem.device.arch, folders=head.folders,
     )  # fmt: skip
     if report.faults:
         raise SimulatedFault(report)

@@ -117,7 +117,8 @@ def compile_first(todo: Sequence[tuple[Subject, Case]], device: Any) -> None:
             problem = s.kernel_problem(c, device)[1]
             config, _ = kernel.resolve(problem)
             made |= {(stem, ONE_OF_SEVERAL.sub(r", false\1>", x.kernel) if stem != "steps" else x.kernel) for x in kernel.launches(problem, config)}
-        compile_many([(*kernels._source(stem), device.target, (name,)) for stem, name in sorted(made)])
+        sources = {stem: kernels.source(stem) for stem, _ in made}
+        compile_many([(*sources[stem][:2], device.target, (name,), sources[stem][2]) for stem, name in sorted(made)])
     dist.barrier()
 
 
