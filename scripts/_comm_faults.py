@@ -205,7 +205,7 @@ def gaps(h: Here) -> dict[str, Any]:
 
     if not h.on_gpus:
         return {}
-    header = (settings.PACKAGE / "kernels" / "_device" / "ranks.cuh").read_text(encoding="utf-8").replace("#pragma once", "")
+    header = (settings.PACKAGE / "kernels" / "comm" / "_ranks.cuh").read_text(encoding="utf-8").replace("#pragma once", "")
     assert "tries % 256" in header
     x, rows = torch.randn(1 << 21, device=h.device).bfloat16(), []
     o = Options.of("gaps", "int8", 128, False, False, 0)
@@ -214,7 +214,7 @@ def gaps(h: Here) -> dict[str, Any]:
 
     def often(stem: str) -> tuple[str, str]:
         text, name = source(stem)
-        return text.replace('#include "ranks.cuh"', header.replace("tries % 256", "tries % 32")), name
+        return text.replace('#include "_ranks.cuh"', header.replace("tries % 256", "tries % 32")), name
 
     for how in ("as shipped", "not cooperative", "32 polls"):
         room.prepared.clear()

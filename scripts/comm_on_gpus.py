@@ -49,18 +49,18 @@ def prepare() -> None:
     from rooftop.comm import kernels
     from rooftop.core.compile import compile_many
     from rooftop.core.spec import TARGETS, dtype_of
-    from rooftop.kernels._device import exchange, ranks
+    from rooftop.kernels.comm import _exchange, _ranks
 
     target = kernels.facts(0).target if torch.cuda.is_available() else TARGETS[90].target
     made: set[tuple[str, str]] = {("meeting", "meeting")}
     for wire, group, hadamard, stochastic, dtype in (*FORMATS, *MORE):
         d = dtype_of(F32 if hadamard and dtype == F16 else dtype)
-        said, how = (4096, 2, d, wire, group, hadamard, stochastic, 1), ranks.How(wire, group, hadamard, stochastic)
-        made |= {("one_shot" if s == 1 else "two_shot", ranks.launch(s, *said, rank=0).kernel) for s in (1, 2)}
-        made |= {("exchange", exchange.launch(kind, *said, rank=0).kernel) for kind in exchange.KINDS}
+        said, how = (4096, 2, d, wire, group, hadamard, stochastic, 1), _ranks.How(wire, group, hadamard, stochastic)
+        made |= {("one_shot" if s == 1 else "two_shot", _ranks.launch(s, *said, rank=0).kernel) for s in (1, 2)}
+        made |= {("exchange", _exchange.launch(kind, *said, rank=0).kernel) for kind in _exchange.KINDS}
         made |= {("steps", x.kernel) for x in (
-            ranks.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), ranks.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
-            ranks.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
+            _ranks.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), _ranks.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
+            _ranks.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
         )}  # fmt: skip
     sources = {stem: kernels.source(stem) for stem, _ in made}
     compile_many([(*sources[stem][:2], target, (name,), sources[stem][2]) for stem, name in sorted(made)])

@@ -1,7 +1,7 @@
 """Products between GPUs that reach each other's memory: their tiles are stored into the peers' memory as they finish, rows come by the copy engines.
 
 Where a kernel writes is an address: a product whose `out` lies in a peer's memory stores its tiles across the link while the next ones are multiplied; no
-multiprocessor copies, and nothing is left to send when it ends. The ranks meet (kernels/_device/meeting.cu) before the first store, when the places are
+multiprocessor copies, and nothing is left to send when it ends. The ranks meet (kernels/comm/_rank_barrier.cu) before the first store, when the places are
 free, and after the last. Each takes another peer first.
 
 With a wire, products are encoded into the peer's memory by a launch of its own, which reads them while they are in L2 as far as they fit."""

@@ -10,8 +10,8 @@ from torch import Tensor
 from rooftop.comm import kernels
 from rooftop.comm import wire as wires
 from rooftop.core.spec import dtype_of
-from rooftop.kernels._device import ranks as launches
-from rooftop.kernels._device.ranks import How
+from rooftop.kernels.comm import _ranks as launches
+from rooftop.kernels.comm._ranks import How
 from rooftop.ops import _random
 from rooftop.ops._arguments import number
 

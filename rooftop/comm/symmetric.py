@@ -23,8 +23,8 @@ from rooftop.comm import groups, kernels
 from rooftop.comm.groups import Limit
 from rooftop.comm.steps import Options
 from rooftop.core.spec import Launch, dtype_of
-from rooftop.kernels._device import exchange as exchanges
-from rooftop.kernels._device import ranks as launches
+from rooftop.kernels.comm import _exchange as exchanges
+from rooftop.kernels.comm import _ranks as launches
 
 PATIENCE = 600.0  # seconds
 LEAST = 1 << 20  # bytes of a room

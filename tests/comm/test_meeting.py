@@ -9,7 +9,7 @@ import torch
 
 from rooftop.comm import kernels, steps
 from rooftop.comm import wire as wires
-from rooftop.kernels._device import ranks as launches
+from rooftop.kernels.comm import _ranks as launches
 from rooftop.lab.simt import simulate
 from rooftop.ops.all_reduce_ranks import reference
 

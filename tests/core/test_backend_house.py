@@ -250,7 +250,7 @@ def test_a_grid_that_waits_for_itself_must_be_launched_so_and_fit_the_card(mine:
     ],
 )
 def test_where_a_kernel_runs_is_read_off_its_instructions(code: str, says: str | None) -> None:
-    include = '#include "chain.cuh"\n' + ('#include "tensor_map.cuh"\n' if "prefetch" in code else "")
+    include = '#include "pdl.cuh"\n' + ('#include "tensor_map.cuh"\n' if "prefetch" in code else "")
     assert needs_gpu(f"{include}__global__ void k() {{ {code} }}") == says
 
 

@@ -146,8 +146,8 @@ def test_a_formula_that_does_not_come_out_says_where_it_stands_once(house: Path)
         head_text.parse(KERNEL.replace('row = "x"', 'row = "1 // 0"'), "my.cu").launches_for(problem(7), read.config)
 
 
-def test_a_users_own_file_has_the_names_of_shipped_headers(tmp_path: Path) -> None:
-    text = KERNEL.replace('row = "x"', 'row = "x"\nformat = "\'int8\'"').replace("outer.cuh", "quantised.cuh")
+def test_a_users_own_file_has_the_names_of_the_headers_of_its_ops_family(tmp_path: Path) -> None:
+    text = KERNEL.replace('row = "x"', 'row = "x"\nformat = "\'int8\'"').replace("outer.cuh", "_quantized.cuh").replace('"add"', '"hadamard"')
     path = tmp_path / "mine.cu"
     path.write_text(text.replace("= packs", "= code_bits").replace("packs", "C"), encoding="utf-8")
     found = registry.user_file(path)

@@ -16,7 +16,7 @@ from rooftop.core.call import select
 from rooftop.core.contract import metas_of
 from rooftop.core.spec import DTYPES, TARGETS, Case, Input
 from rooftop.core.triton_compat import compile_launch
-from rooftop.kernels._device.logits import each
+from rooftop.kernels.loss._logits import each
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 

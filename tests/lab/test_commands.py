@@ -282,7 +282,7 @@ def test_where_names_the_files_of_what_was_asked_for(monkeypatch: pytest.MonkeyP
     """Of an op all kernels; of one kernel what that includes alone."""
     assert command(monkeypatch, "where", "layer_norm__cuda_sm90") == 0
     one = capsys.readouterr().out.split()
-    assert one[:2] == ["rooftop/ops/layer_norm.py", "rooftop/kernels/norm/layer_norm__cuda_sm90.cu"] and "rooftop/kernels/_device/norm_sm90.py" in one
+    assert one[:2] == ["rooftop/ops/layer_norm.py", "rooftop/kernels/norm/layer_norm__cuda_sm90.cu"] and "rooftop/kernels/norm/_fwd_sm90.py" in one
     assert not any("triton" in path or "bwd" in path for path in one)
     assert command(monkeypatch, "where", "layer_norm") == 0
     every = capsys.readouterr().out.split()
@@ -293,7 +293,7 @@ def test_where_says_on_a_terminal_what_a_file_is_about() -> None:
     from rooftop.core import settings
     from rooftop.lab.cli.look import about
 
-    assert about(settings.PACKAGE / "kernels" / "_device" / "lanes.cuh") == "Sums over neighbouring lanes of a warp."
+    assert about(settings.PACKAGE / "kernels" / "_device" / "lane_sums.cuh") == "Sums over neighbouring lanes of a warp."
     assert about(settings.PACKAGE / "ops" / "layer_norm.py").startswith("Layer normalisation of rows")
     assert about(settings.PACKAGE / "ladders" / "softmax_cuda" / "04_warp_shuffle.cu").startswith("The threads of a warp reduce maximum and sum")
 

@@ -182,7 +182,7 @@ def test_ceilings_are_kept_by_the_machine_code_of_the_kernels_that_measure_them(
     path = tmp_path / "results" / "h100" / "1.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    ceilings = Path("kernels/_device/ceilings.cu")
+    ceilings = Path("lab/timing/memory_ceilings.cu")
     (house / "rooftop" / ceilings).write_text((house / "rooftop" / ceilings).read_text().replace("never", "unlikely"))
     done = restamp.restamp(tmp_path / "results", "HEAD", root=house)
     assert done.restamped == {"memory": 1}

@@ -29,10 +29,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_capped import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
-from rooftop.kernels._device.attention_packed import CHUNK, clear_rows, plan_tiles, tile_of
-from rooftop.kernels._device.attention_tiles import softcap
+from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
+from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
+from rooftop.kernels.attention._tiles import softcap
 
 # With windows or 256 columns ptxas keeps one or two addresses, read once a tile of queries, in local memory.
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.codec import chunks_taken
+from rooftop.kernels.codecs._chunk_grid import chunks_taken
 
 
 def supports(p: Problem, head: Any) -> str | None:

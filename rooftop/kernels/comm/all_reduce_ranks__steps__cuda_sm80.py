@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.comm.wire import WIRES, message_bytes, stripe
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import ranks
+from rooftop.kernels.comm import _ranks
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -22,19 +22,19 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     n, count = p["x"].shape
     wire, group = str(p.option("wire")), int(p.option("group"))
-    how, dtype = ranks.How(wire, group, bool(p.option("hadamard")), bool(p.option("stochastic"))), p["x"].dtype
+    how, dtype = _ranks.How(wire, group, bool(p.option("hadamard")), bool(p.option("stochastic"))), p["x"].dtype
     share = stripe(count, n, group)
     most = 4 * p.device.sms
     if p.option("shots") == 1:
         size = n * share
-        encode = ranks.encode_rows(how, dtype, 1, size, count, size, most, x="x", messages="messages", tensors=n)
+        encode = _ranks.encode_rows(how, dtype, 1, size, count, size, most, x="x", messages="messages", tensors=n)
         stride = message_bytes(WIRES[wire], group, size)
-        return [encode, ranks.decode_rows(how, dtype, n, 1, size, count, size, stride, most, messages="messages", out="out", tensors=n)]
+        return [encode, _ranks.decode_rows(how, dtype, n, 1, size, count, size, stride, most, messages="messages", out="out", tensors=n)]
     one = message_bytes(WIRES[wire], group, share)
     return [
-        ranks.encode_rows(how, dtype, n, share, count, share, most, x="x", messages="messages", tensors=n),
-        ranks.add_messages(how, n, share, n * one, most, messages="messages", sums="sums", start=n * n * share, rows=n),
-        ranks.decode_rows(how, dtype, 1, n, share, count, share, 0, most, messages="sums", out="out", tensors=n),
+        _ranks.encode_rows(how, dtype, n, share, count, share, most, x="x", messages="messages", tensors=n),
+        _ranks.add_messages(how, n, share, n * one, most, messages="messages", sums="sums", start=n * n * share, rows=n),
+        _ranks.decode_rows(how, dtype, 1, n, share, count, share, 0, most, messages="sums", out="out", tensors=n),
     ]
 
 
@@ -52,4 +52,4 @@ def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any)
     """As one rank of several processes."""
     from rooftop.comm import collectives
 
-    return {"out": collectives.all_reduce(tensors["x"], group, path="portable", verify=False, **ranks.public(options))}
+    return {"out": collectives.all_reduce(tensors["x"], group, path="portable", verify=False, **_ranks.public(options))}

@@ -14,8 +14,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import column_sums
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.column_sums import column_sums
+from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import kept
 from rooftop.ops._random import threshold
 

@@ -20,7 +20,7 @@ PART   = 0
 */
 #include <cuda_pipeline.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 
 /// V neighbouring floats, one access.
 template <int V>

@@ -2,18 +2,19 @@
 
 Tensor cores read ten bits of the fraction from shared memory and ignore the rest, so TMA rounds float32 to TF32 as it copies. wgmma reads 32-bit
 operands only along K: rows of a and columns of b must be contiguous in memory, with strides that are a multiple of 16 bytes. An operand with another layout is
-first copied (rooftop/kernels/_device/split_rows.py): 8 bytes of device memory per element, at 4096³ 128 MiB or about 32 µs, next to 350 µs of products."""
+first copied (rooftop/kernels/gemm/_operands.py): 8 bytes of device memory per element, at 4096³ 128 MiB or about 32 µs, next to 350 µs of products."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch, split_rows
-from rooftop.kernels._device.columns import chained
-from rooftop.kernels._device.gemm_explain import explanation
+from rooftop.kernels._device import gemm_launch
+from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels.gemm import _operands
+from rooftop.kernels.gemm._explain import explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
 
@@ -36,14 +37,14 @@ def _copied(p: Problem) -> tuple[str, ...]:
 
 def _room(p: Problem) -> dict[str, Meta]:
     rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {f"{name}_rows": split_rows.room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in _copied(p)}
+    return {f"{name}_rows": _operands.room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in _copied(p)}
 
 
 def _product(p: Problem) -> Product:
     metas: dict[str, Meta | None] = dict(p.tensors)
     copied: Mapping[str, str] = {name: f"{name}_rows" for name in _copied(p)}
     for name, into in copied.items():
-        meta, pitch = p[name], split_rows.pitch_of(p["a"].shape[-1], 4)
+        meta, pitch = p[name], _operands.pitch_of(p["a"].shape[-1], 4)
         rows = meta.shape[-2] if name == "a" else meta.shape[-1]
         near = (pitch, 1) if name == "a" else (1, pitch)
         metas[into] = Meta(meta.shape, "f32", near if len(meta.shape) == 2 else (rows * pitch, *near))
@@ -89,7 +90,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    copies = [split_rows.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
+    copies = [_operands.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
     return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
 
 

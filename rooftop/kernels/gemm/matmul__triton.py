@@ -15,7 +15,7 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, begin_of, finish, place, put, vector
 
 

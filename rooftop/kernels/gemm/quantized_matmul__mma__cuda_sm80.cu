@@ -20,8 +20,8 @@ split  = 1
 resident = 1
 raw    = 0
 */
-#include "chain.cuh"
-#include "lowbit_pairs.cuh"
+#include "pdl.cuh"
+#include "_unpack_pairs.cuh"
 
 /// Eight neighbours of a row of x from column k on; zeros from column `past` on.
 template <typename T>

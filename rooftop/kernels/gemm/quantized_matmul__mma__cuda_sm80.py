@@ -8,9 +8,9 @@ from itertools import product
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import lowbit_plan
-from rooftop.kernels._device.lowbit import FORMATS, grouping, sizes
-from rooftop.kernels._device.quantised import arguments, text
+from rooftop.kernels._device.quantized import arguments, text
+from rooftop.kernels.gemm import _lowbit_plan
+from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
 from rooftop.ops.quantized_matmul import BITS
 
 CLOCK, MEMORY, L2 = 1.7e9, 4.2e12, 5.5e12
@@ -50,7 +50,7 @@ def prefers(p: Problem, head: Any) -> int:
         return 1
     best = choose(p, head)
     mine = seconds(p, *(best[n] for n in ("high", "down", "along", "split", "deep"))) + LATE
-    return 1 if mine <= min(lowbit_plan.seconds(c, p) for c in lowbit_plan.configs(p)) else -1
+    return 1 if mine <= min(_lowbit_plan.seconds(c, p) for c in _lowbit_plan.configs(p)) else -1
 
 
 @lru_cache(maxsize=32)

@@ -60,9 +60,9 @@ args    = ["R: i32", "found: f32[R]", "loss: f32[1]", "divisor: f32[1]"]
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
-#include "slices.cuh"
+#include "cluster_slices.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 

@@ -19,10 +19,10 @@ rows   = 32
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "stretch.cuh"
+#include "lane_sums.cuh"
+#include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;
 constexpr float LOG2E = 1.4426950408889634f;

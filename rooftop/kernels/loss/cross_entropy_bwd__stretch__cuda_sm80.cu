@@ -13,10 +13,10 @@ vectors = 4
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
 #include "packs.cuh"
-#include "quotients.cuh"
+#include "division.cuh"
 
 constexpr int THREADS = 256, IGNORED = -(1 << 30), UNKNOWN = -(1 << 29);  // targets of rows that are ignored, and out of range
 

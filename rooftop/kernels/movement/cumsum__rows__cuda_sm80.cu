@@ -12,9 +12,9 @@ packs = 8
 team  = 256
 whole = 0
 */
-#include "chain.cuh"
-#include "rotate.cuh"
-#include "running_sums.cuh"
+#include "pdl.cuh"
+#include "_rope.cuh"
+#include "_prefix_sums.cuh"
 
 /// The pack of V elements that are the elements n to n + V - 1 of a sum over the N elements at `row`.
 template <typename T, int V, bool REVERSE>

@@ -6,8 +6,8 @@ args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["FFMA"], spills = 0 }
 python  = ["supports", "prefers", "choose", "launches", "scratch"]
 */
-#include "chain.cuh"
-#include "lanes.cuh"
+#include "pdl.cuh"
+#include "lane_sums.cuh"
 #include "packs.cuh"
 
 /// CH elements of one lane as they are in memory: one access if TOGETHER, else every 32nd element.

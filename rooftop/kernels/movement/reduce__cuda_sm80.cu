@@ -6,10 +6,10 @@ args    = ["x: T[A, B, C, D, E]"]
 demands = { has = ["LDG"], spills = 0 }
 python  = ["supports", "prefers", "choose", "launches", "scratch"]
 */
-#include "chain.cuh"
-#include "lanes.cuh"
+#include "pdl.cuh"
+#include "lane_sums.cuh"
 #include "packs.cuh"
-#include "quotients.cuh"
+#include "division.cuh"
 
 enum Op { SUM, MEAN, VAR, MAX, ARGMAX };
 

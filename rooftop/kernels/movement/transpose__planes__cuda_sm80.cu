@@ -34,7 +34,7 @@ args    = [
     "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "plane: i64 = stride(x, 3) if join else stride(out, 4)",
 ]
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 
 template <int BYTES>
 struct Raw;

@@ -35,7 +35,7 @@ args    = [
 ]
 */
 #include <cuda_pipeline.h>
-#include "chain.cuh"
+#include "pdl.cuh"
 
 template <int BYTES>
 struct Raw;

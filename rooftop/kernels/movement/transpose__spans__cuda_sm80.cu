@@ -25,7 +25,7 @@ block   = [256]
 shared  = "tile * R * C * size"
 chained = true
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 
 template <int BYTES>
 struct Raw;

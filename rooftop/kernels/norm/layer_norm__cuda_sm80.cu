@@ -30,7 +30,7 @@ grid    = ["R"]
 block   = ["team"]
 chained = true
 */
-// Device code: norm_rows.cuh has norm_warp and norm_block; rows.cuh has Row, a row in registers. How many threads and vectors a row gets:
-// rooftop/kernels/_device/row_configs.py (called from the .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16.
+// Device code: _fwd_rows.cuh has norm_warp and norm_block; register_rows.cuh has Row, a row in registers. How many threads and vectors a row gets:
+// rooftop/kernels/norm/_register_rows.py (called from the .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16.
 // `valid` in the head: the vectors hold the row, and a row that is not whole vectors has a thread for each single element at its ends.
-#include "norm_rows.cuh"
+#include "_fwd_rows.cuh"

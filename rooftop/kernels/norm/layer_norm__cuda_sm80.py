@@ -1,4 +1,4 @@
-"""Which rows layer_norm__cuda_sm80.cu supports, and how many threads and vectors a row gets: rooftop/kernels/_device/row_configs.py"""
+"""Which rows layer_norm__cuda_sm80.cu supports, and how many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py"""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import norm_sm90, row_configs
+from rooftop.kernels.norm import _fwd_sm90, _register_rows
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return row_configs.refuses(p)
+    return _register_rows.refuses(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
@@ -22,8 +22,8 @@ def prefers(p: Problem, head: Head) -> int:
     weight and bias for each of them costs instructions; persistent blocks do it once."""
     x = p["x"]
     little = x.nbytes < 64 << 20
-    off = x.shape[1] * x.itemsize % 16 and (x.shape[1] > 8192 or (p.device.arch >= 90 and norm_sm90.through_a_ring(p, True)))
-    if row_configs.refuses(p) or p.get("residual") is not None or off or (row_configs.power_of_two(p) and (little or x.itemsize == 4)):
+    off = x.shape[1] * x.itemsize % 16 and (x.shape[1] > 8192 or (p.device.arch >= 90 and _fwd_sm90.through_a_ring(p, True)))
+    if _register_rows.refuses(p) or p.get("residual") is not None or off or (_register_rows.power_of_two(p) and (little or x.itemsize == 4)):
         return 0
     return 2
 
@@ -34,7 +34,7 @@ FLYING = 72 * 1024  # bytes in flight to a multiprocessor of an H200, as measure
 GAIN = 0.95
 
 
-def _cycles(r: row_configs.Rows, c: dict[str, int]) -> float:
+def _cycles(r: _register_rows.Rows, c: dict[str, int]) -> float:
     """Estimated cycles of a multiprocessor for one row, at 18.2 bytes a cycle. Each of the four schedulers has 512 registers a lane: with 48 registers a thread
     it holds 10 warps, 40 warps in all, so two blocks of 14 warps are resident and not three."""
     aligned, warps = r.least == 1, c["team"] // 32
@@ -46,16 +46,16 @@ def _cycles(r: row_configs.Rows, c: dict[str, int]) -> float:
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    """The choice of row_configs.py. 16-bit rows in a block are bound by instructions about as much as by memory: for them another config is taken if `_cycles`
-    estimates that it is 5 % faster. For the example of row_configs.py (8192 columns of bf16) none is."""
-    r = row_configs.of(p, TENSORS)
-    found = row_configs.choose(r)
+    """The choice of _register_rows.py. 16-bit rows in a block are bound by instructions about as much as by memory: for them another config is taken if
+    `_cycles` estimates that it is 5 % faster. For the example of _register_rows.py (8192 columns of bf16) none is."""
+    r = _register_rows.of(p, TENSORS)
+    found = _register_rows.choose(r)
     if p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1 or r.rows * r.vectors <= 2048 * r.device.sms:
         return found
-    blocks = [c for c in row_configs.configs(r) if 32 < c["team"] <= 512 and c["rows"] == 1 and c["team"] * (c["vectors"] - 1) < r.vectors]
+    blocks = [c for c in _register_rows.configs(r) if 32 < c["team"] <= 512 and c["rows"] == 1 and c["team"] * (c["vectors"] - 1) < r.vectors]
     best = min(blocks, key=lambda c: _cycles(r, c), default=found)
     return best if _cycles(r, best) < GAIN * _cycles(r, found) else found
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return row_configs.configs(row_configs.of(p, TENSORS))
+    return _register_rows.configs(_register_rows.of(p, TENSORS))

@@ -14,4 +14,4 @@ teams = 1
 vectors = 0
 stages = 2
 */
-#include "norm_rows_bwd.cuh"
+#include "_bwd_rows.cuh"

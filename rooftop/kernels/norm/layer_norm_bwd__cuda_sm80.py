@@ -1,4 +1,4 @@
-"""Which rows layer_norm_bwd__cuda_sm80.cu supports, and its launch configs: rooftop/kernels/_device/norm_bwd_configs.py"""
+"""Which rows layer_norm_bwd__cuda_sm80.cu supports, and its launch configs: rooftop/kernels/norm/_bwd_rows.py"""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import norm_bwd_configs
+from rooftop.kernels.norm import _bwd_rows
 
 
 def supports(p: Problem, head: Head) -> str | None:
     """16-bit statistics are computed in one pass about a pivot, an element of the row's first vector of 16 bytes. A row without a whole vector would have the
     pivot zero: if its elements are far from zero, cancellation would lose the digits of their spread."""
     s = p["s"]
-    if s.itemsize == 2 and s.shape[1] < 15 and not norm_bwd_configs.of(p).aligned:
+    if s.itemsize == 2 and s.shape[1] < 15 and not _bwd_rows.of(p).aligned:
         return f"a row off 16 bytes must have at least 15 elements of 16 bits, a whole vector wherever it starts; given {s.shape[1]}"
-    return norm_bwd_configs.refuses(p)
+    return _bwd_rows.refuses(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
@@ -23,22 +23,22 @@ def prefers(p: Problem, head: Head) -> int:
     are preferred. Clusters are also preferred where an estimate says that they are faster: for odd rows (0.49 to 0.64 of a copy here) and for rows with
     padding."""
     s = p["s"]
-    if norm_bwd_configs.refuses(p) or (p.device.arch >= 90 and s.shape[1] * s.itemsize > 24576):
+    if _bwd_rows.refuses(p) or (p.device.arch >= 90 and s.shape[1] * s.itemsize > 24576):
         return 0
-    return 0 if norm_bwd_configs.clusters_are_faster(p, True) else 2
+    return 0 if _bwd_rows.clusters_are_faster(p, True) else 2
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return norm_bwd_configs.choose(p)
+    return _bwd_rows.choose(p)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return norm_bwd_configs.configs(p)
+    return _bwd_rows.configs(p)
 
 
 def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
-    return norm_bwd_configs.scratch(p, config)
+    return _bwd_rows.scratch(p, config)
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return norm_bwd_configs.launches(p, config, head, centre=True)
+    return _bwd_rows.launches(p, config, head, centre=True)

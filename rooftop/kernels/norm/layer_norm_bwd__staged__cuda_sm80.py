@@ -1,4 +1,4 @@
-"""Which rows layer_norm_bwd__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/_device/norm_staged_bwd.py"""
+"""Which rows layer_norm_bwd__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/norm/_bwd_staged.py"""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import norm_staged_bwd
+from rooftop.kernels.norm import _bwd_staged
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return norm_staged_bwd.refuses(p)
+    return _bwd_staged.refuses(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
-    return norm_staged_bwd.prefers(p)
+    return _bwd_staged.prefers(p)
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return norm_staged_bwd.choose(p, centre=True)
+    return _bwd_staged.choose(p, centre=True)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return norm_staged_bwd.configs(p)
+    return _bwd_staged.configs(p)
 
 
 def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
-    return norm_staged_bwd.scratch(p, config)
+    return _bwd_staged.scratch(p, config)
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return norm_staged_bwd.launches(p, config, head, centre=True)
+    return _bwd_staged.launches(p, config, head, centre=True)

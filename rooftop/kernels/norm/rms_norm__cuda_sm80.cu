@@ -30,4 +30,4 @@ grid    = ["R"]
 block   = ["team"]
 chained = true
 */
-#include "norm_rows.cuh"
+#include "_fwd_rows.cuh"

@@ -1,5 +1,5 @@
 /* rooftop
-idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/_device/norm_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds a row of up to 64 KiB in registers, and copies the weight to shared memory (cp.async) while it computes the sum of squares. Longer rows are divided among the blocks of a cluster and held in their shared memory; the blocks exchange their sums of squares through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that the weight is read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the sums of the next one travel between the blocks (st.async, counted by an mbarrier)."
+idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/norm/_fwd_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds a row of up to 64 KiB in registers, and copies the weight to shared memory (cp.async) while it computes the sum of squares. Longer rows are divided among the blocks of a cluster and held in their shared memory; the blocks exchange their sums of squares through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that the weight is read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the sums of the next one travel between the blocks (st.async, counted by an mbarrier)."
 predict = { speedup = 1.4 }
 limit   = "Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Streaming clusters: the weight is read again for each row."
 dtypes  = ["f32", "f16", "bf16"]
@@ -23,7 +23,7 @@ early   = 0
 rows    = 1
 stages  = 3
 */
-// Device code: norms.cuh has norm_cluster, norm_whole_row and norm_warp; norms_slices.cuh has norm_persistent and norm_streaming. The table in
-// kernels/_device/norm_sm90.py chooses one for a call.
-#include "norms.cuh"
-#include "norms_slices.cuh"
+// Device code: _fwd_sm90.cuh has norm_cluster, norm_whole_row and norm_warp; _fwd_slices_sm90.cuh has norm_persistent and norm_streaming. The table in
+// kernels/norm/_fwd_sm90.py chooses one for a call.
+#include "_fwd_sm90.cuh"
+#include "_fwd_slices_sm90.cuh"

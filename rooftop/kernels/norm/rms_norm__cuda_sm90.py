@@ -1,4 +1,4 @@
-"""Which kernel of rms_norm__cuda_sm90.cu runs, with which launch config: rooftop/kernels/_device/norm_sm90.py"""
+"""Which kernel of rms_norm__cuda_sm90.cu runs, with which launch config: rooftop/kernels/norm/_fwd_sm90.py"""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device import norm_sm90
+from rooftop.kernels.norm import _fwd_sm90
 
 
 def prefers(p: Problem, head: Head) -> int:
     """Preferred to Triton where it was faster on an H100: rows too long for a Triton block, odd rows, and rows of 2 KiB and more. rms_norm__cuda_sm80 has the
     higher preference where that is faster."""
-    r, x = norm_sm90.of(p, centre=False), p["x"]
+    r, x = _fwd_sm90.of(p, centre=False), p["x"]
     if r.bytes > 65536 and 16 * r.count < r.sms // 2:
         return 0  # clusters of so few rows leave most of the card idle
     odd = x.shape[1] % 16 != 0 or x.strides[0] % 16 != 0 or x.align < 16
@@ -23,12 +23,12 @@ def prefers(p: Problem, head: Head) -> int:
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return norm_sm90.choose(norm_sm90.of(p, centre=False))
+    return _fwd_sm90.choose(_fwd_sm90.of(p, centre=False))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return norm_sm90.configs(norm_sm90.of(p, centre=False))
+    return _fwd_sm90.configs(_fwd_sm90.of(p, centre=False))
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return norm_sm90.launches(p, config, head, centre=False)
+    return _fwd_sm90.launches(p, config, head, centre=False)

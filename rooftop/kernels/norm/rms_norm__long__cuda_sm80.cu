@@ -15,4 +15,4 @@ stages  = 3
 lag     = 1
 beside  = 1
 */
-#include "norm_long.cuh"
+#include "_fwd_long.cuh"

@@ -1,4 +1,4 @@
-"""Which rows rms_norm__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/norm_long.py"""
+"""Which rows rms_norm__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/norm/_fwd_long.py"""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import norm_long
+from rooftop.kernels.norm import _fwd_long
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return norm_long.refuses(p, False)
+    return _fwd_long.refuses(p, False)
 
 
 def prefers(p: Problem, head: Head) -> int:
-    return norm_long.prefers(p, False)
+    return _fwd_long.prefers(p, False)
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return norm_long.choose(p, False)
+    return _fwd_long.choose(p, False)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return norm_long.configs(p, False)
+    return _fwd_long.configs(p, False)
 
 
 def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
-    return norm_long.scratch(p, config, False)
+    return _fwd_long.scratch(p, config, False)
 
 
 def zeroed(p: Problem, config: Any, head: Head) -> tuple[str, ...]:
@@ -34,4 +34,4 @@ def zeroed(p: Problem, config: Any, head: Head) -> tuple[str, ...]:
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return norm_long.launches(p, config, head, False)
+    return _fwd_long.launches(p, config, head, False)

@@ -30,4 +30,4 @@ block   = [256]
 shared  = "rows * size + 16 * kept * (ceil(size / 16) + 2) + (table if tabled else 0)"
 chained = true
 */
-#include "norm_staged.cuh"
+#include "_fwd_staged.cuh"

@@ -1,4 +1,4 @@
-"""Which rows rms_norm__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/_device/norm_staged.py"""
+"""Which rows rms_norm__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/norm/_fwd_staged.py"""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import norm_staged
+from rooftop.kernels.norm import _fwd_staged
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return norm_staged.refuses(p)
+    return _fwd_staged.refuses(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
-    return norm_staged.prefers(p, centre=False)
+    return _fwd_staged.prefers(p, centre=False)
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return norm_staged.choose(p, centre=False)
+    return _fwd_staged.choose(p, centre=False)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return norm_staged.configs(p, centre=False)
+    return _fwd_staged.configs(p, centre=False)

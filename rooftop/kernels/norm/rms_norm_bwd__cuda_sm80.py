@@ -1,4 +1,4 @@
-"""Which rows rms_norm_bwd__cuda_sm80.cu supports, and its launch configs: rooftop/kernels/_device/norm_bwd_configs.py"""
+"""Which rows rms_norm_bwd__cuda_sm80.cu supports, and its launch configs: rooftop/kernels/norm/_bwd_rows.py"""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import norm_bwd_configs
+from rooftop.kernels.norm import _bwd_rows
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return norm_bwd_configs.refuses(p)
+    return _bwd_rows.refuses(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
@@ -20,20 +20,20 @@ def prefers(p: Problem, head: Head) -> int:
     s = p["s"]
     row = s.shape[1] * s.itemsize
     clusters = p.device.arch >= 90 and ((2048 < row <= 8192 and row % 16 == 0) or row > 16384)
-    return 0 if norm_bwd_configs.refuses(p) or clusters or norm_bwd_configs.clusters_are_faster(p, False) else 2
+    return 0 if _bwd_rows.refuses(p) or clusters or _bwd_rows.clusters_are_faster(p, False) else 2
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return norm_bwd_configs.choose(p)
+    return _bwd_rows.choose(p)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return norm_bwd_configs.configs(p)
+    return _bwd_rows.configs(p)
 
 
 def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
-    return norm_bwd_configs.scratch(p, config)
+    return _bwd_rows.scratch(p, config)
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return norm_bwd_configs.launches(p, config, head, centre=False)
+    return _bwd_rows.launches(p, config, head, centre=False)

@@ -23,4 +23,4 @@ stages  = 3
 sums    = "registers"
 joint   = false
 */
-#include "norms_bwd.cuh"
+#include "_bwd_sm90.cuh"

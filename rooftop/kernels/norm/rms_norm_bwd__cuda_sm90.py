@@ -1,4 +1,4 @@
-"""Which rows rms_norm_bwd__cuda_sm90.cu supports, and its launch configs: rooftop/kernels/_device/norm_bwd_sm90.py"""
+"""Which rows rms_norm_bwd__cuda_sm90.cu supports, and its launch configs: rooftop/kernels/norm/_bwd_sm90.py"""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import norm_bwd_sm90
+from rooftop.kernels.norm import _bwd_sm90
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return norm_bwd_sm90.refuses(norm_bwd_sm90.of(p, centre=False))
+    return _bwd_sm90.refuses(_bwd_sm90.of(p, centre=False))
 
 
 def prefers(p: Problem, head: Head) -> int:
     """Preferred to Triton where it was faster on an H100. rms_norm_bwd__cuda_sm80 has the higher preference where that is faster."""
-    r, s = norm_bwd_sm90.of(p, centre=False), p["s"]
+    r, s = _bwd_sm90.of(p, centre=False), p["s"]
     few = r.count >= 2 * r.sms - 8 and s.shape[1] <= 4096
     return int(s.shape[1] >= 1024 and (s.nbytes > 32 << 20 or few) and not (r.second and r.bytes <= 16384))
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return norm_bwd_sm90.choose(norm_bwd_sm90.of(p, centre=False))
+    return _bwd_sm90.choose(_bwd_sm90.of(p, centre=False))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return norm_bwd_sm90.configs(norm_bwd_sm90.of(p, centre=False))
+    return _bwd_sm90.configs(_bwd_sm90.of(p, centre=False))
 
 
 def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
-    return norm_bwd_sm90.scratch(p, config, centre=False)
+    return _bwd_sm90.scratch(p, config, centre=False)
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return norm_bwd_sm90.launches(p, config, head, centre=False)
+    return _bwd_sm90.launches(p, config, head, centre=False)

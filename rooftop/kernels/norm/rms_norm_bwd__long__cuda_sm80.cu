@@ -15,4 +15,4 @@ vectors = 0
 stages = 3
 lag = 1
 */
-#include "norm_long_bwd.cuh"
+#include "_bwd_long.cuh"

@@ -1,10 +1,10 @@
 """dx, dweight and dbias of rms_norm of rows that are too long for a cluster. Contract: rooftop/ops/rms_norm.py; kernels:
-rooftop/kernels/_device/norms_split.py"""
+rooftop/kernels/norm/_split_triton.py"""
 
 from __future__ import annotations
 
-from rooftop.kernels._device.norms_split import backward
-from rooftop.kernels._device.split_tiles import Config
+from rooftop.kernels.norm._split_tiles import Config
+from rooftop.kernels.norm._split_triton import backward
 
 supports, prefers, choose, configs, scratch, launches = backward(centre=False)
 __all__ = ["Config", "choose", "configs", "launches", "prefers", "scratch", "supports"]

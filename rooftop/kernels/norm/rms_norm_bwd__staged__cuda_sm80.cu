@@ -21,4 +21,4 @@ pieces = 2
 stages = 2
 rows   = 32
 */
-#include "norm_staged_bwd.cuh"
+#include "_bwd_staged.cuh"

@@ -28,9 +28,9 @@ shared  = "128 * ceil(C * bytes(x) / (128 * cluster))"
 #include <cuda_pipeline.h>
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "line_share.cuh"
+#include "_line_share.cuh"
 
 namespace cg = cooperative_groups;
 

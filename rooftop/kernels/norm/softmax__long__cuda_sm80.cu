@@ -18,9 +18,9 @@ lag     = 1
 "C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 */
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "row_group.cuh"
-#include "row_ring.cuh"
+#include "lane_sums.cuh"
+#include "_mailbox.cuh"
+#include "_ring.cuh"
 
 // The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.

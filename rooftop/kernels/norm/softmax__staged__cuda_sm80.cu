@@ -24,10 +24,10 @@ chained = true
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "stretch.cuh"
+#include "lane_sums.cuh"
+#include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;
 // The identity of the maximum: with -inf, a lane that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements.

@@ -31,9 +31,9 @@ grid    = ["R"]
 block   = ["team"]
 chained = true
 */
-#include "chain.cuh"
-#include "lanes.cuh"
-#include "rows.cuh"
+#include "pdl.cuh"
+#include "lane_sums.cuh"
+#include "register_rows.cuh"
 
 /// A thread's elements of a row of y and of dy. The vectors start on 16-byte boundaries of y.
 template <typename T, int VECTORS, bool ALIGNED>

@@ -27,8 +27,8 @@ shared  = "256 * ceil(C * bytes(y) / (128 * cluster))"
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
-#include "chain.cuh"
-#include "line_share.cuh"
+#include "pdl.cuh"
+#include "_line_share.cuh"
 
 namespace cg = cooperative_groups;
 

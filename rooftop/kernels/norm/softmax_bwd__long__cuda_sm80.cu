@@ -17,9 +17,9 @@ lag     = 1
 [requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 */
-#include "lanes.cuh"
-#include "row_group.cuh"
-#include "row_ring.cuh"
+#include "lane_sums.cuh"
+#include "_mailbox.cuh"
+#include "_ring.cuh"
 
 template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED>
 __global__ void __launch_bounds__(512, 1)

@@ -18,8 +18,8 @@ grid    = ["ceil(N / 2048)"]
 block   = [256]
 chained = true
 */
-#include "chain.cuh"
-#include "quantised_rows.cuh"
+#include "pdl.cuh"
+#include "_fused_rows.cuh"
 
 /// Encodes the new value of a state as codes of e4m3 and their scale; 8 neighbours a lane of a warp.
 template <int ROUND, bool WHOLE>

@@ -9,10 +9,10 @@ demands = { spills = 0 }
 [config]
 pieces = 4
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
-#include "quantised.cuh"
-#include "quantised_held.cuh"
+#include "_quantized.cuh"
+#include "_registers.cuh"
 
 /// The scale and zero point of a row's codes.
 template <int F, int S>

@@ -14,8 +14,8 @@ share   = 128
 cluster = 1
 blocks  = 8
 */
-#include "chain.cuh"
-#include "quantised_strips.cuh"
+#include "pdl.cuh"
+#include "_column_strips.cuh"
 
 /// CLUSTER blocks along the rows, each with `share` rows of a group of `rows`. BLOCKS: resident a multiprocessor, at least.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int THREADS, int CLUSTER, int BLOCKS>

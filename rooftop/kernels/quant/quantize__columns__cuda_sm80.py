@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
 from rooftop.ops._quantized import groups
 
 LINE = 128  # bytes of a row that a block reads, at least: a cache line

@@ -12,8 +12,8 @@ lanes   = 16
 units   = 4
 threads = 256
 */
-#include "chain.cuh"
-#include "quantised_groups.cuh"
+#include "pdl.cuh"
+#include "_group_scales.cuh"
 
 /// One pack a lane, for any numbers and scales. `there`: whether the pack exists; groups are complete.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int P>

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
 from rooftop.ops._quantized import groups
 
 UNDER_WAY = 10 << 20  # bytes of x between the two passes over an item: more than the resident blocks of a card hold

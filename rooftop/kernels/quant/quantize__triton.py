@@ -13,8 +13,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.random_halves import random_halves
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels._device.random import random_halves
 
 LARGEST = tl.constexpr(3.4028234663852886e38)
 WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and subtracted again, it rounds to the nearest integer

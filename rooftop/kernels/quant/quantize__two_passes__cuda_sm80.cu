@@ -13,8 +13,8 @@ threads = 128
 tall    = 32
 down    = 32
 */
-#include "chain.cuh"
-#include "quantised_codes.cuh"
+#include "pdl.cuh"
+#include "_finite_codes.cuh"
 
 __device__ inline void raise(unsigned* at, float v) {
     if (v > 0) atomicMax(at, __float_as_uint(v));

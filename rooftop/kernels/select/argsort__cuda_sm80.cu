@@ -6,5 +6,5 @@ args    = ["x: T[R, N]"]
 demands = { has = ["VOTE"], spills = 0 }
 python  = ["supports", "choose", "launches", "scratch"]
 */
-#include "radix.cuh"
-#include "select.cuh"
+#include "_radix_sort.cuh"
+#include "_top_k.cuh"

@@ -6,4 +6,4 @@ args    = ["x: T[R, N]"]
 demands = { has = ["LDG.128"], spills = 0 }
 python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
 */
-#include "bracket_rows.cuh"
+#include "_splitter_rows.cuh"

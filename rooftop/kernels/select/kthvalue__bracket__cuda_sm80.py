@@ -7,30 +7,30 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import bracketing, selecting
+from rooftop.kernels.select import _splitter_rows, _top_k
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return bracketing.refused(p)
+    return _splitter_rows.refused(p)
 
 
 def prefers(p: Problem, head: Head) -> int:
     """Where the k-th is far from either end of the row, and one wave of clusters does not hold all rows."""
-    n = selecting.rows_of(p)[1]
-    return bracketing.prefers(p, min(int(p.option("k")), n + 1 - int(p.option("k"))))
+    n = _top_k.rows_of(p)[1]
+    return _splitter_rows.prefers(p, min(int(p.option("k")), n + 1 - int(p.option("k"))))
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return bracketing.choose(p)
+    return _splitter_rows.choose(p)
 
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
-    return bracketing.scratch(p, config)
+    return _splitter_rows.scratch(p, config)
 
 
 def zeroed(p: Problem, config: Mapping[str, Any], head: Head) -> tuple[str, ...]:
-    return bracketing.zeroed(config)
+    return _splitter_rows.zeroed(config)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    return bracketing.launches(p, config, int(p.option("k")), selecting.sense(False, str(p.option("nan"))), "value", "index", None)
+    return _splitter_rows.launches(p, config, int(p.option("k")), _top_k.sense(False, str(p.option("nan"))), "value", "index", None)

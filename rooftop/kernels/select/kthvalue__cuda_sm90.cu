@@ -7,4 +7,4 @@ demands = { has = ["LDG.128"], spills = 0 }
 prefer  = "min(k, N - k) > 2048"
 python  = ["supports", "choose", "launches"]
 */
-#include "held_select.cuh"
+#include "_smem_select.cuh"

@@ -7,17 +7,17 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device import held_selecting, selecting
+from rooftop.kernels.select import _smem_select, _top_k
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return held_selecting.not_taken(p)
+    return _smem_select.not_taken(p)
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    return held_selecting.choose(p)
+    return _smem_select.choose(p)
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    to = selecting.sense(False, str(p.option("nan")))
-    return held_selecting.launches(p, config, int(p.option("k")), to, "value", "index", None)
+    to = _top_k.sense(False, str(p.option("nan")))
+    return _smem_select.launches(p, config, int(p.option("k")), to, "value", "index", None)

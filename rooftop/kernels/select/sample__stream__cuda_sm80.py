@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Device, Launch, Problem
-from rooftop.kernels._device import held_selecting
+from rooftop.kernels.select import _smem_select
 from rooftop.ops._ordering import LONGEST
 
 THREADS, LIST, BEHIND, CHUNKS = 256, 1024, 1024, 1024  # as in the kernel
@@ -32,7 +32,7 @@ def prefers(p: Problem, head: Head) -> int:
     distributed logits, most of which may be drawn. Plain draws over a sweep are 1.6 to 2.5 times as fast from 51 rows on, as fast at 29. top_p itself is known
     only at the launch, after the choice."""
     x = p["logits"]
-    return 2 if 4 * x.shape[0] >= p.device.sms or held_selecting.too_long(x, p.device, HELD) else -1
+    return 2 if 4 * x.shape[0] >= p.device.sms or _smem_select.too_long(x, p.device, HELD) else -1
 
 
 def entries(device: Device) -> int:

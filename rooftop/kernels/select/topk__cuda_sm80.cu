@@ -7,7 +7,7 @@ args    = ["x: T[R, N]"]
 demands = { has = ["LDG"], spills = 0 }
 python  = ["supports", "choose", "launches", "scratch"]
 */
-#include "pivot_rows.cuh"
-#include "radix.cuh"
-#include "select.cuh"
-#include "short_rows.cuh"
+#include "_threshold_rows.cuh"
+#include "_radix_sort.cuh"
+#include "_top_k.cuh"
+#include "_top_k_short.cuh"

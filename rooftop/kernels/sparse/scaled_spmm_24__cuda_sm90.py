@@ -6,7 +6,7 @@ from typing import Any
 
 from rooftop.core import tensor_maps
 from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap
-from rooftop.kernels._device.quantised import text
+from rooftop.kernels._device.quantized import text
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024

@@ -9,8 +9,8 @@ demands = { has = ["DADD"], spills = 0 }
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "chain.cuh"
-#include "sparse_epilogue.cuh"
+#include "pdl.cuh"
+#include "_epilogue.cuh"
 
 constexpr int ITEMS = 8, STEP = 256 * ITEMS;  // elements of a thread and of a block at a time
 constexpr int NEVER = 0x7fffffff;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantised import text
+from rooftop.kernels._device.quantized import text
 from rooftop.ops._sparse import ACTIVATIONS
 
 STEP = 2048  # elements that a block adds in one step

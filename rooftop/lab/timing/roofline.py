@@ -16,13 +16,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from rooftop.core import digests
 from rooftop.core.devices import Datasheet, slug
-from rooftop.core.settings import PACKAGE
 
 Kind: TypeAlias = Literal["copy", "read", "write"]
 Part: TypeAlias = Literal["memory", "l2", "tensor"]
 
-MEMORY = PACKAGE / "kernels" / "_device" / "ceilings.cu"
-TENSOR = PACKAGE / "kernels" / "_device" / "tensor_ceilings.cu"
+MEMORY = Path(__file__).with_name("memory_ceilings.cu")
+TENSOR = Path(__file__).with_name("tensor_ceilings.cu")
 PARTS: Mapping[Part, Path] = {"memory": MEMORY, "l2": MEMORY, "tensor": TENSOR}  # and the kernels that each is measured with
 
 

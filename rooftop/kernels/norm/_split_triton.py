@@ -1,0 +1,271 @@
+"""rms_norm and layer_norm (CENTRE) of rows too long for a cluster: rows are divided into tiles (_split_tiles.py).
+
+Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row; then blocks of
+columns are processed down the rows, so that dweight and dbias are summed in registers (`slabs`, _bwd_triton.py): dy and s are read twice, dx is written once,
+5/3 of the fewest bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device.column_sums import column_sums
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.norm import _bwd_long, _fwd_long, _register_rows, _split_tiles
+from rooftop.kernels.norm._bwd_triton import _slabs_bwd
+from rooftop.kernels.norm._fwd_triton import affine, load, over, pow2, scale_of, wide_access
+from rooftop.kernels.norm._split_tiles import Config, located, places
+
+CLUSTER = 1800000  # bytes: the longest row that a cluster supports
+
+
+@triton.jit
+def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The number of elements of a tile; of several at once if `tile` is a tensor. With SINGLES the last tile is that of the single elements."""
+    whole = tl.maximum(tl.minimum(last, (tile + 1) * COLUMNS) - tl.maximum(first, tile * COLUMNS), 0)
+    if SINGLES > 0:
+        whole = tl.where(tile == tiles - 1, C - tl.maximum(last - first, 0), whole)
+    return whole
+
+
+@triton.jit
+def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mean (0 without CENTRE), distances from it, and the sum of their squares. The rounding error of the mean is subtracted (Chan, Golub & LeVeque 1983),
+    so that equal elements give exactly 0."""
+    if CENTRE:
+        mean = over(tl.sum(v, 0), tl.maximum(n, 1))
+        off = tl.where(inside, v - mean, 0)
+        rest = over(tl.sum(off, 0), tl.maximum(n, 1))
+        off = tl.where(inside, off - rest, 0)
+        return mean + rest, off, tl.sum(off * off, 0)
+    return tl.full((), 0.0, tl.float32), v, tl.sum(v * v, 0)
+
+
+@triton.jit
+def _tile(x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
+    v = load(x, at, inside)
+    if r is not None:
+        v = (v + load(r, at, inside)).to(s.dtype.element_ty)  # the rounded sum, which is returned, is normalised
+        tl.store(s + at, v, inside)
+        v = v.to(tl.float32)
+    mean, _, squares = _moments(v, inside, n, CENTRE)
+    tl.store(to, mean)
+    tl.store(to + 1, squares)
+
+
+@triton.jit(do_not_specialize=["R", "C", "xs", "rs", "ss", "tiles"])
+def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
+                CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """found[row, tile] = mean and sum of squares about it of one tile of x, or of s = x + r, which is stored too."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R  # tile by tile over all rows, which then share the weight's tile in the L2
+    begin, shift, first, last = located(row, xs, C, V)
+    if r is not None:
+        r += (row * rs) // V * V
+        s += (row * ss) // V * V
+    to = found + 2 * (row * tiles + tile)
+    n = _elements(tile, tiles, first, last, C, COLUMNS, SINGLES)
+    if SINGLES > 0 and tile == tiles - 1:
+        _tile(x + begin, r, s, to, tile, shift, first, last, C, n, COLUMNS, SINGLES, CENTRE)
+    else:
+        _tile(x + begin, r, s, to, tile, shift, first, last, C, n, COLUMNS, 0, CENTRE)
+
+
+@triton.jit
+def _write(v, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
+    n = affine((load(v, at, inside) - mean) * scale, w, b, at - shift, inside)
+    tl.store(y + at, n.to(y.dtype.element_ty), inside)
+
+
+@triton.jit(do_not_specialize=["R", "C", "vs", "ys", "tiles", "programs"])
+def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """The result of one tile, given the statistics of all tiles of its row; the last ones first."""
+    if CHAINED:
+        gdc_wait()
+    at_once = programs - 1 - tl.program_id(0)
+    row, tile = (at_once % R).to(tl.int64), at_once // R
+    begin, shift, first, last = located(row, vs, C, V)
+    k = tl.arange(0, TILES)
+    means = load(found, 2 * (row * tiles + k), k < tiles)
+    squares = load(found, 2 * (row * tiles + k) + 1, k < tiles)
+    n = tl.where(k < tiles, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
+    mean = over(tl.sum(n * means, 0), C)
+    off = tl.where(k < tiles, means - mean, 0)
+    scale = scale_of(tl.sum(squares + n * off * off, 0), C, eps)
+    y += (row * ys) // V * V
+    if SINGLES > 0 and tile == tiles - 1:
+        _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, SINGLES)
+    else:
+        _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, 0)
+
+
+@triton.jit
+def _tile_bwd(dy, s, w, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
+    v = load(s, at, inside)
+    g = affine(load(dy, at, inside), w, None, at - shift, inside)
+    mean, off, squares = _moments(v, inside, n, CENTRE)
+    level = over(tl.sum(g, 0), tl.maximum(n, 1)) if CENTRE else mean
+    tl.store(to, mean)
+    tl.store(to + 1, squares)
+    tl.store(to + 2, level)
+    tl.store(to + 3, tl.sum(off * (g - level), 0) if CENTRE else tl.sum(off * g, 0))
+
+
+@triton.jit(do_not_specialize=["R", "C", "gs", "ss", "tiles"])
+def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
+                    CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """found[row, tile] = mean of s, squares about it, mean of g = dy w, and the sum of products of the distances of both from their means."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R
+    begin, shift, first, last = located(row, ss, C, V)
+    dy += (row * gs) // V * V
+    to = found + 4 * (row * tiles + tile)
+    n = _elements(tile, tiles, first, last, C, COLUMNS, SINGLES)
+    if SINGLES > 0 and tile == tiles - 1:
+        _tile_bwd(dy, s + begin, w, to, tile, shift, first, last, C, n, COLUMNS, SINGLES, CENTRE)
+    else:
+        _tile_bwd(dy, s + begin, w, to, tile, shift, first, last, C, n, COLUMNS, 0, CENTRE)
+
+
+@triton.jit(do_not_specialize=["C", "ss", "tiles"])
+def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
+              CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """rows[row] = mean, scale, mean of g n and mean of g (0 without CENTRE), the input of slabs."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64)
+    _, _, first, last = located(row, ss, C, V)
+    k = tl.arange(0, TILES)
+    there = k < tiles
+    from_ = found + 4 * (row * tiles + k)
+    mean, squares, level, products = load(from_, 0, there), load(from_, 1, there), load(from_, 2, there), load(from_, 3, there)
+    if CENTRE:
+        n = tl.where(there, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
+        middle = over(tl.sum(n * mean, 0), C)
+        off = tl.where(there, mean - middle, 0)
+        squares += n * off * off
+        products += n * off * level
+        tl.store(rows + 4 * row, middle)
+        tl.store(rows + 4 * row + 3, over(tl.sum(n * level, 0), C))
+    else:
+        tl.store(rows + 4 * row, 0.0)
+        tl.store(rows + 4 * row + 3, 0.0)
+    scale = scale_of(tl.sum(squares, 0), C, eps)
+    tl.store(rows + 4 * row + 1, scale)
+    tl.store(rows + 4 * row + 2, over(tl.sum(products, 0) * scale, C))
+
+
+def _shared(p: Problem, row: str, config: Config) -> dict[str, Any]:
+    x = p[row]
+    return {
+        "found": "found", "C": x.shape[1], "tiles": _split_tiles.tiles(p, row, config), "V": _split_tiles.vector(x), "COLUMNS": config.columns,
+        "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chained(p.device),
+    }  # fmt: skip
+
+
+def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
+    """supports, prefers, choose, configs, scratch and launches of an implementation."""
+
+    def supports(p: Problem) -> str | None:
+        return _split_tiles.refuses(p, "x", ("x", "residual", "y", "s"))
+
+    def prefers(p: Problem) -> int:
+        """Preferred for rows too long for a cluster or a group of blocks; for layer_norm, whose streaming blocks read weight and bias for each row, also for
+        long rows that a cluster supports: it reaches 0.41 to 0.54 of the roof there on an H200. For rms_norm with few rows too, before rms_norm__triton,
+        whose long rows are NaN if their sum of squares is infinite."""
+        x = p["x"]
+        row, odd = x.shape[1] * x.itemsize, x.shape[1] % _split_tiles.vector(x) != 0
+        if not centre and x.shape[1] > 32768 and supports(p) is None and not (row > CLUSTER and _fwd_long.refuses(p, centre)):
+            return 0
+        if supports(p) is not None or p.get("residual") is not None or row <= _register_rows.ROW_BYTES:
+            return -1
+        if p.device.arch < 90 or row > CLUSTER:
+            return 2 if _fwd_long.refuses(p, centre) or (centre and p.device.arch >= 90) else -1
+        return 2 if centre and row > (1 << 19 if odd else 1400000) else -1
+
+    def choose(p: Problem) -> Config:
+        return _split_tiles.choose(p, "x")
+
+    def configs(p: Problem) -> list[Config]:
+        return _split_tiles.configs(choose(p))
+
+    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+        return {"found": Meta((p["x"].shape[0], _split_tiles.tiles(p, "x", config), 2), "f32")}
+
+    def launches(p: Problem, config: Config) -> list[Launch]:
+        shared, source, chain = _shared(p, "x", config), "x" if p.get("residual") is None else "s", chained(p.device)
+        steps = {f"{short}s": m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in (("x", "x"), ("r", "residual"), ("s", "s"))}
+        tiles = shared["tiles"]
+        grid = (p["x"].shape[0] * tiles,)
+        first = {**shared, "R": p["x"].shape[0], "x": "x", "r": "residual", "s": "s", **steps, "CENTRE": centre}
+        second = {**shared, "R": p["x"].shape[0], "v": source, "w": "weight", "b": "bias", "y": "y", "vs": p[source].strides[0], "ys": p["y"].strides[0]}
+        second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
+        return [Launch(_statistics, grid, first, config.warps, chained=chain), Launch(_apply, grid, second, config.warps, chained=chain)]
+
+    return supports, prefers, choose, configs, scratch, launches
+
+
+def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
+    """The same for the backward."""
+
+    def supports(p: Problem) -> str | None:
+        return _split_tiles.refuses(p, "s", ("s", "dy"))
+
+    def prefers(p: Problem) -> int:
+        """Preferred for rows too long for a cluster or a group of blocks: otherwise one program a row, which leaves most of the card idle."""
+        s = p["s"]
+        short = s.shape[1] * s.itemsize <= (CLUSTER // 2 if p.device.arch >= 90 else _register_rows.ROW_BYTES)
+        return 2 if supports(p) is None and not short and _bwd_long.refuses(p, centre) else -1
+
+    def choose(p: Problem) -> Config:
+        return _split_tiles.choose(p, "s", 32)
+
+    def configs(p: Problem) -> list[Config]:
+        return _split_tiles.configs(choose(p))
+
+    def slab(p: Problem) -> tuple[int, int, int, int]:
+        """Columns and rows at a time, warps, and rows of a slab: all rows if there are enough columns for the whole card."""
+        rows, columns = p["s"].shape
+        wide, lanes = (1024, 4) if wide_access(p) else (512, 2)
+        return wide, lanes, 4, max(8, min(128, pow2(rows * -(-columns // wide) // (8 * p.device.sms))))
+
+    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+        rows, columns = p["s"].shape
+        partial = Meta((-(-rows // slab(p)[3]), columns), "f32")
+        found = {"found": Meta((rows, _split_tiles.tiles(p, "s", config), 4), "f32"), "rows": Meta((rows, 4), "f32")}
+        return found | {name: partial for name, of in (("pw", "dweight"), ("pb", "dbias")) if p.get(of) is not None}
+
+    def launches(p: Problem, config: Config) -> list[Launch]:
+        rows, columns = p["s"].shape
+        made, shared, chain = scratch(p, config), _shared(p, "s", config), chained(p.device)
+        wide, lanes, warps, height = slab(p)
+        strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
+        first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
+        fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]), "CENTRE": centre}
+        sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
+        names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+        slabs, blocks = -(-rows // height), -(-columns // wide)
+        last = {**names, "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes}
+        last |= {"CHAINED": chain, "FIRST": bool(sums)}
+        found = [
+            Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, chained=chain),
+            Launch(_fold_bwd, (rows,), fold, 4, chained=chain),
+            Launch(_slabs_bwd, (blocks * slabs,), last, warps, chained=chain),
+        ]
+        return found + column_sums(sums, slabs, columns, p.device)
+
+    return supports, prefers, choose, configs, scratch, launches
