@@ -123,7 +123,6 @@ class Contract:
     faults      (the reference's parameters) -> None or what is wrong: finds values that only the device can see; called under `rooftop.debug()`
     bucket      (problem) -> the problem that represents similar ones in the tables of tuned configs
     undefined   (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
-    rounded     (problem as kernels see it) -> the problem for which kernel and config are chosen instead (rooftop.core.rounding)
     public      (tensors, options) -> (args, kwargs) of the public function, if that has other parameters than the reference; None if no call of it produces
                 such a case
     objects     the public function takes or returns an object instead of tensors: tests of its own call it, not the generic ones nor the fuzzer
@@ -167,7 +166,6 @@ class Contract:
         measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None,
         faults: Callable[..., str | None] | None = None,
         bucket: Callable[[Problem], Problem] | None = None,
-        rounded: Callable[[Problem], Problem] | None = None,
         undefined: Callable[..., Any] | None = None,
         public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]] | None] | None = None,
         core: Callable[..., Any] | None = None,
@@ -185,7 +183,7 @@ class Contract:
             measured_work, faults, bucket, public, core, twin_of
         )  # fmt: skip
         self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
-        self.rounded, self.undefined = rounded, undefined
+        self.undefined = undefined
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.runtime_options = tuple(runtime_options)
         self.objects = objects
@@ -202,8 +200,6 @@ class Contract:
             seen.add(case.id)
         self.bwd: Contract | None = self._backward_op() if grad and grad.outputs else None
         self._plans: dict[Any, Any] = {}  # plans of dispatch, by kind of input
-        self.families: dict[Any, Any] = {}  # of `rooftop.core.families`: calls that differ in their leading extents alone
-        self.rankings: dict[Problem, Any] = {}  # of `rooftop.core.call.select`: the implementation, by rounded problem
         self._library: Any = None  # the registration with torch.library
 
     # -- names and kinds, from the reference's signature ------------------------------------------------------------
@@ -316,7 +312,7 @@ class Contract:
             flat += [(f"{name}{i}", m) for i, m in enumerate(grouped[name])] if name in self.list_names else [(name, grouped[name])]
         problem = Problem(
             self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.runtime_options),
-            runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket, rounded=self.rounded,
+            runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket,
             extra=self._extra(metas, options), **({} if device is None else {"device": device}),
         )  # fmt: skip
         return problem
@@ -389,7 +385,7 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, undefined=grad.undefined, swept=self.swept, rounded=self.rounded,
+            into=grad.into, same=grad.narrow, undefined=grad.undefined, swept=self.swept,
             runtime_options=tuple(n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 

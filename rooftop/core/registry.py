@@ -2,6 +2,7 @@
 
     ops/<op>.py                                                        the contract
     kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation; _<name>.{py,cuh}: a helper (helpers.py)
+    kernels/<family>/choose.py                                         which of them runs: a function an op (rooftop.core.choice)
     ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs; a .py is in Triton, NN_slug__gluon.py in Gluon, and so on
 
 `rooftop.core.backends.table` lists the backends. A .py of the same name beside a .cu belongs to it."""
@@ -22,12 +23,16 @@ from rooftop.core import head as heads
 from rooftop.core import head_text, settings
 from rooftop.core.backends.python_files import load_file
 from rooftop.core.backends.table import BACKENDS, Backend
+from rooftop.core.choice import ChoiceError, Choose, Chosen, asked
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError, UnknownName
+from rooftop.core.spec import Problem
 
 _KERNEL = re.compile(r"^(?P<op>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<variant>[a-z0-9_]+?))?__(?P<backend>[a-z]+)(?:_(?P<target>[a-z0-9]+))?$")
 _RUNG = re.compile(r"^(?P<number>\d\d)_(?P<slug>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<backend>[a-z]+)(?:_(?P<target>[a-z0-9]+))?)?$")
+
+CHOOSE = "choose.py"  # of a family: which kernel runs
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
     """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op, and for a file in the wrong folder."""
     files: list[KernelFile] = []
     rooms: dict[str, Path] = {}  # op, for forward and backward -> its family's folder
-    for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu", ".cuh")):
+    for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu", ".cuh") and p.name != CHOOSE):
         shown = path.relative_to(house.kernels)
         if any(part.startswith("_") for part in shown.parts):  # helpers of a family, and kernels/_device
             continue
@@ -201,6 +206,14 @@ def _made(backend: Backend, path: Path, op_name: str, name: str, arch: int, hous
     return found
 
 
+def choose(op_name: str, problem: Problem, named: str = "", house: House = HOUSE) -> Chosen | str | None:
+    """What the family's function chooses, among all kernels or with `named` alone; None if it has no function for the op. Raises ChoiceError."""
+    found = chooser(op_name, house)
+    if found is None:
+        return None
+    return asked(*found, problem, named)
+
+
 def implementation(name: str, house: House = HOUSE) -> Implementation:
     """An implementation by its file's stem; always the same object."""
     return _implementation(name, house)
@@ -212,12 +225,37 @@ def _implementation(name: str, house: House) -> Implementation:
     if name not in files:
         raise unknown("implementation", name, sorted(files))
     file = files[name]
-    return _made(BACKENDS[file.backend], file.path, file.op, file.name, file.arch, house)
+    found = _made(BACKENDS[file.backend], file.path, file.op, file.name, file.arch, house)
+    found.weighed = partial(choose, file.op, named=file.name, house=house)
+    return found
 
 
 def implementations(op_name: str, house: House = HOUSE) -> list[Implementation]:
     """The implementations of one op, by file name."""
     return [implementation(f.name, house) for f in kernel_files(house) if f.op == op_name]
+
+
+@cache
+def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str, ...]] | None:
+    """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its first kernel
+    that supports a problem runs, in the order of backends and names.
+
+    Raises RegistryError if two families have one, or its file is not valid Python."""
+    found: list[tuple[Choose, str, tuple[str, ...]]] = []
+    files = [f for f in kernel_files(house) if f.op == op_name]
+    for folder in sorted({f.path.parent for f in files}):
+        path = folder / CHOOSE
+        if not path.is_file():
+            continue
+        try:
+            module = importlib.import_module(f"rooftop.kernels.{folder.name}.choose") if house == HOUSE else load_file(path)
+        except SyntaxError as error:
+            raise RegistryError(not_python(error)) from None
+        if callable(function := getattr(module, op_name, None)):
+            found.append((function, head_text.shown(path), tuple(f.name for f in files)))
+    if len(found) > 1:
+        raise ChoiceError(f"{op_name} is chosen in {' and in '.join(where for _, where, _ in found)}; one family holds an op's kernels")
+    return found[0] if found else None
 
 
 @cache

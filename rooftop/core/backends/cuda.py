@@ -21,7 +21,7 @@ from rooftop.core.expressions import ExpressionError, names
 from rooftop.core.head_parts import HeadError, LaunchHead, MapArg, Unfit
 from rooftop.core.head_text import shown
 from rooftop.core.helpers import with_headers
-from rooftop.core.implementation import Implementation, MachineCode, Prepared, Where
+from rooftop.core.implementation import Implementation, MachineCode, Prepared, UnsupportedError, Where
 from rooftop.core.launch import Module
 from rooftop.core.parameters import check as check_parameters
 from rooftop.core.spec import Launch, Meta, Problem, TensorMap
@@ -45,8 +45,6 @@ GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
 
 
 def _keep(found: dict[Problem, Any], problem: Problem, what: Any) -> None:
-    if problem.symbolic:
-        return
     if len(found) >= CHOSEN:
         found.clear()
     found[problem] = what
@@ -74,7 +72,6 @@ class CudaImplementation(Implementation):
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
         self._last_support: tuple[Problem, str | None] | None = None  # the last result of `supports`
         self._chosen: dict[Problem, dict[str, Any]] = {}  # results of the module's `choose`, which may compare a hundred configs
-        self._rounded: dict[Problem, dict[str, Any] | None] = {}  # the same for rounded problems; None: the kernel does not support it
         self._last_choice: tuple[Problem, dict[str, Any]] | None = None  # the last result of `choose`
         self._last_launches: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the last result of the module's `launches`
 
@@ -125,6 +122,8 @@ class CudaImplementation(Implementation):
             function = self._python_function("supports")
             if function is not None and (reason := function(problem, self._head)):
                 return str(reason)
+            if isinstance(found := self.chosen(problem), str):
+                return found
             return self._unfit(problem, self.choose(problem))
         except (Unfit, ExpressionError) as error:
             return str(error)
@@ -170,34 +169,32 @@ class CudaImplementation(Implementation):
         return self._head.is_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
 
     def choose(self, problem: Problem) -> dict[str, Any]:
-        """The constants that the head or the module chooses: those for `problem.near`, if the problem can run with them."""
+        """The constants that the family, the module or the head chooses."""
+        last = self._last_choice
+        if last is None or last[0] is not problem:
+            last = self._last_choice = (problem, self._choose(problem))
+        return dict(last[1])
+
+    def _choose(self, problem: Problem) -> dict[str, Any]:
+        chosen = self.chosen(problem)
+        if isinstance(chosen, str):
+            raise UnsupportedError(f"{self.name} cannot take this input: {chosen}")
+        if chosen is not None:
+            return self.own(chosen.config)
         function = self._python_function("choose")
         if function is None:
             return dict(self._head.choose(problem))
-        last = self._last_choice
-        if last is None or last[0] is not problem:
-            config = self._chosen_near(problem.near, function) if problem.near is not problem else None
-            if config is None or self._unfit(problem, config) is not None:
-                config = self._chosen_for(problem, function)
-            last = self._last_choice = (problem, config)
-        return dict(last[1])
-
-    def chosen_for_near(self, problem: Problem, config: Any) -> bool:
-        return self._python_function("choose") is None or dict(config) == self.choose(problem.near)
-
-    def _chosen_for(self, problem: Problem, function: Callable[..., Any]) -> dict[str, Any]:
-        found = None if problem.symbolic else self._chosen.get(problem)
+        found = self._chosen.get(problem)
         if found is None:
             found = {**self._head.config, **function(problem, self._head)}
             _keep(self._chosen, problem, found)
         return found
 
-    def _chosen_near(self, near: Problem, function: Callable[..., Any]) -> dict[str, Any] | None:
-        found = None if near.symbolic else self._rounded.get(near)
-        if found is None and (near.symbolic or near not in self._rounded):
-            found = None if self.supports(near) is not None else self._chosen_for(near, function)
-            _keep(self._rounded, near, found)
-        return found
+    def own(self, config: Any) -> dict[str, Any]:
+        return {**self._head.config, **(config if isinstance(config, Mapping) else dataclasses.asdict(config))}
+
+    def breaks(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
+        return self._head.breaks(problem, config)
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         function = self._python_function("launches")

@@ -125,7 +125,7 @@ class PallasImplementation(ModuleImplementation):
 
     def job(self, problem: Problem, config: Any) -> dict[str, Any]:
         """What a process needs to run or compile it for a problem."""
-        facts = base64.b64encode(pickle.dumps(replace(problem, bucket=None, rounded=None))).decode()
+        facts = base64.b64encode(pickle.dumps(replace(problem, bucket=None))).decode()
         return {"kernel": str(self.path), "problem": facts, "config": self.config_dict(config), "interpreter": self.interpreter}
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:

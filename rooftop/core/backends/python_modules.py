@@ -12,7 +12,7 @@ from rooftop.core.backends.python_files import load_file, texts_of
 from rooftop.core.digests import digest
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
-from rooftop.core.implementation import Implementation, Where
+from rooftop.core.implementation import Implementation, UnsupportedError, Where
 from rooftop.core.spec import Launch, Meta, Problem
 
 _PRESENT: set[str] = set()  # packages known to be installed
@@ -33,6 +33,7 @@ class ModuleImplementation(Implementation):
 
     prefers(problem) -> int                   the preference for this problem (default 0; True is 1)
     configs(problem) -> Iterable              more configs, for tuning
+    breaks(problem, config) -> str | None     the validity predicate: why a problem cannot run with a config
     scratch(problem, config) -> dict[str, Meta]
     zeroed(problem, config) -> Sequence[str]  scratch tensors that must be zero when the first launch starts
     explains(problem, config) -> str          a sentence for `rooftop.explain`: tile, reason, predicted time
@@ -78,7 +79,7 @@ class ModuleImplementation(Implementation):
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         reason: str | None = self.module.supports(problem)
-        return reason
+        return str(found) if reason is None and isinstance(found := self.chosen(problem), str) else reason
 
     def prefers(self, problem: Problem) -> int:
         if missing(self.package, self.install):
@@ -91,7 +92,14 @@ class ModuleImplementation(Implementation):
         return found + [c for c in listed if c not in found]
 
     def choose(self, problem: Problem) -> Any:
-        return self._function_or("choose", lambda p: {})(problem)
+        found = self.chosen(problem)
+        if isinstance(found, str):
+            raise UnsupportedError(f"{self.name} cannot take this input: {found}")
+        return self._function_or("choose", lambda p: {})(problem) if found is None else self.own(found.config)
+
+    def breaks(self, problem: Problem, config: Any) -> str | None:
+        reason: str | None = self._function_or("breaks", lambda p, c: None)(problem, config)
+        return reason
 
     def config_of(self, values: Mapping[str, Any]) -> Any:
         made = getattr(self.module, "Config", None)

@@ -16,9 +16,8 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from rooftop.core import registry, settings
-from rooftop.core.call import ranked
+from rooftop.core.call import first
 from rooftop.core.contract import Contract
-from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked
 from rooftop.lab.check.proofs import device_of
@@ -211,7 +210,7 @@ class Gatherer(Joined):
             rows: list[ScoreRow] = []
             for case in cases:
                 measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
-                taken = self._once(("choice", name, case.id, device.device), partial(first_choice, op, found, case, device.device, self.asked))
+                taken = self._once(("choice", name, case.id, device.device), partial(first_choice, op, case, device.device, self.asked))
                 measured.sort(key=lambda m: (m.stale is not None, m.subject != taken, m.seconds))
                 peers = [(m.subject.removeprefix("peer:"), m) for m in self._peers.get((device.name, name, case.id), ()) if not m.stale]
                 hosts = sorted(((s, m.clocks["host"].median) for s, m in peers if "host" in m.clocks), key=lambda host: host[1])
@@ -240,10 +239,10 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
     return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts, ratio, len(speeds))
 
 
-def first_choice(op: Contract, found: Iterable[Implementation], case: Case, device: Device, asked: Asked | None = None) -> str | None:
+def first_choice(op: Contract, case: Case, device: Device, asked: Asked | None = None) -> str | None:
     """The implementation that a call of this case takes on this card. `asked`: what was worked out for others; grows."""
-    seen = (asked or Asked()).problem(op, case, device)
-    return next((i.name for i, reason in ranked(found, seen) if reason is None), None)
+    found, _ = first(op.twin_of or op, (asked or Asked()).problem(op, case, device))
+    return None if found is None else found.name
 
 
 def _docstring(text: str) -> str:

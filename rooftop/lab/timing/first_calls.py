@@ -20,8 +20,8 @@ from rooftop.lab.inputs import make
 from rooftop.lab.timing import warm
 
 HOST = (  # of rooftop/core: what a first call runs on the host, the compilers apart
-    "backends/cuda", "backends/triton", "call", "contract", "dispatch", "expressions", "families", "head", "implementation", "launch", "library", "plans",
-    "rounding", "spec", "symbolic", "triton_compat", "triton_launch",
+    "backends/cuda", "backends/triton", "call", "choice", "contract", "dispatch", "expressions", "head", "implementation", "launch", "library", "plans",
+    "registry", "spec", "triton_compat", "triton_launch",
 )  # fmt: skip
 ROWS, COLUMNS, KNOWN = 200, 30, 4096
 SLOW = 0.010  # seconds: a call above it has compiled something
