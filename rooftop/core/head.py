@@ -62,6 +62,7 @@ class Head:
     let: Mapping[str, str] = field(default_factory=dict)  # the file's own, and those of the headers that it includes
     inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that come from a header, with that header
     without: tuple[str, ...] = ()  # optional tensors of the op that the kernel does not support: calls that have one are refused
+    ops: tuple[str, ...] = ()  # the ops that the file serves, if it is not the one of its name; optional tensors of `args` may then be absent from an op
     python: tuple[str, ...] = ()  # functions that the .py file of the same stem defines (rooftop.core.backends.cuda)
 
     # -- evaluated for a problem --------------------------------------------------------------------------------
@@ -90,6 +91,12 @@ class Head:
         return known.scopes[key]
 
     @cached_property
+    def _optional(self) -> tuple[str, ...]:
+        """Tensors that one of several ops may not have."""
+        listed = (*self.args, *self.tensors) if self.ops else ()
+        return tuple(arg.name for arg in listed if isinstance(arg, TensorArg) and arg.optional)
+
+    @cached_property
     def _letters(self) -> frozenset[str]:
         """The names that get their values from tensors: dimensions, the type T, the tensors themselves."""
         listed = [arg for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg)]
@@ -98,8 +105,8 @@ class Head:
     def _bound(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
         """The values of all names but those of `let`."""
         device = problem.device
-        values = {"sms": device.sms, "card": device, "arch": device.arch, **dict(problem.options), **config}
-        known = dict(problem.tensors)
+        values = {"sms": device.sms, "card": device, "arch": device.arch, "op": problem.op, **dict(problem.options), **config}
+        known = {**dict.fromkeys(self._optional), **dict(problem.tensors)}
         for arg in (*self.args, *self.tensors):
             if isinstance(arg, TensorArg) and arg.name not in self.scratch:
                 self._bind(arg, problem, known, values)
@@ -205,7 +212,7 @@ class Head:
         given = {*what[0], *what[1]}
         if clashes := given & set(self.let):
             raise HeadError(f"{self.path}: {self.place(min(clashes))}: {problem.op} has a tensor or an option of that name")
-        known = {"sms", "card", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *given}
+        known = {"sms", "card", "arch", "T", "op", *self._optional, *letters, *self.config, *self.let, *self.scratch, *given}
         for where, text in self.expressions():
             try:
                 used = names(text)

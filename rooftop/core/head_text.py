@@ -176,10 +176,10 @@ def of_python(text: str, path: str | Path) -> Head:
 _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
     "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
-    "let": dict, "python": list, "tensors": list, "without": list,
+    "let": dict, "python": list, "tensors": list, "without": list, "ops": list,
 }  # fmt: skip
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
-_TAKEN = frozenset({"sms", "card", "arch", "T"})  # names defined in every expression
+_TAKEN = frozenset({"sms", "card", "arch", "T", "op"})  # names defined in every expression
 
 
 def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
@@ -236,6 +236,8 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
     tensors = [_arg(a, path) for a in data.get("tensors", [])]
     if not all(isinstance(a, TensorArg) for a in tensors):
         raise HeadError(f"{path}: tensors may contain only tensors, such as \"x: T[M, N]\"; numbers and maps are args")
+    if not all(isinstance(n, str) for n in data.get("ops", [])):
+        raise HeadError(f"{path}: ops must list names of ops, such as [\"rms_norm\", \"layer_norm\"], not {data['ops']!r}")
     if not all(isinstance(n, str) for n in data.get("without", [])):
         raise HeadError(f"{path}: without must list names of tensors, such as [\"weight\"], not {data['without']!r}")
     if both := sorted({a.name for a in (*args, *tensors)} & set(data.get("without", []))):
@@ -263,7 +265,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
         configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
         scratch=scratch, zeroed=tuple(zeroed), launches=launches, implementation=data.get("implementation"), let=data.get("let", {}),
-        python=tuple(data.get("python", [])), tensors=tuple(a for a in tensors if isinstance(a, TensorArg)),
+        python=tuple(data.get("python", [])), tensors=tuple(a for a in tensors if isinstance(a, TensorArg)), ops=tuple(data.get("ops", [])),
     )  # fmt: skip
 
 

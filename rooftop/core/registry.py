@@ -1,7 +1,9 @@
 """Finds ops, kernels and ladders, by file name only. A file is imported when it is used; a misspelt name is an error.
 
     ops/<op>.py                                                        the contract
-    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation; _<name>.{py,cuh}: a helper (helpers.py)
+    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation; _<name>.{py,cuh}: a helper (helpers.py). A file that serves
+                                                                       several ops has the name of their group in place of <op>, and lists them:
+                                                                       `ops` in the head of a .cu, OPS in a .py
     kernels/<family>/choose.py                                         which of them runs: a function an op (rooftop.core.choice)
     ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs; a .py is in Triton, NN_slug__gluon.py in Gluon, and so on
 
@@ -56,10 +58,7 @@ class KernelFile:
     variant: str | None
     backend: str
     arch: int
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
+    name: str  # the file's stem; of a file that serves several ops, with the op in place of the group
 
 
 @dataclass(frozen=True)
@@ -184,13 +183,31 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
                 _check_stray_python(path, name.backend)
                 continue
             raise RegistryError(f"kernels/{shown}: a {name.backend.name} kernel is a {name.backend.suffix} file")
-        base = name.op.removesuffix("_bwd") if name.op not in op_names(house) else name.op
-        if base not in op_names(house):
-            raise RegistryError(f"kernels/{shown}: {unknown('op', name.op, list(op_names(house)))}")
-        if rooms.setdefault(base, path.parent) != path.parent:
-            raise RegistryError(f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family")
-        files.append(KernelFile(path, name.op, name.variant, name.backend.name, name.arch))
+        listed = _ops_of(path, f"kernels/{shown}")
+        if listed and name.op in (*op_names(house), *(f"{n}_bwd" for n in op_names(house))):
+            raise RegistryError(f"kernels/{shown}: a file that lists its ops has the name of a group, and {name.op} is an op")
+        for one in listed or (name.op,):
+            base = one.removesuffix("_bwd") if one not in op_names(house) else one
+            if base not in op_names(house):
+                raise RegistryError(f"kernels/{shown}: {unknown('op', one, list(op_names(house)))}")
+            if rooms.setdefault(base, path.parent) != path.parent:
+                raise RegistryError(f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family")
+            files.append(KernelFile(path, one, name.variant, name.backend.name, name.arch, one + path.stem.removeprefix(name.op)))
     return tuple(files)
+
+
+_OPS = re.compile(r"^(?:ops *= *\[([^\]]*)\]|OPS = \(([^)]*)\))", re.M)
+
+
+def _ops_of(path: Path, shown: str) -> tuple[str, ...]:
+    """The ops that a kernel's file lists, read from its text; () if it serves the op of its name."""
+    found = _OPS.search(head_text.read(path))
+    if found is None:
+        return ()
+    names = tuple(re.findall(r'"([^"]*)"', found[1] or found[2] or ""))
+    if not names or len(set(names)) != len(names):
+        raise RegistryError(f"{shown}: ops must list names of ops, each once; it is {found[0]!r}")
+    return names
 
 
 def _check_stray_python(path: Path, backend: Backend) -> None:
