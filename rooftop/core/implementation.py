@@ -108,7 +108,12 @@ class Implementation:
         return f"<{self.name}>"
 
     def supports(self, problem: Problem) -> str | None:
-        """None, or the reason why the problem is not supported."""
+        """None, or the reason why the problem is not supported: the kernel's own, or that of the family's function."""
+        reason = self.rejects(problem)
+        return str(found) if reason is None and isinstance(found := self.chosen(problem), str) else reason
+
+    def rejects(self, problem: Problem) -> str | None:
+        """None, or the reason of the kernel's own file."""
         raise NotImplementedError
 
     def prefers(self, problem: Problem) -> int:
@@ -120,7 +125,16 @@ class Implementation:
         raise NotImplementedError
 
     def choose(self, problem: Problem) -> Any:
-        """The config that the heuristic chooses: a pure function of the problem."""
+        """The config that the heuristic chooses, a pure function of the problem: that of the family's function, or that of the kernel's own file.
+
+        Raises UnsupportedError if the family's function refuses the problem."""
+        found = self.chosen(problem)
+        if isinstance(found, str):
+            raise UnsupportedError(f"{self.name} cannot take this input: {found}")
+        return self.configure(problem) if found is None else self.own(found.config)
+
+    def configure(self, problem: Problem) -> Any:
+        """The config of the kernel's own file."""
         raise NotImplementedError
 
     def chosen(self, problem: Problem) -> Chosen | str | None:

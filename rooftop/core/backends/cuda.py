@@ -21,7 +21,7 @@ from rooftop.core.expressions import ExpressionError, names
 from rooftop.core.head_parts import HeadError, LaunchHead, MapArg, Unfit
 from rooftop.core.head_text import shown
 from rooftop.core.helpers import with_headers
-from rooftop.core.implementation import Implementation, MachineCode, Prepared, UnsupportedError, Where
+from rooftop.core.implementation import Implementation, MachineCode, Prepared, Where
 from rooftop.core.launch import Module
 from rooftop.core.parameters import check as check_parameters
 from rooftop.core.spec import Launch, Meta, Problem, TensorMap
@@ -40,14 +40,7 @@ def _formulas(head: heads.Head) -> dict[str, str]:
     return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
 
 
-CHOSEN = 512  # configs that a kernel remembers
 GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
-
-
-def _keep(found: dict[Problem, Any], problem: Problem, what: Any) -> None:
-    if len(found) >= CHOSEN:
-        found.clear()
-    found[problem] = what
 
 
 class CudaImplementation(Implementation):
@@ -71,7 +64,6 @@ class CudaImplementation(Implementation):
             self._head = dataclasses.replace(self._head, arch=arch)
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
         self._last_support: tuple[Problem, str | None] | None = None  # the last result of `supports`
-        self._chosen: dict[Problem, dict[str, Any]] = {}  # results of the module's `choose`, which may compare a hundred configs
         self._last_choice: tuple[Problem, dict[str, Any]] | None = None  # the last result of `choose`
         self._last_launches: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the last result of the module's `launches`
 
@@ -106,7 +98,7 @@ class CudaImplementation(Implementation):
     def demands(self) -> Mapping[str, Any]:
         return {"spills": 0, **self._head.demands}
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         if not self._head.python:
             return self._head.supports(problem)
         last = self._last_support  # another thread may replace it
@@ -122,9 +114,9 @@ class CudaImplementation(Implementation):
             function = self._python_function("supports")
             if function is not None and (reason := function(problem, self._head)):
                 return str(reason)
-            if isinstance(found := self.chosen(problem), str):
-                return found
-            return self._unfit(problem, self.choose(problem))
+            if self.weighed is not None and "choose" not in self._head.python:  # the family's function gives the constants, and breaks() judges them
+                return self._head.breaks(problem, self._head.config)
+            return self._unfit(problem, self.configure(problem))
         except (Unfit, ExpressionError) as error:
             return str(error)
 
@@ -168,27 +160,15 @@ class CudaImplementation(Implementation):
         """Whether tuning may try these constants: `valid` holds, and every launch fits its shared memory."""
         return self._head.is_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
 
-    def choose(self, problem: Problem) -> dict[str, Any]:
-        """The constants that the family, the module or the head chooses."""
-        last = self._last_choice
-        if last is None or last[0] is not problem:
-            last = self._last_choice = (problem, self._choose(problem))
-        return dict(last[1])
-
-    def _choose(self, problem: Problem) -> dict[str, Any]:
-        chosen = self.chosen(problem)
-        if isinstance(chosen, str):
-            raise UnsupportedError(f"{self.name} cannot take this input: {chosen}")
-        if chosen is not None:
-            return self.own(chosen.config)
+    def configure(self, problem: Problem) -> dict[str, Any]:
+        """The constants that the module or the head chooses."""
         function = self._python_function("choose")
         if function is None:
             return dict(self._head.choose(problem))
-        found = self._chosen.get(problem)
-        if found is None:
-            found = {**self._head.config, **function(problem, self._head)}
-            _keep(self._chosen, problem, found)
-        return found
+        last = self._last_choice
+        if last is None or last[0] is not problem:
+            last = self._last_choice = (problem, {**self._head.config, **function(problem, self._head)})
+        return dict(last[1])
 
     def own(self, config: Any) -> dict[str, Any]:
         return {**self._head.config, **(config if isinstance(config, Mapping) else dataclasses.asdict(config))}

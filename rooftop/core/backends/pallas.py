@@ -97,7 +97,7 @@ class PallasImplementation(ModuleImplementation):
     def stand_in(self, arch: int) -> Device:
         return tpu.ANY
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         device = problem.device
         if not isinstance(device, tpu.Tpu):
             return f"runs on a TPU, or in its interpreter; {device.name} is none"
@@ -117,7 +117,7 @@ class PallasImplementation(ModuleImplementation):
     def configs(self, problem: Problem) -> list[Any]:
         return [self.choose(problem)]
 
-    def choose(self, problem: Problem) -> Any:
+    def configure(self, problem: Problem) -> Any:
         return self.module.choose(problem if isinstance(problem.device, tpu.Tpu) else problem.on(tpu.ANY))
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:

@@ -12,7 +12,7 @@ from rooftop.core.backends.python_files import load_file, texts_of
 from rooftop.core.digests import digest
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
-from rooftop.core.implementation import Implementation, UnsupportedError, Where
+from rooftop.core.implementation import Implementation, Where
 from rooftop.core.spec import Launch, Meta, Problem
 
 _PRESENT: set[str] = set()  # packages known to be installed
@@ -73,13 +73,13 @@ class ModuleImplementation(Implementation):
         """How it can run without a GPU, if its package is installed."""
         raise NotImplementedError
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         if absent := missing(self.package, self.install):
             return absent
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         reason: str | None = self.module.supports(problem)
-        return str(found) if reason is None and isinstance(found := self.chosen(problem), str) else reason
+        return reason
 
     def prefers(self, problem: Problem) -> int:
         if missing(self.package, self.install):
@@ -91,11 +91,8 @@ class ModuleImplementation(Implementation):
         listed: Iterable[Any] = self._function_or("configs", lambda p: [])(problem)
         return found + [c for c in listed if c not in found]
 
-    def choose(self, problem: Problem) -> Any:
-        found = self.chosen(problem)
-        if isinstance(found, str):
-            raise UnsupportedError(f"{self.name} cannot take this input: {found}")
-        return self._function_or("choose", lambda p: {})(problem) if found is None else self.own(found.config)
+    def configure(self, problem: Problem) -> Any:
+        return self._function_or("choose", lambda p: {})(problem)
 
     def breaks(self, problem: Problem, config: Any) -> str | None:
         reason: str | None = self._function_or("breaks", lambda p, c: None)(problem, config)
