@@ -8,7 +8,7 @@ no kernel runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,20 +26,6 @@ class Chosen:
 
 
 Choose: TypeAlias = Callable[..., "Chosen | str"]
-
-
-def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen | str:
-    """The first of these (kernel, why) that takes the problem, with the config that its own file gives; `named`: that kernel alone. Fastest first."""
-    from rooftop.core import registry
-
-    refused = ""
-    for name, why in [(named, "the call names it")] if named else order:
-        kernel = registry.implementation(name)
-        reason = kernel.rejects(p)
-        if reason is None:
-            return Chosen(name, kernel.configure(p), why)
-        refused = refused or reason
-    return refused or "no kernel is for such a problem"
 
 
 class ChoiceError(RegistryError):

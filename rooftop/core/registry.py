@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -25,7 +25,7 @@ from rooftop.core import head as heads
 from rooftop.core import head_text, settings
 from rooftop.core.backends.python_files import load_file
 from rooftop.core.backends.table import BACKENDS, Backend
-from rooftop.core.choice import ChoiceError, Choose, Chosen, asked
+from rooftop.core.choice import Choose, Chosen, asked
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError, UnknownName
@@ -257,22 +257,30 @@ def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str,
     """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its first kernel
     that supports a problem runs, in the order of backends and names.
 
-    Raises RegistryError if two families have one, or its file is not valid Python."""
-    found: list[tuple[Choose, str, tuple[str, ...]]] = []
+    Raises RegistryError if the file is not valid Python."""
     files = [f for f in kernel_files(house) if f.op == op_name]
-    for folder in sorted({f.path.parent for f in files}):
-        path = folder / CHOOSE
-        if not path.is_file():
-            continue
-        try:
-            module = importlib.import_module(f"rooftop.kernels.{folder.name}.choose") if house == HOUSE else load_file(path)
-        except SyntaxError as error:
-            raise RegistryError(not_python(error)) from None
-        if callable(function := getattr(module, op_name, None)):
-            found.append((function, head_text.shown(path), tuple(f.name for f in files)))
-    if len(found) > 1:
-        raise ChoiceError(f"{op_name} is chosen in {' and in '.join(where for _, where, _ in found)}; one family holds an op's kernels")
-    return found[0] if found else None
+    path = files[0].path.parent / CHOOSE if files else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        module = importlib.import_module(f"rooftop.kernels.{path.parent.name}.choose") if house == HOUSE else load_file(path)
+    except SyntaxError as error:
+        raise RegistryError(not_python(error)) from None
+    function = getattr(module, op_name, None)
+    return (function, head_text.shown(path), tuple(f.name for f in files)) if callable(function) else None
+
+
+def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen | str:
+    """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does not; `named`: that
+    kernel alone."""
+    refused = ""
+    for name, why in [(named, "the call names it")] if named else order:
+        kernel = implementation(name)
+        reason = kernel.rejects(p)
+        if reason is None:
+            return Chosen(name, kernel.configure(p), why)
+        refused = refused or reason
+    return refused or "no kernel is for such a problem"
 
 
 @cache

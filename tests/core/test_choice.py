@@ -17,9 +17,9 @@ from rooftop.core.spec import TARGETS
 HEAD = "from rooftop.core.choice import Chosen\nfrom rooftop.core.spec import Problem\n\n\n"
 
 
-def house(folder: Path, text: str, family: str = "gemm") -> registry.House:
+def house(folder: Path, text: str) -> registry.House:
     """The house of tests/backend_house, whose family has a `choose.py`."""
-    kernels = folder / "kernels" / family
+    kernels = folder / "kernels" / "gemm"
     kernels.mkdir(parents=True)
     for path in (HERE / "kernels" / "gemm").iterdir():
         if path.is_file():
@@ -91,15 +91,4 @@ def test_a_config_that_the_kernel_refuses_is_one_line(tmp_path: Path, monkeypatc
 def test_a_choose_py_that_is_no_python_is_one_line(tmp_path: Path) -> None:
     home = house(tmp_path, "def mmt(p\n")
     with pytest.raises(RegistryError, match=r"choose\.py, line"):
-        registry.chooser("mmt", home)
-
-
-def test_an_op_is_chosen_in_one_family(tmp_path: Path) -> None:
-    text = 'def mmt(p: Problem, named: str = "") -> Chosen | str:\n    return "no"\n'
-    home = house(tmp_path, text)
-    other = tmp_path / "kernels" / "other"
-    other.mkdir()
-    (other / "choose.py").write_text(HEAD + text, encoding="utf-8")
-    (other / "mmt__more__torch.py").write_bytes((HERE / "kernels" / "gemm" / "mmt__torch.py").read_bytes())
-    with pytest.raises(ChoiceError, match=r"mmt is chosen in .*gemm/choose\.py and in .*other/choose\.py"):
         registry.chooser("mmt", home)
