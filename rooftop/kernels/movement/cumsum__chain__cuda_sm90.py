@@ -8,11 +8,10 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels.movement import _cumsum_rows
+from rooftop.kernels.movement._cumsum_rows import TILE
 
 WARPS = 14  # 8 write, 4 load, 1 takes and publishes, 1 waits
-TILE = 2048  # packs of 16 bytes
 CLEAR = 1024
-FEW = 64  # rows: with more, a tile's predecessors in its row are complete before it is loaded
 
 
 def _tiles(p: Problem) -> int:
@@ -22,12 +21,6 @@ def _tiles(p: Problem) -> int:
 
 def supports(p: Problem, head: Head) -> str | None:
     return _cumsum_rows.refuses(p) or _cumsum_rows.too_large(p, _tiles(p))
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Before cumsum__rows__cuda_sm80.cu where few rows have some tiles for each multiprocessor: its blocks hold half as many bytes, and wait with them."""
-    rows, tiles = p["x"].shape[0], _tiles(p)
-    return 2 if rows <= FEW and tiles > 1 and rows * tiles >= 2 * p.device.sms else -2
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ limit   = "The bytes in flight: 56 KiB a block, two blocks a multiprocessor, whi
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 
 [config]
 vector = 1

@@ -5,7 +5,7 @@ limit   = "On an H200 0.85 to 0.97 of a copy for many rows, in float32 as in 16 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { has = ["LDG.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 
 [config]
 packs = 8

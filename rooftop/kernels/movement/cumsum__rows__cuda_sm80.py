@@ -8,20 +8,14 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels.movement import _cumsum_rows
+from rooftop.kernels.movement._cumsum_rows import THREADS, WHOLE
 
-THREADS = 256
 PACKS = 8  # of a thread at most: 128 bytes of loads in flight, with room for 768 threads in the registers of a multiprocessor
-WHOLE = {2: 6, 4: 8}  # the same where a row is one tile, by element size: packs of eight elements take more registers while they are added
 GROUP = 128  # tiles of a group: 4 MiB, which take 2 µs to read; a running sum passes from one group to the next in about 1 µs
 
 
 def supports(p: Problem, head: Head) -> str | None:
     return _cumsum_rows.refuses(p) or _cumsum_rows.too_large(p, _tiles(p, choose(p, head)))
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Before Triton, which adds float32 in float64 throughout and mirrors reverse sums in shared memory; 16-bit rows of one tile are at the copy in Triton."""
-    return 1 if p["x"].itemsize == 4 or p.option("reverse") or not choose(p, head)["whole"] else -1
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ limit   = "the read of a, up to 4 vectors; 16 vectors of float32 need two thirds
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["FFMA"], spills = 0 }
-python  = ["supports", "prefers", "choose", "launches", "scratch"]
+python  = ["supports", "choose", "launches", "scratch"]
 */
 #include "pdl.cuh"
 #include "lane_sums.cuh"

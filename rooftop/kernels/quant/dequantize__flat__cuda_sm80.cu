@@ -3,7 +3,7 @@ idea    = "8-bit codes and the result have no gaps between rows, whatever the le
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "codes: u8[N, L]", "zero: u8[N]?", "over: f32[1]?", "x: T[N, L]", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches"]
+python  = ["supports", "choose", "launches"]
 demands = { spills = 0 }
 
 [config]

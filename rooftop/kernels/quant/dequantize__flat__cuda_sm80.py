@@ -17,10 +17,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    return 1
-
-
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     return {"pieces": 4}
 

@@ -30,10 +30,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    return 1
-
-
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     found = _shape(p)
     assert not isinstance(found, str)

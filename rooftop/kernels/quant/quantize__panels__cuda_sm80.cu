@@ -3,7 +3,7 @@ idea    = "Tall columns are divided into panels of a few columns, each much smal
 limit   = "L2 bandwidth: every element is read from L2 twice"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 
 [config]

@@ -65,10 +65,6 @@ def supports(p: Problem) -> str | None:
     return None if x.shape[1] <= 32768 else "takes segments of at most 32768 elements"
 
 
-def prefers(p: Problem) -> int:
-    return -1
-
-
 def configs(p: Problem) -> list[Config]:
     length = p["x"].shape[1]
     columns = max(16, 1 << (length - 1).bit_length())

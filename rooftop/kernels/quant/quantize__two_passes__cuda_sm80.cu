@@ -3,7 +3,7 @@ idea    = "Any granularity, in two passes. The first writes the maximum of absol
 limit   = "two reads from memory for tensors larger than L2"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 
 [config]

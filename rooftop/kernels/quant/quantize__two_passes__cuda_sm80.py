@@ -29,13 +29,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    """Columns whose share fills all registers of a multiprocessor: with quantize__tiles nothing would be loaded there while codes are stored."""
-    x, _, columns, _, across = _seen(p)
-    vec, _ = packs(p, "x", x.shape[2], x.strides[1])
-    return int(columns == 1 and across > 1 and x.shape[1] * max(4, 32 // vec) * vec * x.itemsize > 8 * 512 * 128)
-
-
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     x = _seen(p)[0]
     vec, whole = packs(p, "x", x.shape[2], x.strides[1])

@@ -5,7 +5,7 @@ arch    = 90
 dtypes  = ["f8e4m3", "f8e5m2", "i8"]
 tensors = ["values: T[M, H]"]
 args    = ["meta: i32[S, C, 32, 4]"]
-python  = ["supports", "prefers", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 demands = { has = ["UTMALDG"], spills = 0 }
 
 [config]

@@ -39,10 +39,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    return 1
-
-
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     return [{"blocks": blocks, "stages": min(6, SHARED // (128 * blocks * 128 + WIDE * 256))} for blocks in (2, 1)]
 

@@ -5,7 +5,7 @@ arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[M, H]", "b: T[K, N]"]
 args    = ["meta: i32[S, C, 32, 4]", "out: T[P, Q]"]
-python  = ["supports", "prefers", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 demands = { has = ["HGMMA.SP", "UTMALDG"], spills = 0 }
 
 [config]

@@ -44,10 +44,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    return 1
-
-
 def _sizes(p: Problem) -> tuple[int, int, int]:
     return p["values"].shape[0], p["b"].shape[1], p["b"].shape[0]
 

@@ -5,7 +5,7 @@ arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[B, H, W]", "b: T[K, N]"]
 args    = ["columns: i32[B]", "offsets: i32[P]", "out: T[M, N]"]
-python  = ["supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "configs", "launches", "scratch", "zeroed"]
 demands = { has = ["HGMMA", "UTMALDG"], spills = 0 }
 
 [config]

@@ -46,13 +46,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    """Not for blocks of at most 16 columns, each of which needs its own rows of b, nor for blocks of 32 and at most 64 columns of b: half of the narrowest
-    tile would be empty (Triton is 1.3 times as fast there on an H200)."""
-    small = min(p["values"].shape[1:])
-    return 1 if small > 32 or (small > 16 and p["b"].shape[1] > 64) else -1
-
-
 SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores
 
 

@@ -27,11 +27,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return f"takes up to {MOST} columns; given {out.shape[1]}" if out.shape[1] > MOST else None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    """Preferred for one column if no row is long: rows of different lengths are balanced exactly."""
-    return 1 if p["out"].shape[1] == 1 and p["values"].numel < LONG * p["out"].shape[0] else -1
-
-
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     first = choose(p, head)
     return [{**first, "rows": rows} for rows in (first["rows"], 3 - first["rows"])]
