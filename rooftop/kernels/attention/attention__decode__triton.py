@@ -247,11 +247,6 @@ def _eight(p: Problem) -> bool:
     return p["k"].dtype == shared.EIGHT_BITS
 
 
-def prefers(p: Problem) -> int:
-    """Other kernels have one program for each tile of queries of a head and sequence: with few queries that is one."""
-    return 2
-
-
 def _sizes(p: Problem) -> tuple[int, int]:
     least = 32 if _eight(p) else 16
     return max(least, shared.pow2(p["q"].shape[3])), max(least, shared.pow2(p["v"].shape[3]))

@@ -417,12 +417,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> bool:
-    """A block processes tiles of 128 queries: with 64 and fewer, half of it would be idle. At 32 columns a head there is little to overlap."""
-    sequences = p["cu_seqlens_q"].shape[0] - 1 if shared.packed(p) else 1
-    return p["q"].shape[1] > 64 * max(sequences, 1) and max(p["q"].shape[3], p["v"].shape[3]) > 32
-
-
 def _cap(p: Problem, config: Config) -> int:
     cap = softcap(p)
     if cap == 0:

@@ -337,11 +337,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> bool:
-    """A block has 128 queries or keys: with fewer than 64 most of it would be idle."""
-    return p["q"].shape[1] >= 64
-
-
 def choose(p: Problem) -> Config:
     if _wide(p):
         return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3)

@@ -56,10 +56,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> int:
-    return 1
-
-
 def configs(p: Problem) -> list[Config]:
     found = []
     for bm, bn, groups in ((128, 256, 2), (128, 128, 2), (64, 256, 1), (64, 128, 1)):

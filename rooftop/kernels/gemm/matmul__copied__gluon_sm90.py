@@ -14,10 +14,10 @@ from rooftop.kernels._device import gemm_launch
 from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels.gemm import _operands, matmul__triton
+from rooftop.kernels.gemm import _operands
 from rooftop.kernels.gemm._explain import explanation
 
-__all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "seconds", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
@@ -74,13 +74,9 @@ def _copying(p: Problem) -> float:
     return sum(max(LAUNCH, 2 * p[name].numel * 2 / COPY) for name in _copied(p))
 
 
-def prefers(p: Problem) -> int:
-    """Preferred if the copies and the product are predicted to be faster than threads that load 2 bytes at a time, or little slower: the latency of those
-    loads is hard to predict."""
-    if not _copied(p):
-        return -2
-    threads = matmul__triton.seconds(p, matmul__triton.choose(p))
-    return 1 if _copying(p) + _product(p).seconds(choose(p)) < 1.3 * threads else -2
+def seconds(p: Problem) -> float:
+    """Predicted time of the copies and the product."""
+    return _copying(p) + _product(p).seconds(choose(p))
 
 
 def choose(p: Problem) -> Config:

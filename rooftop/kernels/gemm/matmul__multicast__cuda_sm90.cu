@@ -4,7 +4,7 @@ limit   = "predicted: the card's power, as without multicast. Multicast saves tr
 arch    = 90
 dtypes  = ["f16", "bf16"]
 args    = ["a: T[M, K]", "b: T[K, N]", "out: T[M, N]"]
-python  = ["supports", "prefers", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 demands = { has = ["HGMMA", "UTMALDG.2D.MULTICAST", "UTMASTG"], spills = 0 }
 
 [config]

@@ -59,11 +59,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> int:
-    m, n, k, _ = _sizes(p)
-    return 1 if min(m, n) > FEW and k >= 128 else -1
-
-
 def _plan(c: Config, p: Problem) -> gemm_model.Plan:
     return gemm_model.plan(gemm_model.Config(c.BM, c.BN, c.BK, c.GROUPS, c.STAGES, c.GROUP, SPLIT=c.SPLIT), *_sizes(p), p.device.sms)
 

@@ -96,15 +96,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> int:
-    """Kernels for one architecture are preferred if they support the input, except for small products of float32."""
-    if p["a"].dtype != "f32":
-        return -1
-    if _madds(p) <= FEW or (p["a"].shape[-1] <= SHALLOW and _madds(p) <= 8 * FEW):
-        return 2
-    return -3 if len(p["a"].shape) == 3 else -1  # of large batches cuBLAS
-
-
 def _sizes(p: Problem) -> tuple[int, int, int, int]:
     m, n = p["out"].shape[-2:]
     return m, n, p["a"].shape[-1], p["out"].shape[0] if len(p["out"].shape) == 3 else 1

@@ -7,12 +7,6 @@ from rooftop.kernels.loss._linear_counted import gather_rows, sort_out, spread_r
 from rooftop.kernels.loss._linear_plan import numbers, sizes, taking
 
 
-def preferred(p: Problem) -> int:
-    """1 if the passes over x are negligible beside the products, else -1."""
-    rows, width, columns = sizes(p)
-    return 1 if rows >= 256 and columns >= 1024 and width >= 256 else -1
-
-
 def _by_program(width: int) -> int:
     """Features that a program of a gather or a scatter moves at once."""
     return min(2048, max(128, 1 << (width - 1).bit_length()))

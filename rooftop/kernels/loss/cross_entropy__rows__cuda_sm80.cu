@@ -5,7 +5,7 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]
 demands = { has = ["LDG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "launches"]
 valid   = "vectors > 0"
 
 [config]

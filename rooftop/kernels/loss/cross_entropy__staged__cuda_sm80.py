@@ -45,15 +45,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """On an H200 0.79 to 0.91 of the read at 64 to 1088 classes. Rows in registers (cross_entropy__rows__cuda_sm80.cu) reached 0.28 to 0.36 at 80 to 369 16-bit
-    classes and 0.75 to 0.80 at 3 to 4 KiB; one block a row (cross_entropy__cuda_sm90.cu) 0.71 to 0.75 at 5 KiB: all bound by their instructions a row, not by
-    memory. Taken only if every resident block has a stretch: with fewer rows the latency decides."""
-    size = _row_bytes(p)
-    many = p["input"].shape[0] * size >= BLOCKS * p.device.sms * STRETCH
-    return 3 if many and not supports(p, head) else 0
-
-
 def _cost(p: Problem, lanes: int) -> float:
     width = p["input"].itemsize
     return contiguous_rows.cost(_row_bytes(p), lanes, 16 // width, 5.5 if width == 2 else 13, masks=65, rest=30)

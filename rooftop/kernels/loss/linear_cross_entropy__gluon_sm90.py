@@ -37,7 +37,7 @@ from rooftop.kernels.loss._linear_plan import (
     taking,
     total,
 )
-from rooftop.kernels.loss._linear_steps import gathered, preferred, sorted_out, spread
+from rooftop.kernels.loss._linear_steps import gathered, sorted_out, spread
 from rooftop.kernels.loss._torch_products import copied, turned
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
@@ -74,10 +74,6 @@ def supports(p: Problem) -> str | None:
         return f"TMA does not read weight: {reason}"
     made = p.get("unit_weight")
     return f"TMA does not write the weight's gradient: it begins at {made.align} bytes" if made is not None and made.align % 16 else None
-
-
-def prefers(p: Problem) -> int:
-    return preferred(p)
 
 
 def choose(p: Problem) -> Config:

@@ -8,7 +8,7 @@ from math import ceil, sqrt
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels.select import _smem_select, _top_k
+from rooftop.kernels.select import _top_k
 from rooftop.kernels.select._top_k import Arguments, given, key_bytes, launch, rows_of
 
 LEAST = 4096  # elements of a row
@@ -82,14 +82,6 @@ def refused(p: Problem) -> str | None:
     if (reason := _top_k.not_taken(p)) is not None:
         return reason
     return None if plan(p) is not None else f"rows of at least {LEAST} elements, whose bracket fits shared memory"
-
-
-def prefers(p: Problem, k: int) -> int:
-    """Where more than a small part of a row is before the k-th, `k` counted from the nearer end, and the rows do not all fit one wave of clusters."""
-    rows, n = rows_of(p)
-    if k <= _top_k.MOST and 16 * k <= n:
-        return -1
-    return -1 if rows * _smem_select.CLUSTER <= p.device.sms and _smem_select.not_taken(p) is None else 2
 
 
 def choose(p: Problem) -> dict[str, Any]:

@@ -4,6 +4,6 @@ limit   = "On an H200, 1024x131072 float32, whose read takes 118 us: 178 us for 
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "launches", "scratch", "zeroed"]
 */
 #include "_splitter_rows.cuh"

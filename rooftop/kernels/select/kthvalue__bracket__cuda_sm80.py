@@ -14,12 +14,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _splitter_rows.refused(p)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Where the k-th is far from either end of the row, and one wave of clusters does not hold all rows."""
-    n = _top_k.rows_of(p)[1]
-    return _splitter_rows.prefers(p, min(int(p.option("k")), n + 1 - int(p.option("k"))))
-
-
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     return _splitter_rows.choose(p)
 

@@ -4,7 +4,6 @@ limit   = "On an H200, float32: 21 us for one row of 131072 and 890 us for 1024,
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG.128"], spills = 0 }
-prefer  = "min(k, N - k) > 2048"
 python  = ["supports", "choose", "launches"]
 */
 #include "_smem_select.cuh"

@@ -4,7 +4,6 @@ limit   = "On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with t
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
-prefer  = "R > 0"
 python  = ["supports", "choose", "launches"]
 */
 #include <cooperative_groups.h>

@@ -4,7 +4,7 @@ limit   = "On an H200, 256x128256 bfloat16, whose read takes 15 us: plain 21.6, 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG.128", "MUFU"], spills = 0 }
-python  = ["supports", "prefers", "choose", "launches"]
+python  = ["supports", "choose", "launches"]
 */
 #include <math_constants.h>
 

@@ -4,6 +4,6 @@ limit   = "On an H200, float32: 4096x8192 k=2048 takes 215 us; 80 were predicted
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "launches", "scratch", "zeroed"]
 */
 #include "_splitter_rows.cuh"

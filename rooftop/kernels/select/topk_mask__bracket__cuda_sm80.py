@@ -16,13 +16,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _splitter_rows.refused(p)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Where more than a small part of a row is selected, and one wave of clusters does not hold all rows. If few elements of a long row are selected, writing
-    their bytes of the mask one by one costs less than a second read of the row."""
-    n = _top_k.rows_of(p)[1]
-    return _splitter_rows.prefers(p, min(int(p.option("k")), n - int(p.option("k"))))
-
-
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     return _splitter_rows.choose(p)
 

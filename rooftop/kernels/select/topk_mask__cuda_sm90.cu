@@ -4,7 +4,6 @@ limit   = "On an H200, float32: 15 us for one row of 131072 and 730 us for 1024 
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG.128"], spills = 0 }
-prefer  = "min(k, N - k) > 2048 or (8 * R <= sms and N >= 65536)"
 python  = ["supports", "choose", "launches"]
 */
 #include "_smem_select.cuh"
