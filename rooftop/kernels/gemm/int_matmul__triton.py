@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from rooftop.core.spec import Problem
 from rooftop.kernels.gemm._tiles_8bit import Config, choose, configs, launches, supports
 
-__all__ = ["Config", "choose", "configs", "launches", "prefers", "supports"]
-
-
-def prefers(p: Problem) -> int:
-    """Kernels for one architecture are preferred if they support the input."""
-    return -1
+__all__ = ["Config", "choose", "configs", "launches", "supports"]

@@ -102,16 +102,6 @@ def configs(p: Problem) -> list[dict[str, int]]:
     return [min((c for c in found if (c["lanes"], c["stages"]) == kind), key=lambda c: _idle(p, c)) for kind in kinds]
 
 
-def prefers(p: Problem) -> int:
-    """From counted instructions, which promised 0.8 of a copy; an H200 reached 0.66 to 0.81 in one sweep. For odd rows, if every block has several tiles. And
-    for PADDED rows, with both sums: norm_bwd_block takes 3900 cycles for seven or eight of them, however short they are (0.60 of a copy at 528 columns, 0.73
-    at 560); here a row takes 510 instructions, so the memory is the limit."""
-    s = p["s"]
-    both = p.get("dweight") is not None and p.get("dbias") is not None
-    padded = s.itemsize == 4 and both and PADDED[0] <= contiguous_rows.vectors(_size(p)) <= PADDED[1]
-    return 3 if s.nbytes >= MANY and (_size(p) % 16 or padded) and p.get("ds") is None and not refuses(p) else -1
-
-
 def scratch(p: Problem, c: Mapping[str, int]) -> dict[str, Meta]:
     partial = Meta((blocks(p, c), p["s"].shape[1]), "f32")
     return {name: partial for name, of_rows in (("pw", "dweight"), ("pb", "dbias")) if p.get(of_rows) is not None}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels.norm import _fwd_sm90, _register_rows, _row_groups
+from rooftop.kernels.norm import _row_groups
 from rooftop.kernels.norm._row_groups import LongRows
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
@@ -40,16 +40,9 @@ def choose(p: Problem, centre: bool) -> dict[str, int]:
     return (_row_groups.choose(of(p, centre, n)) or {}) | {"beside": n}
 
 
-def prefers(p: Problem, centre: bool) -> int:
-    """Preferred, by the estimate, to Triton and to clusters that end with their row: for rows of more than 512 KiB that no ring of a cluster holds. On cards
-    without clusters: for rows that do not fit a block's registers."""
-    if not _register_rows.refuses(p) or refuses(p, centre):
-        return 0
-    if p.device.arch < 90:
-        return 1
-    if p["x"].shape[1] * p["x"].itemsize <= STREAMED or _fwd_sm90.through_a_ring(p, centre):
-        return 0
-    return 3 if p.get("residual") is None and _row_groups.share(of(p, centre, _best(p, centre))) >= (0.55 if centre else 0.7) else 1
+def share(p: Problem, centre: bool) -> float:
+    """The estimated speed as a share of the memory's."""
+    return _row_groups.share(of(p, centre, _best(p, centre)))
 
 
 def configs(p: Problem, centre: bool) -> list[dict[str, int]]:

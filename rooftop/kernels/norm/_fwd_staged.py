@@ -12,7 +12,7 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _fwd_sm90, _staged_rows
+from rooftop.kernels.norm import _staged_rows
 
 ROWS = ("x", "y")
 BLOCK = 256  # threads
@@ -68,15 +68,3 @@ def configs(p: Problem, centre: bool) -> list[dict[str, Any]]:
     resident = (48 * 1024, 64 * 1024, RESIDENT, 128 * 1024)
     found = [c for lanes in (1, 2, 4, 8, 16, 32) for n in resident if _fits(p, c := _config(p, centre, lanes, n))]
     return [c for k, c in enumerate(found) if c not in found[:k]]
-
-
-def prefers(p: Problem, centre: bool) -> int:
-    """From counted instructions. On an H200 0.82 to 0.93 of a copy at the odd and aligned lengths of one sweep. Preferred for odd rows, and for
-    short rows of whole vectors of 16-bit types, which leave lanes idle if a warp holds them in registers. Taken only if every resident block has a range to
-    copy, and no ring holds the rows: from 4 KiB on two blocks of eight lone rows each have too few warps (0.72 at 1159 columns of float32)."""
-    size, x = row_bytes(p), p["x"]
-    many = x.shape[0] * size >= RESIDENT * p.device.sms
-    chosen = size % 16 != 0 or (x.itemsize == 2 and size <= 1280 and (centre or size & (size - 1) != 0))
-    if not many or not chosen or p.get("residual") is not None or refuses(p):
-        return -1
-    return -1 if p.device.arch >= 90 and _fwd_sm90.through_a_ring(p, centre) else 3

@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels._device.pdl import chained
-from rooftop.kernels.norm import _bwd_long, _fwd_long, _register_rows, _split_tiles
+from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._bwd_triton import _slabs_bwd
 from rooftop.kernels.norm._fwd_triton import affine, load, over, pow2, scale_of, wide_access
 from rooftop.kernels.norm._split_tiles import Config, located, places
@@ -178,24 +178,10 @@ def _shared(p: Problem, row: str, config: Config) -> dict[str, Any]:
 
 
 def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
-    """supports, prefers, choose, configs, scratch and launches of an implementation."""
+    """supports, choose, configs, scratch and launches of an implementation."""
 
     def supports(p: Problem) -> str | None:
         return _split_tiles.refuses(p, "x", ("x", "residual", "y", "s"))
-
-    def prefers(p: Problem) -> int:
-        """Preferred for rows too long for a cluster or a group of blocks; for layer_norm, whose streaming blocks read weight and bias for each row, also for
-        long rows that a cluster supports: it reaches 0.41 to 0.54 of the roof there on an H200. For rms_norm with few rows too, before rms_norm__triton,
-        whose long rows are NaN if their sum of squares is infinite."""
-        x = p["x"]
-        row, odd = x.shape[1] * x.itemsize, x.shape[1] % _split_tiles.vector(x) != 0
-        if not centre and x.shape[1] > 32768 and supports(p) is None and not (row > CLUSTER and _fwd_long.refuses(p, centre)):
-            return 0
-        if supports(p) is not None or p.get("residual") is not None or row <= _register_rows.ROW_BYTES:
-            return -1
-        if p.device.arch < 90 or row > CLUSTER:
-            return 2 if _fwd_long.refuses(p, centre) or (centre and p.device.arch >= 90) else -1
-        return 2 if centre and row > (1 << 19 if odd else 1400000) else -1
 
     def choose(p: Problem) -> Config:
         return _split_tiles.choose(p, "x")
@@ -216,7 +202,7 @@ def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
         second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
         return [Launch(_statistics, grid, first, config.warps, chained=chain), Launch(_apply, grid, second, config.warps, chained=chain)]
 
-    return supports, prefers, choose, configs, scratch, launches
+    return supports, choose, configs, scratch, launches
 
 
 def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
@@ -224,12 +210,6 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
 
     def supports(p: Problem) -> str | None:
         return _split_tiles.refuses(p, "s", ("s", "dy"))
-
-    def prefers(p: Problem) -> int:
-        """Preferred for rows too long for a cluster or a group of blocks: otherwise one program a row, which leaves most of the card idle."""
-        s = p["s"]
-        short = s.shape[1] * s.itemsize <= (CLUSTER // 2 if p.device.arch >= 90 else _register_rows.ROW_BYTES)
-        return 2 if supports(p) is None and not short and _bwd_long.refuses(p, centre) else -1
 
     def choose(p: Problem) -> Config:
         return _split_tiles.choose(p, "s", 32)
@@ -268,4 +248,4 @@ def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
         ]
         return found + column_sums(sums, slabs, columns, p.device)
 
-    return supports, prefers, choose, configs, scratch, launches
+    return supports, choose, configs, scratch, launches

@@ -4,7 +4,7 @@ limit   = "Memory bandwidth, if enough bytes are in flight: on an H200 0.92 of a
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs"]
+python  = ["supports", "choose", "configs"]
 valid   = "16 * team * vectors > C * bytes(x) - 16 and (whole or team >= min(32, 32 // bytes(x)))"
 
 [config]

@@ -6,26 +6,13 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels.norm import _fwd_sm90, _register_rows
+from rooftop.kernels.norm import _register_rows
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
 
 
 def supports(p: Problem, head: Head) -> str | None:
     return _register_rows.refuses(p)
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """The preference among kernels that support the call (the highest runs): 2 if it is the fastest, else 0. Measured on an H200 against the kernel chosen
-    before: 1.0 to 1.17 times as fast. Slower, so 0: with a residual (0.94), for a power of two of columns in float32 (0.97) or in tensors under 64 MiB (0.90
-    to 0.94), and for rows of more than 8192 columns that are not 16-byte aligned (0.92). And for odd rows from 4 KiB on (0.70 to 0.75 of a copy): shifting
-    weight and bias for each of them costs instructions; persistent blocks do it once."""
-    x = p["x"]
-    little = x.nbytes < 64 << 20
-    off = x.shape[1] * x.itemsize % 16 and (x.shape[1] > 8192 or (p.device.arch >= 90 and _fwd_sm90.through_a_ring(p, True)))
-    if _register_rows.refuses(p) or p.get("residual") is not None or off or (_register_rows.power_of_two(p) and (little or x.itemsize == 4)):
-        return 0
-    return 2
 
 
 REGISTERS = {True: (32, 32, 48, 48, 56, 56, 64, 64), False: (40, 48, 48, 56, 64, 64, 64, 64)}  # by vectors a thread, 1 to 8; True: rows start on 16 bytes

@@ -4,7 +4,7 @@ limit   = "0.91 of a copy on an H200 at 144 and 256 columns of bf16, 0.84 at 102
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C]", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs"]
+python  = ["supports", "choose", "configs"]
 valid   = "rows * lanes % 256 == 0 and pieces == ceil(vectors / lanes)"
 
 [requires]

@@ -13,10 +13,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _fwd_staged.refuses(p)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    return _fwd_staged.prefers(p, centre=True)
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return _fwd_staged.choose(p, centre=True)
 

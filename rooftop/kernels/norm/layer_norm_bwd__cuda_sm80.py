@@ -18,16 +18,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _bwd_rows.refuses(p)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.0 to 1.6 times as fast as the kernel chosen before, except for rows of 32 KiB (0.92 in float32, 0.99 in bf16), for which clusters
-    are preferred. Clusters are also preferred where an estimate says that they are faster: for odd rows (0.49 to 0.64 of a copy here) and for rows with
-    padding."""
-    s = p["s"]
-    if _bwd_rows.refuses(p) or (p.device.arch >= 90 and s.shape[1] * s.itemsize > 24576):
-        return 0
-    return 0 if _bwd_rows.clusters_are_faster(p, True) else 2
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return _bwd_rows.choose(p)
 

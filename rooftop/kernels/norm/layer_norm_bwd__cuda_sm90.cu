@@ -6,7 +6,7 @@ dtypes  = ["f32", "f16", "bf16"]
 tensors = ["dweight: T[C]?", "dbias: T[C]?"]
 args    = ["R: i32", "C: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "launches"]
 valid   = "threads > 0"
 
 [requires]

@@ -13,13 +13,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _bwd_sm90.refuses(_bwd_sm90.of(p, centre=True))
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Preferred to Triton where it was faster on an H100. layer_norm_bwd__cuda_sm80 has the higher preference where that is faster."""
-    r, s = _bwd_sm90.of(p, centre=True), p["s"]
-    few = r.count >= 2 * r.sms - 8 and s.shape[1] <= 4096 and not r.second
-    return int(s.shape[1] >= 1024 and (s.nbytes > 32 << 20 or few))
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return _bwd_sm90.choose(_bwd_sm90.of(p, centre=True))
 

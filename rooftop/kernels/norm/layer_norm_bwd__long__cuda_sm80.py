@@ -18,13 +18,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _bwd_long.refuses(p, True)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 2.3 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which support rows of up to 512 KiB there."""
-    row = p["s"]
-    clusters = p.device.arch >= 90 and row.shape[1] * row.itemsize <= 524288
-    return 1 if not clusters and _bwd_rows.refuses(p) and not supports(p, head) else 0
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return _bwd_long.choose(p, True)
 

@@ -15,11 +15,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _register_rows.refuses(p)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: as fast as the kernel chosen before, or faster, except with a residual (0.97) and at powers of two (0.90 to 0.99)."""
-    return 0 if _register_rows.refuses(p) or p.get("residual") is not None or _register_rows.power_of_two(p) else 2
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return _register_rows.choose(_register_rows.of(p, TENSORS))
 

@@ -5,7 +5,7 @@ limit   = "Persistent clusters: multiprocessors get unequal shares of the memory
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
 demands = { has = ["STG.E.128"], spills = 0 }
-python  = ["prefers", "choose", "configs", "launches"]
+python  = ["choose", "configs", "launches"]
 valid   = "threads > 0"
 
 [requires]

@@ -13,10 +13,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _fwd_long.refuses(p, False)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    return _fwd_long.prefers(p, False)
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return _fwd_long.choose(p, False)
 

@@ -6,18 +6,11 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels.norm import _bwd_long, _bwd_rows
+from rooftop.kernels.norm import _bwd_long
 
 
 def supports(p: Problem, head: Head) -> str | None:
     return _bwd_long.refuses(p, False)
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9), which support rows of up to 512 KiB there."""
-    row = p["s"]
-    clusters = p.device.arch >= 90 and row.shape[1] * row.itemsize <= 524288
-    return 1 if not clusters and _bwd_rows.refuses(p) and not supports(p, head) else 0
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:

@@ -6,5 +6,5 @@ from __future__ import annotations
 from rooftop.kernels.norm._split_tiles import Config
 from rooftop.kernels.norm._split_triton import backward
 
-supports, prefers, choose, configs, scratch, launches = backward(centre=False)
-__all__ = ["Config", "choose", "configs", "launches", "prefers", "scratch", "supports"]
+supports, choose, configs, scratch, launches = backward(centre=False)
+__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]

@@ -5,7 +5,7 @@ dtypes  = ["f32", "f16", "bf16"]
 tensors = ["dweight: T[C]?", "dbias: T[C]?"]
 args    = ["R: i32", "C: i32", "rows: i32", "dy: T[R, C]", "s: T[R, C]", "weight: T[C]?", "dx: T[R, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "launches"]
 valid   = "rows * lanes % 256 == 0 and pieces == ceil(vectors / lanes)"
 
 [requires]

@@ -13,10 +13,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return _bwd_staged.refuses(p)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    return _bwd_staged.prefers(p)
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return _bwd_staged.choose(p, centre=False)
 

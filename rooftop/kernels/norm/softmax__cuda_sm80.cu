@@ -4,7 +4,7 @@ limit   = "Rows of more than 64 KiB do not fit the registers of a block: cluster
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs"]
+python  = ["supports", "choose", "configs"]
 valid   = "16 * team * vectors > C * bytes(x) - 16 and (whole or team >= min(32, 32 // bytes(x)))"
 
 [requires]

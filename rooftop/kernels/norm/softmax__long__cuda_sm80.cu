@@ -4,7 +4,7 @@ limit   = "Rows longer than the shared memory of the whole card; blocks that do 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 valid   = "vectors > 0"
 
 [config]

@@ -6,7 +6,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels.norm import _register_rows, _row_groups
+from rooftop.kernels.norm import _row_groups
 
 
 def _rows(p: Problem) -> _row_groups.LongRows:
@@ -15,13 +15,6 @@ def _rows(p: Problem) -> _row_groups.LongRows:
 
 def supports(p: Problem, head: Head) -> str | None:
     return _row_groups.refuses(_rows(p), p["x"])
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.5 times as fast as Triton at 1048576 columns; slower than clusters (0.5 to 0.9), which support rows of up to 1800000 bytes
-    there."""
-    row = p["x"].shape[1] * p["x"].itemsize
-    return 1 if row > (1800000 if p.device.arch >= 90 else _register_rows.ROW_BYTES) and not supports(p, head) else 0
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:

@@ -25,16 +25,6 @@ def _row_bytes(p: Problem) -> int:
     return int(p["x"].shape[1] * p["x"].itemsize)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200, as a share of a copy. Rows that do not start on 16 bytes: 0.93 to 0.96; kept in registers (softmax__cuda_sm80.cu) they reach 0.5 to
-    0.65. Rows that do, in registers: 0.70 to 0.89 below 1 KiB, where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's
-    tile, which has no idle lane. Taken only if every resident block has a range to copy."""
-    size = _row_bytes(p)
-    many = p["x"].shape[0] * size >= BLOCKS * p.device.sms * STRETCH
-    short = size % 16 != 0 or (size <= 1024 and size & (size - 1) != 0)
-    return 3 if short and many and not supports(p, head) else 0
-
-
 def _config(p: Problem, lanes: int, stretch: int = STRETCH) -> dict[str, Any]:
     teams, size = BLOCK // lanes, _row_bytes(p)  # 8 teams at least, so that they take whole vectors
     rounds = max(1, min(round(stretch / (teams * size)), -(-p["x"].shape[0] // (BLOCKS * p.device.sms * teams))))

@@ -11,7 +11,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.pdl import chained
-from rooftop.kernels.norm import _register_rows, _row_groups, _split_tiles
+from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
 
 CLUSTER = 900000  # bytes: the longest row that a cluster supports
@@ -70,16 +70,6 @@ def _apply(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, CO
 
 def supports(p: Problem) -> str | None:
     return _split_tiles.refuses(p, "y", ("y", "dy", "dx"))
-
-
-def prefers(p: Problem) -> int:
-    """Preferred for rows too long for a cluster or a group of blocks: one program a row reaches 0.04 to 0.4 of the roof on an H200, this kernel 0.55 to
-    0.67."""
-    x = p["y"]
-    if supports(p) is not None or x.shape[1] * x.itemsize <= (CLUSTER if p.device.arch >= 90 else _register_rows.ROW_BYTES):
-        return -1
-    group = _row_groups.of(p, x, [p[name] for name in ("y", "dy", "dx")], read=2, kept=0, words=1)
-    return 2 if _row_groups.refuses(group, x) else -1
 
 
 def choose(p: Problem) -> Config:
