@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import registry
-from rooftop.core.backends.table import preference
+from rooftop.core.backends.table import order
 from rooftop.core.choice import ChoiceError, Chosen
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation, UnsupportedError
@@ -233,7 +233,7 @@ def first(op: Contract, problem: Problem) -> tuple[Implementation | None, Chosen
     if isinstance(chosen, Chosen):
         return registry.implementation(chosen.kernel), chosen
     if chosen is None:
-        for candidate in sorted(registry.implementations(op.name), key=lambda f: preference(f, problem)):
+        for candidate in sorted(registry.implementations(op.name), key=order):
             if candidate.automatic and candidate.supports(problem) is None:
                 return candidate, None
     return None, None

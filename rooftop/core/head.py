@@ -54,7 +54,6 @@ class Head:
     configs: tuple[Mapping[str, Any], ...] = ()
     choices: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     valid: str | None = None
-    prefer: str | None = None
     scratch: Mapping[str, TensorArg] = field(default_factory=dict)
     zeroed: tuple[str, ...] = ()  # scratch tensors that must be zero when the first launch starts
     launches: tuple[LaunchHead, ...] = ()
@@ -251,7 +250,7 @@ class Head:
         """Every expression except those of `let`, and its location."""
         yield from (("requires", text) for text in self.requires)
         yield from (("[[choice]] when", when) for when, _ in self.choices)
-        yield from ((key, text) for key, text in (("valid", self.valid), ("prefer", self.prefer)) if text is not None)
+        yield from ((key, text) for key, text in (("valid", self.valid),) if text is not None)
         for name, arg in self.scratch.items():
             yield from ((f"scratch.{name}", d) for d in arg.dims)
         for number, launch in enumerate(self.launches, 1):
@@ -271,15 +270,6 @@ class Head:
                 yield "args", arg.expression
             elif isinstance(arg, MapArg):
                 yield from (("args", text) for text in arg.expressions())
-
-    def prefers(self, problem: Problem, config: Mapping[str, Any]) -> int:
-        """The kernel's preference for a problem that it supports, from `prefer`: 0 without it, 1 for a condition that holds."""
-        if self.prefer is None:
-            return 0
-        try:
-            return int(evaluate(self.prefer, self.scope(problem, config)))
-        except (ExpressionError, TypeError, ValueError) as error:
-            raise HeadError(f"{self.path}: prefer: {error}") from None
 
     def choose(self, problem: Problem) -> Mapping[str, Any]:
         """The constants for this problem: those of the first `[[choice]]` whose condition holds, else the defaults."""

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
 _MAP = re.compile(r"^\s*(\w+)\s*:\s*map\s*=\s*(\w+)\s*\[([^\]]*)\]\s*(.*?)\s*$")
 _MAP_WORD = re.compile(r"(swizzle|promote|fill|as)\s+([^\s\[\]]+)\s*|(steps)\s*\[([^\]]*)\]\s*")
 _ZEROED = re.compile(r"\s*=\s*0\s*$")
-PYTHON = ("supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # functions that the .py file beside a .cu may define
+PYTHON = ("supports", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # functions that the .py file beside a .cu may define
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 
@@ -175,7 +175,7 @@ def of_python(text: str, path: str | Path) -> Head:
 
 _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
-    "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
+    "config": dict, "configs": list, "choice": list, "valid": str, "scratch": dict, "launch": list, "implementation": str,
     "let": dict, "python": list, "tensors": list, "without": list, "ops": list,
 }  # fmt: skip
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
@@ -197,7 +197,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         raise HeadError(f"{path}: a head needs args and at least one [[launch]]")
     if strange := [x for x in data.get("python", []) if x not in PYTHON]:
         raise HeadError(f"{path}: python lists {', '.join(map(repr, strange))}; the .py file may define {', '.join(PYTHON)}")
-    for one, other in (("launches", "launch"), ("choose", "choice"), ("configs", "configs"), ("prefers", "prefer"), ("scratch", "scratch")):
+    for one, other in (("launches", "launch"), ("choose", "choice"), ("configs", "configs"), ("scratch", "scratch")):
         if one in data.get("python", []) and other in data:
             raise HeadError(f"{path}: {other} is in the head, and python lists {one}: use one of them")
     for dtype in data.get("dtypes", []):
@@ -229,9 +229,8 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
             raise HeadError(f"{path}: configs set {', '.join(sorted(set(extra) - set(config)))}, which [config] does not have")
     for condition in data.get("requires", {}):
         names(condition)
-    for key in ("valid", "prefer"):
-        if key in data:
-            names(data[key])
+    if "valid" in data:
+        names(data["valid"])
     args = tuple(_arg(a, path) for a in data.get("args", []))
     tensors = [_arg(a, path) for a in data.get("tensors", [])]
     if not all(isinstance(a, TensorArg) for a in tensors):
@@ -263,7 +262,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
         arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=args,
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
-        configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
+        configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"),
         scratch=scratch, zeroed=tuple(zeroed), launches=launches, implementation=data.get("implementation"), let=data.get("let", {}),
         python=tuple(data.get("python", [])), tensors=tuple(a for a in tensors if isinstance(a, TensorArg)), ops=tuple(data.get("ops", [])),
     )  # fmt: skip

@@ -116,10 +116,6 @@ class Implementation:
         """None, or the reason of the kernel's own file."""
         raise NotImplementedError
 
-    def prefers(self, problem: Problem) -> int:
-        """The preference for this problem, from its author's measurements; 0 by default. The kernel with the highest preference runs."""
-        return 0
-
     def configs(self, problem: Problem) -> list[Any]:
         """Every valid config that tuning may try; the heuristic's choice is first."""
         raise NotImplementedError

@@ -14,7 +14,7 @@ from rooftop.core import registry
 from rooftop.core.backends import table
 from rooftop.core.backends.gpu_only import needs_gpu
 from rooftop.core.backends.python_modules import ModuleImplementation
-from rooftop.core.backends.table import BACKENDS, Backend, preference
+from rooftop.core.backends.table import BACKENDS, Backend, order
 from rooftop.core.head import HeadError
 from rooftop.core.implementation import Implementation, Where
 from rooftop.core.names import RegistryError
@@ -96,36 +96,12 @@ def problem(case: str = "tiles bf16", card: str = "h100") -> Problem:
     return op.problem(op.case(case), TARGETS[card])
 
 
-def test_the_order_is_what_is_preferred_then_the_backend_then_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_is_that_of_the_backends_then_of_the_names() -> None:
     found = registry.implementations("mmt", HOUSE)
-    p = problem()
-
-    def order() -> list[str]:
-        return [i.name.removeprefix("mmt__") for i in sorted(found, key=lambda i: preference(i, p))]
-
-    assert order() == [
+    assert [i.name.removeprefix("mmt__") for i in sorted(found, key=order)] == [
         "device__triton_sm90", "host__triton_sm90", "grid__cuda_sm80", "split__cuda_sm80", "tiles__cuda_sm80", "tma__cuda_sm90", "gluon_sm90", "torch",
         "cutile_sm90", "cute_sm90",
     ]  # fmt: skip
-    wanted = {"mmt__torch": True, "mmt__tma__cuda_sm90": 2}
-    for one in {type(i) for i in found}:
-        monkeypatch.setattr(one, "prefers", lambda self, p: wanted.get(self.name, 0))
-    assert order()[:3] == ["tma__cuda_sm90", "torch", "device__triton_sm90"]
-
-
-@pytest.mark.parametrize(
-    ("prefer", "says"), [('"N > 100"', 1), ('"2 if N > 100 else 0"', 2), ('"N < 100"', 0), ('"false"', "names 'false'"), ('"T"', "prefer: ")]
-)
-def test_a_head_may_say_how_much_it_is_to_be_preferred(tmp_path: Path, prefer: str, says: Any) -> None:
-    text = kernel("split__cuda_sm80").path.read_text(encoding="utf-8")
-    path = tmp_path / "mine.cu"
-    path.write_text(text.replace("\n[requires]", f"prefer = {prefer}\n\n[requires]", 1), encoding="utf-8")
-    made = BACKENDS["cuda"].implementation(path, "mmt")
-    if isinstance(says, int):
-        assert made.prefers(problem()) == says
-        return
-    with pytest.raises(HeadError, match=says):
-        made.prefers(problem())
 
 
 # -- a pair of files ------------------------------------------------------------------------------------------------
@@ -178,7 +154,7 @@ def test_the_digest_of_a_pair_covers_both_files(mine: registry.House) -> None:
     ("file", "old", "new", "says"),
     [
         ("mmt__tiles__cuda_sm80.cu", ', "launches"]', "]", r"a head needs args and at least one \[\[launch\]\]"),
-        ("mmt__tiles__cuda_sm80.cu", '"choose", ', '"chose", ', r"python lists 'chose'; the .py file may define supports, prefers, choose"),
+        ("mmt__tiles__cuda_sm80.cu", '"choose", ', '"chose", ', r"python lists 'chose'; the .py file may define supports, choose"),
         ("mmt__tiles__cuda_sm80.cu", '"choose", ', "", r"cuda_sm80\.py defines choose, which the head of mmt__tiles__cuda_sm80\.cu does not list"),
         ("mmt__tiles__cuda_sm80.py", "def choose", "def choice", r"cuda_sm80\.py lacks choose: the head of mmt__tiles__cuda_sm80\.cu lists"),
         ("mmt__tiles__cuda_sm80.cu", "rows = 4\n", 'rows = 4\n[[choice]]\nwhen = "M > 2"\nrows = 3\n', r"choice is in the head, and python lists choose"),
@@ -284,7 +260,6 @@ def test_a_backend_whose_package_is_missing_is_skipped_with_what_to_install(mine
     for backend in ("cpu", "interpreter"):
         result = checker.check(Subject(found.name, op, found), op.case("tile bf16"), backend=backend)
         assert (result.status, result.message) == ("skipped", why)
-    assert preference(found, problem())[0] == 0, "it is asked without being imported"
     refused = {
         "mmt__pallas_sm90.py": "'sm90' is no target of pallas: it reads tpu, tpuv5e", "mmt__torch_sm90.py": "'sm90' is no target of torch: it has none",
         "mmt__cuda_tpu.cu": "'tpu' is no target of cuda: it reads sm80", "mmt__jax.py": "no backend 'jax'",

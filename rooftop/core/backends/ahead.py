@@ -97,14 +97,11 @@ class AheadImplementation(ModuleImplementation):
             lines = [f":{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self.path)]
             raise HeadError(f"{shown(self.path)}{lines[-1] if lines else ''}: {error}") from error
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         reason: str | None = self.module.supports(problem)
         return reason
-
-    def prefers(self, problem: Problem) -> int:
-        return int(self._function_or("prefers", lambda p: 0)(problem))
 
     def builds(self) -> str | None:
         """The package and its version must be found: a folder with the package's name that Python happens to find is not the package."""

@@ -47,7 +47,6 @@ class CudaImplementation(Implementation):
     """A `.cu` file. If its head's `python` lists functions, a module of the same stem beside it defines them; each takes the head as its last argument:
 
         supports(problem, head) -> str | None     called if the head's own args and requires are satisfied
-        prefers(problem, head) -> int
         choose(problem, head) -> Mapping          the constants; names of `[config]` may be omitted
         configs(problem, head) -> Iterable        more sets of constants, for tuning
         launches(problem, config, head) -> list[Launch]
@@ -129,22 +128,6 @@ class CudaImplementation(Implementation):
         except (Unfit, ExpressionError) as error:
             return str(error)
         return None
-
-    def prefers(self, problem: Problem) -> int:
-        function = self._python_function("prefers")
-        if function is None and (self._head.prefer is None or self._clearly_not_preferred(problem)):
-            return 0
-        if self.supports(problem) is not None:
-            return 0
-        return self._head.prefers(problem, self.choose(problem)) if function is None else int(function(problem, self._head))
-
-    def _clearly_not_preferred(self, problem: Problem) -> bool:
-        """Whether `prefer` of the head is false for this problem, decided without its launches. False if the problem is not supported; `supports` gives the
-        reason."""
-        try:
-            return not self._head.prefers(problem, self.choose(problem))
-        except (Unfit, ExpressionError, HeadError):
-            return False
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]

@@ -111,9 +111,6 @@ class PallasImplementation(ModuleImplementation):
             return f"its blocks take {needs} bytes of VMEM; a kernel may take {device.shared_per_block} of {device.name}"
         return None
 
-    def prefers(self, problem: Problem) -> int:
-        return 0
-
     def configs(self, problem: Problem) -> list[Any]:
         return [self.choose(problem)]
 

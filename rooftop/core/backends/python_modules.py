@@ -31,7 +31,6 @@ def missing(package: str, install: str) -> str | None:
 class ModuleImplementation(Implementation):
     """A kernel that is a module. It defines the functions of `needed`, and optionally:
 
-    prefers(problem) -> int                   the preference for this problem (default 0; True is 1)
     configs(problem) -> Iterable              more configs, for tuning
     breaks(problem, config) -> str | None     the validity predicate: why a problem cannot run with a config
     scratch(problem, config) -> dict[str, Meta]
@@ -80,11 +79,6 @@ class ModuleImplementation(Implementation):
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         reason: str | None = self.module.supports(problem)
         return reason
-
-    def prefers(self, problem: Problem) -> int:
-        if missing(self.package, self.install):
-            return 0
-        return int(self._function_or("prefers", lambda p: 0)(problem))
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
