@@ -10,9 +10,7 @@ Choice: tile, with loads one row ahead (2 stages), up to 8192 columns: 0.9 of a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -22,6 +20,7 @@ from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm._fwd_triton import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
+from rooftop.kernels.norm._register_rows import centred
 
 
 @triton.jit
@@ -180,99 +179,100 @@ class Config:
     stages: int = 1
 
 
-def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
-    """supports, choose, configs, launches and scratch of an implementation."""
+def supports(p: Problem) -> str | None:
+    return reason(p, "s")
 
-    def supports(p: Problem) -> str | None:
-        return reason(p, "s")
 
-    def programs(p: Problem, config: Config) -> int:
-        """Partial rows."""
-        rows = p["s"].shape[0]
-        if config.way == "tile":
-            return min(-(-rows // config.lanes), config.parts * p.device.sms)
-        return -(-rows // config.parts)
+def programs(p: Problem, config: Config) -> int:
+    """Partial rows."""
+    rows = p["s"].shape[0]
+    if config.way == "tile":
+        return min(-(-rows // config.lanes), config.parts * p.device.sms)
+    return -(-rows // config.parts)
 
-    def shared(p: Problem, config: Config) -> int:
-        """An upper bound of the bytes of shared memory: Triton keeps each tensor's tile once for each stage, and at most 8 KiB for reductions."""
-        tile = config.columns * config.lanes * p["s"].itemsize
-        return 8192 + (config.stages * (2 if p.get("ds") is None else 3) * tile if config.stages > 1 else 0)
 
-    def choose(p: Problem) -> Config:
-        rows, columns = p["s"].shape
-        wide = pow2(columns)
-        if wide > 8192:  # a tile of 16384 spills registers
-            height = max(8, min(128, pow2(rows * -(-columns // 1024) // (8 * p.device.sms))))
-            if not wide_access(p):  # each element has its own address: a smaller tile, or registers spill
-                return Config("slabs", 512, 2, 4, parts=height)
-            return Config("slabs", 1024, 4, 4, parts=height)
-        if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two or three rows in flight
-            full = 4 * columns > 3 * wide
-            lanes, warps, parts, stages = (1, 8, 1, 3) if wide == 8192 else (2, 8, 1, 3) if full else (1, 4, 2, 3)
-            if wide == 8192 and full == centre and p.get("ds") is None:  # measured: which one is faster depends on what is summed
-                warps, stages = 16, 3 if full else 4
-            elif wide == 4096 and not full and not centre:
-                lanes, warps, parts, stages = 2, 8, 1, 4
-            found = Config("tile", wide, lanes, warps, parts=parts, stages=stages)
-            while shared(p, found) > p.device.shared_per_block:
-                found = dataclasses.replace(found, stages=found.stages - 1)
-            return found
-        if wide >= 512 and rows < 8 * p.device.sms:  # as many programs as have a row or two: fewer partial rows, and all are resident at once
-            return Config("tile", wide, 1, 16 if wide == 8192 else min(8, wide // 256), parts=2)
-        if wide == 256 and wide_access(p):  # a warp has a row, two more in flight
-            return Config("tile", wide, 2, 2, parts=6 if centre else 8, stages=4 if centre else 3)
-        lanes = max(lanes_of(p, rows, wide, 2048), 32 // wide)  # no fewer elements than threads: see _fwd_triton.py
-        warps = max(1, min(16, wide * lanes // 512))
-        parts = max(1, min(8, 32 // (2 * warps)))
-        stages = 2 if wide_access(p) and rows > 2 * lanes * parts * p.device.sms else 1  # one row ahead, if there are more rows
-        return Config("tile", wide, lanes, warps, parts=parts, stages=stages)
+def shared(p: Problem, config: Config) -> int:
+    """An upper bound of the bytes of shared memory: Triton keeps each tensor's tile once for each stage, and at most 8 KiB for reductions."""
+    tile = config.columns * config.lanes * p["s"].itemsize
+    return 8192 + (config.stages * (2 if p.get("ds") is None else 3) * tile if config.stages > 1 else 0)
 
-    def configs(p: Problem) -> list[Config]:
-        rows, columns = p["s"].shape
-        wide = pow2(columns)
-        found = [
-            Config("tile", wide, lanes, warps, parts, stages)
-            for lanes in (1, 2, 4, 8)
-            for warps in (4, 8, 16, 32)
-            for parts in (1, 2, 4, 8)
-            for stages in (1, 2, 3)
-            if 8 * 32 * warps <= wide * lanes <= 32 * 32 * warps and lanes <= pow2(rows) and parts * warps <= 32
-            and shared(p, Config("tile", wide, lanes, warps, parts, stages)) <= p.device.shared_per_block
-        ]  # fmt: skip
-        found += [
-            Config("slabs", size, lanes, size * lanes // 1024, height)
-            for size in (512, 1024, 2048) for lanes in (2, 4, 8) for height in (16, 32, 64, 128) if size <= wide and size * lanes >= 2048
-        ]  # fmt: skip
+
+def choose(p: Problem) -> Config:
+    rows, columns = p["s"].shape
+    wide = pow2(columns)
+    if wide > 8192:  # a tile of 16384 spills registers
+        height = max(8, min(128, pow2(rows * -(-columns // 1024) // (8 * p.device.sms))))
+        if not wide_access(p):  # each element has its own address: a smaller tile, or registers spill
+            return Config("slabs", 512, 2, 4, parts=height)
+        return Config("slabs", 1024, 4, 4, parts=height)
+    if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two or three rows in flight
+        full = 4 * columns > 3 * wide
+        lanes, warps, parts, stages = (1, 8, 1, 3) if wide == 8192 else (2, 8, 1, 3) if full else (1, 4, 2, 3)
+        if wide == 8192 and full == centred(p) and p.get("ds") is None:  # measured: which one is faster depends on what is summed
+            warps, stages = 16, 3 if full else 4
+        elif wide == 4096 and not full and not centred(p):
+            lanes, warps, parts, stages = 2, 8, 1, 4
+        found = Config("tile", wide, lanes, warps, parts=parts, stages=stages)
+        while shared(p, found) > p.device.shared_per_block:
+            found = dataclasses.replace(found, stages=found.stages - 1)
         return found
+    if wide >= 512 and rows < 8 * p.device.sms:  # as many programs as have a row or two: fewer partial rows, and all are resident at once
+        return Config("tile", wide, 1, 16 if wide == 8192 else min(8, wide // 256), parts=2)
+    if wide == 256 and wide_access(p):  # a warp has a row, two more in flight
+        return Config("tile", wide, 2, 2, parts=6 if centred(p) else 8, stages=4 if centred(p) else 3)
+    lanes = max(lanes_of(p, rows, wide, 2048), 32 // wide)  # no fewer elements than threads: see _fwd_triton.py
+    warps = max(1, min(16, wide * lanes // 512))
+    parts = max(1, min(8, 32 // (2 * warps)))
+    stages = 2 if wide_access(p) and rows > 2 * lanes * parts * p.device.sms else 1  # one row ahead, if there are more rows
+    return Config("tile", wide, lanes, warps, parts=parts, stages=stages)
 
-    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-        rows, columns = p["s"].shape
-        found = {"found": Meta((rows, 4), "f32")} if config.way == "slabs" else {}
-        partial = Meta((programs(p, config), columns), "f32")
-        return found | {name: partial for name, of in (("pw", "dweight"), ("pb", "dbias")) if p.get(of) is not None}
 
-    def launches(p: Problem, config: Config) -> list[Launch]:
-        rows, columns = p["s"].shape
-        made = scratch(p, config)
-        names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
-        strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
-        eps, chain = float(p.option("eps")), chained(p.device)
-        size = {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chain}
-        sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
-        if config.way == "tile":
-            blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centre, "STAGES": config.stages}
-            keep = p.get("weight") is not None and config.lanes > 1 and config.columns * p["s"].itemsize < 16 * 32 * config.warps
-            more = {"KEEP": keep, "FIRST": bool(sums)}
-            args = {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}
-            found = [Launch(_tile_bwd, (programs(p, config),), args, config.warps, chained=chain)]
-        else:
-            long = 4096
-            args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
-            args |= {"rounds": -(-columns // long), "CENTRE": centre, "COLUMNS": long, "CHAINED": chain}
-            blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
-            grid = (blocks["blocks"] * programs(p, config),)
-            found = [Launch(_rows_bwd, (rows,), args, 8, chained=chain)]
-            found += [Launch(_slabs_bwd, grid, {**names, **blocks, **size, "FIRST": bool(sums)}, config.warps, chained=chain)]
-        return found + column_sums(sums, programs(p, config), columns, p.device)
+def configs(p: Problem) -> list[Config]:
+    rows, columns = p["s"].shape
+    wide = pow2(columns)
+    found = [
+        Config("tile", wide, lanes, warps, parts, stages)
+        for lanes in (1, 2, 4, 8)
+        for warps in (4, 8, 16, 32)
+        for parts in (1, 2, 4, 8)
+        for stages in (1, 2, 3)
+        if 8 * 32 * warps <= wide * lanes <= 32 * 32 * warps and lanes <= pow2(rows) and parts * warps <= 32
+        and shared(p, Config("tile", wide, lanes, warps, parts, stages)) <= p.device.shared_per_block
+    ]  # fmt: skip
+    found += [
+        Config("slabs", size, lanes, size * lanes // 1024, height)
+        for size in (512, 1024, 2048) for lanes in (2, 4, 8) for height in (16, 32, 64, 128) if size <= wide and size * lanes >= 2048
+    ]  # fmt: skip
+    return found
 
-    return supports, choose, configs, launches, scratch
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    rows, columns = p["s"].shape
+    found = {"found": Meta((rows, 4), "f32")} if config.way == "slabs" else {}
+    partial = Meta((programs(p, config), columns), "f32")
+    return found | {name: partial for name, of in (("pw", "dweight"), ("pb", "dbias")) if p.get(of) is not None}
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    rows, columns = p["s"].shape
+    made = scratch(p, config)
+    names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+    strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
+    eps, chain = float(p.option("eps")), chained(p.device)
+    size = {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chain}
+    sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
+    if config.way == "tile":
+        blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centred(p), "STAGES": config.stages}
+        keep = p.get("weight") is not None and config.lanes > 1 and config.columns * p["s"].itemsize < 16 * 32 * config.warps
+        more = {"KEEP": keep, "FIRST": bool(sums)}
+        args = {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}
+        found = [Launch(_tile_bwd, (programs(p, config),), args, config.warps, chained=chain)]
+    else:
+        long = 4096
+        args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
+        args |= {"rounds": -(-columns // long), "CENTRE": centred(p), "COLUMNS": long, "CHAINED": chain}
+        blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
+        grid = (blocks["blocks"] * programs(p, config),)
+        found = [Launch(_rows_bwd, (rows,), args, 8, chained=chain)]
+        found += [Launch(_slabs_bwd, grid, {**names, **blocks, **size, "FIRST": bool(sums)}, config.warps, chained=chain)]
+    return found + column_sums(sums, programs(p, config), columns, p.device)

@@ -6,7 +6,6 @@
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
-#include "_fwd_sm90.cuh"
 #include "_same_alignment.cuh"
 #include "cluster_slices.cuh"
 

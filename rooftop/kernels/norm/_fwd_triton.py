@@ -10,9 +10,7 @@ faster than both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -20,6 +18,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevic
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.norm._register_rows import centred
 
 # -- device code -----------------------------------------------------------------------------------------------------
 
@@ -303,68 +302,67 @@ def lanes_of(p: Problem, rows: int, wide: int, tile: int) -> int:
     return lanes
 
 
-def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
-    """supports, choose, configs, launches and scratch of an implementation."""
+def supports(p: Problem) -> str | None:
+    return reason(p, "x")
 
-    def supports(p: Problem) -> str | None:
-        return reason(p, "x")
 
-    def choose(p: Problem) -> Config:
-        rows, columns = p["x"].shape
-        wide = pow2(columns)
-        if wide > 32768:
-            if rows >= 2 * p.device.sms:
-                return Config("loop", 8192, 1, 16)
-            return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
-        tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
-        lanes = max(lanes_of(p, rows, wide, tile), 32 // wide)  # not fewer elements than threads: several would write one word of a reduction
-        warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
-        early = lanes == 1 and wide_access(p) and 1024 <= columns <= 4096 and wide == columns
-        if early:  # short rows are bound by latency: 8 elements a thread, or 16, or 32 if there are two reductions
-            warps = max(1, wide // (1024 if centre and wide == 4096 else 512 if wide > 1024 else 256))
-        most, more = pieces(columns, lanes, warps, p["x"].itemsize)
-        return Config("tile", most, lanes, warps, more=more, early=early)
+def choose(p: Problem) -> Config:
+    rows, columns = p["x"].shape
+    wide = pow2(columns)
+    if wide > 32768:
+        if rows >= 2 * p.device.sms:
+            return Config("loop", 8192, 1, 16)
+        return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
+    tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
+    lanes = max(lanes_of(p, rows, wide, tile), 32 // wide)  # not fewer elements than threads: several would write one word of a reduction
+    warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
+    early = lanes == 1 and wide_access(p) and 1024 <= columns <= 4096 and wide == columns
+    if early:  # short rows are bound by latency: 8 elements a thread, or 16, or 32 if there are two reductions
+        warps = max(1, wide // (1024 if centred(p) and wide == 4096 else 512 if wide > 1024 else 256))
+    most, more = pieces(columns, lanes, warps, p["x"].itemsize)
+    return Config("tile", most, lanes, warps, more=more, early=early)
 
-    def configs(p: Problem) -> list[Config]:
-        rows, columns = p["x"].shape
-        wide = pow2(columns)
-        found = [
-            Config("tile", most, lanes, warps, more=more, early=early)
-            for lanes in (1, 2, 4, 8, 16)
-            for warps in (1, 2, 4, 8, 16, 32)
-            for most, more in sorted({pieces(columns, lanes, warps, p["x"].itemsize), (wide, 0)})
-            for early in (False, True)
-            if 8 * 32 * warps <= wide * lanes <= (16 if early else 64) * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
-        ]
-        found += [Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide and size // warps <= 1024]
-        found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
-        return found
 
-    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-        return {"found": Meta((p["x"].shape[0], config.parts, 2), "f32")} if config.way == "split" else {}
+def configs(p: Problem) -> list[Config]:
+    rows, columns = p["x"].shape
+    wide = pow2(columns)
+    found = [
+        Config("tile", most, lanes, warps, more=more, early=early)
+        for lanes in (1, 2, 4, 8, 16)
+        for warps in (1, 2, 4, 8, 16, 32)
+        for most, more in sorted({pieces(columns, lanes, warps, p["x"].itemsize), (wide, 0)})
+        for early in (False, True)
+        if 8 * 32 * warps <= wide * lanes <= (16 if early else 64) * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
+    ]
+    found += [Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide and size // warps <= 1024]
+    found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
+    return found
 
-    def launches(p: Problem, config: Config) -> list[Launch]:
-        rows, columns = p["x"].shape
-        names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
-        strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
-        eps, chain = float(p.option("eps")), chained(p.device)
-        if config.way == "tile":
-            args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
-            args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}
-            return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, chained=chain)]
-        if config.way == "loop":
-            rounds = -(-columns // config.columns)
-            args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
-            return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, chained=chain)]
-        rounds = -(-columns // (config.columns * config.parts))
-        width = rounds * config.columns
-        parts = -(-columns // width)
-        shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "CHAINED": chain}
-        first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centre}
-        source = "x" if p.get("residual") is None else "s"
-        second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
-        grid = (rows * parts,)
-        second["PARTS"] = max(2, pow2(parts))
-        return [Launch(_part, grid, first, config.warps, chained=chain), Launch(_fold, grid, second, config.warps, chained=chain)]
 
-    return supports, choose, configs, launches, scratch
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return {"found": Meta((p["x"].shape[0], config.parts, 2), "f32")} if config.way == "split" else {}
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    rows, columns = p["x"].shape
+    names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
+    strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
+    eps, chain = float(p.option("eps")), chained(p.device)
+    if config.way == "tile":
+        args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centred(p)}
+        args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}
+        return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, chained=chain)]
+    if config.way == "loop":
+        rounds = -(-columns // config.columns)
+        args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centred(p), "COLUMNS": config.columns}
+        return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, chained=chain)]
+    rounds = -(-columns // (config.columns * config.parts))
+    width = rounds * config.columns
+    parts = -(-columns // width)
+    shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "CHAINED": chain}
+    first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centred(p)}
+    source = "x" if p.get("residual") is None else "s"
+    second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
+    grid = (rows * parts,)
+    second["PARTS"] = max(2, pow2(parts))
+    return [Launch(_part, grid, first, config.warps, chained=chain), Launch(_fold, grid, second, config.warps, chained=chain)]

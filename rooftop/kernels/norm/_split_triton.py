@@ -6,19 +6,16 @@ columns are processed down the rows, so that dweight and dbias are summed in reg
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.column_sums import column_sums
+from rooftop.core.spec import Problem
 from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
-from rooftop.kernels.norm._bwd_triton import _slabs_bwd
-from rooftop.kernels.norm._fwd_triton import affine, load, over, pow2, scale_of, wide_access
+from rooftop.kernels.norm._fwd_triton import affine, load, over, scale_of
 from rooftop.kernels.norm._split_tiles import Config, located, places
 
 CLUSTER = 1800000  # bytes: the longest row that a cluster supports
@@ -175,77 +172,3 @@ def _shared(p: Problem, row: str, config: Config) -> dict[str, Any]:
         "found": "found", "C": x.shape[1], "tiles": _split_tiles.tiles(p, row, config), "V": _split_tiles.vector(x), "COLUMNS": config.columns,
         "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chained(p.device),
     }  # fmt: skip
-
-
-def forward(centre: bool) -> tuple[Callable[..., Any], ...]:
-    """supports, choose, configs, scratch and launches of an implementation."""
-
-    def supports(p: Problem) -> str | None:
-        return _split_tiles.refuses(p, "x", ("x", "residual", "y", "s"))
-
-    def choose(p: Problem) -> Config:
-        return _split_tiles.choose(p, "x")
-
-    def configs(p: Problem) -> list[Config]:
-        return _split_tiles.configs(choose(p))
-
-    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-        return {"found": Meta((p["x"].shape[0], _split_tiles.tiles(p, "x", config), 2), "f32")}
-
-    def launches(p: Problem, config: Config) -> list[Launch]:
-        shared, source, chain = _shared(p, "x", config), "x" if p.get("residual") is None else "s", chained(p.device)
-        steps = {f"{short}s": m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in (("x", "x"), ("r", "residual"), ("s", "s"))}
-        tiles = shared["tiles"]
-        grid = (p["x"].shape[0] * tiles,)
-        first = {**shared, "R": p["x"].shape[0], "x": "x", "r": "residual", "s": "s", **steps, "CENTRE": centre}
-        second = {**shared, "R": p["x"].shape[0], "v": source, "w": "weight", "b": "bias", "y": "y", "vs": p[source].strides[0], "ys": p["y"].strides[0]}
-        second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
-        return [Launch(_statistics, grid, first, config.warps, chained=chain), Launch(_apply, grid, second, config.warps, chained=chain)]
-
-    return supports, choose, configs, scratch, launches
-
-
-def backward(centre: bool) -> tuple[Callable[..., Any], ...]:
-    """The same for the backward."""
-
-    def supports(p: Problem) -> str | None:
-        return _split_tiles.refuses(p, "s", ("s", "dy"))
-
-    def choose(p: Problem) -> Config:
-        return _split_tiles.choose(p, "s", 32)
-
-    def configs(p: Problem) -> list[Config]:
-        return _split_tiles.configs(choose(p))
-
-    def slab(p: Problem) -> tuple[int, int, int, int]:
-        """Columns and rows at a time, warps, and rows of a slab: all rows if there are enough columns for the whole card."""
-        rows, columns = p["s"].shape
-        wide, lanes = (1024, 4) if wide_access(p) else (512, 2)
-        return wide, lanes, 4, max(8, min(128, pow2(rows * -(-columns // wide) // (8 * p.device.sms))))
-
-    def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-        rows, columns = p["s"].shape
-        partial = Meta((-(-rows // slab(p)[3]), columns), "f32")
-        found = {"found": Meta((rows, _split_tiles.tiles(p, "s", config), 4), "f32"), "rows": Meta((rows, 4), "f32")}
-        return found | {name: partial for name, of in (("pw", "dweight"), ("pb", "dbias")) if p.get(of) is not None}
-
-    def launches(p: Problem, config: Config) -> list[Launch]:
-        rows, columns = p["s"].shape
-        made, shared, chain = scratch(p, config), _shared(p, "s", config), chained(p.device)
-        wide, lanes, warps, height = slab(p)
-        strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
-        first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
-        fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]), "CENTRE": centre}
-        sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
-        names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
-        slabs, blocks = -(-rows // height), -(-columns // wide)
-        last = {**names, "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes}
-        last |= {"CHAINED": chain, "FIRST": bool(sums)}
-        found = [
-            Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, chained=chain),
-            Launch(_fold_bwd, (rows,), fold, 4, chained=chain),
-            Launch(_slabs_bwd, (blocks * slabs,), last, warps, chained=chain),
-        ]
-        return found + column_sums(sums, slabs, columns, p.device)
-
-    return supports, choose, configs, scratch, launches

@@ -1,4 +1,5 @@
 /* rooftop
+ops     = ["rms_norm_bwd", "layer_norm_bwd"]
 idea    = "A persistent kernel: a ring buffer in shared memory holds rows of s and dy, filled by cp.async several rows ahead. A thread owns the same columns of every row and sums their dweight and dbias in registers. At its end a block writes one partial row of sums; a second launch adds the partial rows in order."
 limit   = "Rows whose column sums do not fit the registers of one block."
 dtypes  = ["f32", "f16", "bf16"]

@@ -1,4 +1,4 @@
-"""Which rows layer_norm__cuda_sm80.cu supports, and how many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py"""
+"""Which rows norms__cuda_sm80.cu supports, and how many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
 from rooftop.kernels.norm import _register_rows
+from rooftop.kernels.norm._register_rows import centred
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
 
@@ -33,11 +34,11 @@ def _cycles(r: _register_rows.Rows, c: dict[str, int]) -> float:
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    """The choice of _register_rows.py. 16-bit rows in a block are bound by instructions about as much as by memory: for them another config is taken if
-    `_cycles` estimates that it is 5 % faster. For the example of _register_rows.py (8192 columns of bf16) none is."""
+    """The choice of _register_rows.py. 16-bit rows of layer_norm in a block are bound by instructions about as much as by memory: for them another config is
+    taken if `_cycles` estimates that it is 5 % faster. For the example of _register_rows.py (8192 columns of bf16) none is."""
     r = _register_rows.of(p, TENSORS)
     found = _register_rows.choose(r)
-    if p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1 or r.rows * r.vectors <= 2048 * r.device.sms:
+    if not centred(p) or p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1 or r.rows * r.vectors <= 2048 * r.device.sms:
         return found
     blocks = [c for c in _register_rows.configs(r) if 32 < c["team"] <= 512 and c["rows"] == 1 and c["team"] * (c["vectors"] - 1) < r.vectors]
     best = min(blocks, key=lambda c: _cycles(r, c), default=found)

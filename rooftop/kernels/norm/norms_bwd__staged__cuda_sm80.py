@@ -1,4 +1,4 @@
-"""Which rows layer_norm_bwd__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/norm/_bwd_staged.py"""
+"""Which rows norms_bwd__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/norm/_bwd_staged.py"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels.norm import _bwd_staged
+from rooftop.kernels.norm._register_rows import centred
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -14,7 +15,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return _bwd_staged.choose(p, centre=True)
+    return _bwd_staged.choose(p, centre=centred(p))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -26,4 +27,4 @@ def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return _bwd_staged.launches(p, config, head, centre=True)
+    return _bwd_staged.launches(p, config, head, centre=centred(p))

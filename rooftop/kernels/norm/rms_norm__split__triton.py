@@ -1,9 +1,0 @@
-"""rms_norm of rows that are too long for a cluster. Contract: rooftop/ops/rms_norm.py; kernels: rooftop/kernels/norm/_split_triton.py"""
-
-from __future__ import annotations
-
-from rooftop.kernels.norm._split_tiles import Config
-from rooftop.kernels.norm._split_triton import forward
-
-supports, choose, configs, scratch, launches = forward(centre=False)
-__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
