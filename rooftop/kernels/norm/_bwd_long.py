@@ -1,4 +1,4 @@
-"""Configs and launches of _bwd_long.cuh: the backward of rms_norm and layer_norm where a row is too long for a block."""
+"""Configs and launches of norms_bwd__long__cuda_sm80.cu: the backward of rms_norm and layer_norm where a row is too long for a block."""
 
 from __future__ import annotations
 

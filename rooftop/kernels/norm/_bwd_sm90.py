@@ -1,4 +1,4 @@
-"""The backward of rms_norm and layer_norm on sm_90 (_bwd_sm90.cuh): how many blocks share a row, and what a thread holds. One table for both ops.
+"""The backward of rms_norm and layer_norm on sm_90 (norms_bwd__cuda_sm90.cu): how many blocks share a row, and what a thread holds. One table for both ops.
 
 The kernel is persistent: as many clusters as are resident at once; each loops over rows and writes one partial row of sums at its end; a second launch adds the
 partial rows in order. A config holds

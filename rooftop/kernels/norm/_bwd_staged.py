@@ -1,4 +1,4 @@
-"""How _bwd_staged.cuh divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
+"""How norms_bwd__staged__cuda_sm80.cu divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
 
     lanes   of a row: the number that costs a row the fewest instructions
     pieces  vectors of 16 bytes of a row that a lane has; each takes 16 registers for its sums of dweight and dbias, 8 with dweight alone

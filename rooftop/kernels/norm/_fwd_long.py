@@ -1,4 +1,4 @@
-"""Configs and launches of _fwd_long.cuh: the forward of rms_norm and layer_norm where a row is too long for a block's registers."""
+"""Configs and launches of norms__long__cuda_sm80.cu: the forward of rms_norm and layer_norm where a row is too long for a block's registers."""
 
 from __future__ import annotations
 

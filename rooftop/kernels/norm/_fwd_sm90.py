@@ -2,11 +2,11 @@
 
 | path | what it does | device code |
 |---|---|---|
-| `warp` | one or a few short rows a warp, in registers; no barrier | norm_warp, _fwd_sm90.cuh |
-| `whole row` | one block a row, in registers | norm_whole_row, _fwd_sm90.cuh |
+| `warp` | one or a few short rows a warp, in registers; no barrier | norm_warp, norms__cuda_sm90.cu |
+| `whole row` | one block a row, in registers | norm_whole_row, norms__cuda_sm90.cu |
 | `streaming` | a cluster takes one or two rows, in shared memory, and ends; the hardware then starts the next one | norm_streaming, _fwd_slices_sm90.cuh |
 | `persistent` | as many clusters as are resident at once, each loops over rows; weight and bias are read once | norm_persistent, _fwd_slices_sm90.cuh |
-| `cluster` | the general case: one cluster a row, one cluster barrier | norm_cluster, _fwd_sm90.cuh |
+| `cluster` | the general case: one cluster a row, one cluster barrier | norm_cluster, norms__cuda_sm90.cu |
 
 A config holds
 
@@ -25,7 +25,7 @@ numbers were found by timing on an H100; those for unaligned rows of more than 9
 persistent kernel on an H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken, so "the same" means the
 reason of the row above. "Odd" rows are rows that do not start on 16 bytes or are not whole packs.
 
-Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and layer_norm__cuda_sm80.cu is chosen: _register_rows.py has that
+Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and norms__cuda_sm80.cu is chosen: _register_rows.py has that
 example.) A row is 16 KiB = 1024 packs: too long for a warp, so one block holds it. The first row of the table that fits is "12 KiB to 16 KiB",
 `whole_row(512, 2, 3, early=TO_SHARED)`: 512 threads with 2 packs each, which are 8 registers of data. __launch_bounds__(512, 3) gives a thread up to 40
 registers; three blocks are resident on a multiprocessor, so 48 KiB of x are in flight, and one row is loaded while others are reduced and stored. There is no
@@ -61,7 +61,7 @@ from rooftop.kernels.norm import _cluster_slices
 KERNELS = {"warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent", "cluster": "norm_cluster"}
 CLUSTER_BYTES = 225000  # of shared memory for all resident blocks of norm_cluster on one multiprocessor
 WARP_PACKS = 8192  # packs of 16 bytes in half of a register file: the rows, weight, bias and results of norm_warp must fit
-AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST = range(4)  # `early`; EARLY of _fwd_sm90.cuh
+AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST = range(4)  # `early`; EARLY of norms__cuda_sm90.cu
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How _fwd_staged.cuh divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
+"""How norms__staged__cuda_sm80.cu divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
 
     lanes   of a row: the number that costs a row the fewest instructions
     pieces  vectors of 16 bytes of a row that a lane holds, as float32
@@ -27,7 +27,7 @@ def row_bytes(p: Problem) -> int:
 
 
 def _blocks(p: Problem, pieces: int, centre: bool) -> int:
-    """Blocks on a multiprocessor, by registers: the launch bounds of _fwd_staged.cuh."""
+    """Blocks on a multiprocessor, by registers: the launch bounds of norms__staged__cuda_sm80.cu."""
     return 3 if pieces <= (5 if p["x"].itemsize == 2 else 7 if centre else 8) else 2
 
 

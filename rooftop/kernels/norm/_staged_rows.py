@@ -1,4 +1,4 @@
-"""Which short rows the kernels take that copy many adjacent rows to shared memory at once: _fwd_staged.cuh, _bwd_staged.cuh, softmax__staged__cuda_sm80."""
+"""Which short rows the kernels take that copy many adjacent rows to shared memory at once: *__staged__cuda_sm80.cu"""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ early   = 0
 rows    = 1
 stages  = 3
 */
-// Device code: _fwd_sm90.cuh has norm_cluster, norm_whole_row and norm_warp; _fwd_slices_sm90.cuh has norm_persistent and norm_streaming. The table in
+// Device code: norm_cluster, norm_whole_row and norm_warp below; _fwd_slices_sm90.cuh has norm_persistent and norm_streaming. The table in
 // kernels/norm/_fwd_sm90.py chooses one for a call; its docstring has worked examples for rows of 8192 columns of float32 and of bfloat16. For float16 and
-// bfloat16 tensors of 64 MiB and more without a residual layer_norm__cuda_sm80.cu is faster and is chosen first: its smaller blocks keep 80 KiB in flight instead
+// bfloat16 tensors of 64 MiB and more without a residual norms__cuda_sm80.cu is faster and is chosen first: its smaller blocks keep 80 KiB in flight instead
 // of 48, and weight and bias stay in L1, because the rows are loaded evict-first (its example: kernels/norm/_register_rows.py).
 // No kernel here calls gdc_launch_dependents(): all blocks load until the end, and an early launch would take their registers and bandwidth. So programmatic
 // dependent launch hides the launch latency of the next kernel, but not its first loads.

@@ -22,7 +22,7 @@ pieces = 2
 stages = 2
 rows   = 32
 */
-// Backward of rms_norm and layer_norm for short rows of any length: the loads of _fwd_staged.cuh and the sums of _bwd_rows.cuh, whose head has the
+// Backward of rms_norm and layer_norm for short rows of any length: the loads of norms__staged__cuda_sm80.cu and the sums of _bwd_rows.cuh, whose head has the
 // formulas. Tiles of consecutive rows of s and dy are copied to shared memory in vectors of 16 bytes that ignore row boundaries.
 //
 // A team of LANES lanes takes rows that are a multiple of 8 apart, so all its rows start at the same place within a vector, and a lane has the same columns in

@@ -1,4 +1,4 @@
-"""How rows are divided among the clusters of _smem_select.cuh, which hold them in shared memory."""
+"""How rows are divided among the clusters of selections__cuda_sm90.cu, which hold them in shared memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
 from rooftop.kernels.select import _top_k
 
-THREADS = 512  # as in _smem_select.cuh
+THREADS = 512  # as in selections__cuda_sm90.cu
 CLUSTER = 8  # blocks of a cluster: the portable maximum
 STATIC = 18 * 1024  # bytes of shared memory besides the row: histograms, sums and what the driver reserves
 

@@ -1,4 +1,4 @@
-"""How the kernels of _splitter_rows.cuh divide rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there are several,
+"""How selections__bracket__cuda_sm80.cu divides rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there are several,
 levels of lists."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which problems kthvalue__cuda_sm90.cu supports, and how rows are divided among blocks."""
+"""Which problems selections__cuda_sm90.cu takes: the k-th element of a row, or the mask of the first k. Plan: _smem_select.py"""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from rooftop.kernels.select import _smem_select, _top_k
 
 
 def supports(p: Problem, head: Head) -> str | None:
+    if p.op == "topk_mask" and int(p.option("k")) == 0:
+        return "there is nothing to select"
     return _smem_select.not_taken(p)
 
 
@@ -19,5 +21,6 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    to = _top_k.sense(False, str(p.option("nan")))
-    return _smem_select.launches(p, config, int(p.option("k")), to, "value", "index", None)
+    largest = p.op == "topk_mask" and bool(p.option("largest"))
+    to = (None, None, "out") if p.op == "topk_mask" else ("value", "index", None)
+    return _smem_select.launches(p, config, int(p.option("k")), _top_k.sense(largest, str(p.option("nan"))), *to)

@@ -1,4 +1,4 @@
-"""Which problems topk_mask__bracket__cuda_sm80.cu supports, and where it is to be preferred."""
+"""Which problems selections__bracket__cuda_sm80.cu takes: the k-th element of a row, or the mask of the first k. Plan: _splitter_rows.py"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rooftop.kernels.select import _splitter_rows, _top_k
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    if int(p.option("k")) == 0:
+    if p.op == "topk_mask" and int(p.option("k")) == 0:
         return "there is nothing to select"
     return _splitter_rows.refused(p)
 
@@ -29,5 +29,6 @@ def zeroed(p: Problem, config: Mapping[str, Any], head: Head) -> tuple[str, ...]
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    order = _top_k.sense(bool(p.option("largest")), str(p.option("nan")))
-    return _splitter_rows.launches(p, config, int(p.option("k")), order, None, None, "out")
+    largest = p.op == "topk_mask" and bool(p.option("largest"))
+    to = (None, None, "out") if p.op == "topk_mask" else ("value", "index", None)
+    return _splitter_rows.launches(p, config, int(p.option("k")), _top_k.sense(largest, str(p.option("nan"))), *to)
