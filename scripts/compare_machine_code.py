@@ -74,13 +74,14 @@ def launched(implementation: Any) -> Iterator[tuple[Any, Any, int, Any, Any]]:
                 yield case, problem, i, step, scratch
 
 
-def listed(family: str, each: int) -> list[Binary]:
-    """What this tree compiles. `each`: of a kernel in Triton or Gluon, that many binaries."""
+def listed(family: str, each: int, most: int) -> list[Binary]:
+    """What this tree compiles: of a file in CUDA C++ at most `most` binaries (0: all), of a kernel in Triton or Gluon `each`."""
     found: dict[Binary, None] = {}
     for its_family, name, implementation in subjects(family):
         target = f"sm_{implementation.arch}" + "a" * (implementation.arch >= 90)
         if implementation.backend == "cuda":
-            for kernel in sorted({step.kernel for _, _, _, step, _ in launched(implementation)}):
+            kernels = sorted({step.kernel for _, _, _, step, _ in launched(implementation)})
+            for kernel in random.Random(name).sample(kernels, min(most or len(kernels), len(kernels))):
                 found[its_family, name, target, kernel] = None
         elif implementation.backend in SAMPLED and each:
             different: dict[str, str] = {}
@@ -183,6 +184,7 @@ def main() -> int:
     parser.add_argument("older", help="a git revision, or a folder that holds a tree")
     parser.add_argument("newer", nargs="?", default=str(HERE), help="the same (default: this tree)")
     parser.add_argument("--only", default="", help="one family")
+    parser.add_argument("--most", type=int, default=0, help="binaries of each file in CUDA C++, at most (default: all)")
     parser.add_argument("--each", type=int, default=2, help="binaries of each kernel in Triton and Gluon (default: 2)")
     parser.add_argument("--jobs", type=int, default=1, help="processes of each tree (default: 1)")
     given = parser.parse_args()
@@ -190,7 +192,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folders = [tree_of(revision, Path(temporary)) for revision in (given.older, given.newer)]
         workers = [(Tree(folders[0]), Tree(folders[1])) for _ in range(given.jobs)]
-        known = [{(row[0], row[1], row[2], row[3]) for row in tree.ask("listed", given.only, given.each)} for tree in workers[0]]
+        known = [{(row[0], row[1], row[2], row[3]) for row in tree.ask("listed", given.only, given.each, given.most)} for tree in workers[0]]
         rows = [(key, "only in one tree") for key in sorted(known[0] ^ known[1])]
         groups: dict[tuple[str, str, str], list[str]] = collections.defaultdict(list)
         for family, name, target, kernel in sorted(known[0] & known[1]):

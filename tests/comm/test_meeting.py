@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from rooftop.comm import kernels, steps
-from rooftop.comm import wire as wires
-from rooftop.kernels.comm import _ranks as launches
+from rooftop.formats import wire as wires
 from rooftop.lab.simt import simulate
 from rooftop.ops.all_reduce_ranks import reference
+from rooftop.ranks import kernels, steps
+from rooftop.ranks import rank_launches as launches
 
 COUNT, CALL = 600, 77
 
