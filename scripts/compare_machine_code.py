@@ -74,14 +74,13 @@ def launched(implementation: Any) -> Iterator[tuple[Any, Any, int, Any, Any]]:
                 yield case, problem, i, step, scratch
 
 
-def listed(family: str, each: int, most: int) -> list[Binary]:
-    """What this tree compiles: of a file in CUDA C++ at most `most` binaries (0: all), of a kernel in Triton or Gluon `each`."""
+def listed(family: str, each: int) -> list[Binary]:
+    """What this tree compiles. `each`: of a kernel in Triton or Gluon, that many binaries."""
     found: dict[Binary, None] = {}
     for its_family, name, implementation in subjects(family):
         target = f"sm_{implementation.arch}" + "a" * (implementation.arch >= 90)
         if implementation.backend == "cuda":
-            kernels = sorted({step.kernel for _, _, _, step, _ in launched(implementation)})
-            for kernel in random.Random(name).sample(kernels, min(most or len(kernels), len(kernels))):
+            for kernel in sorted({step.kernel for _, _, _, step, _ in launched(implementation)}):
                 found[its_family, name, target, kernel] = None
         elif implementation.backend in SAMPLED and each:
             different: dict[str, str] = {}
@@ -192,11 +191,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folders = [tree_of(revision, Path(temporary)) for revision in (given.older, given.newer)]
         workers = [(Tree(folders[0]), Tree(folders[1])) for _ in range(given.jobs)]
-        known = [{(row[0], row[1], row[2], row[3]) for row in tree.ask("listed", given.only, given.each, given.most)} for tree in workers[0]]
+        known = [{(row[0], row[1], row[2], row[3]) for row in tree.ask("listed", given.only, given.each)} for tree in workers[0]]
         rows = [(key, "only in one tree") for key in sorted(known[0] ^ known[1])]
         groups: dict[tuple[str, str, str], list[str]] = collections.defaultdict(list)
         for family, name, target, kernel in sorted(known[0] & known[1]):
             groups[family, name, target].append(kernel)
+        if given.most:
+            groups.update({key: random.Random(key[1]).sample(found, min(given.most, len(found))) for key, found in groups.items() if found[0][0] != "#"})
         sizes = {key: 1 if found[0][0] == "#" else TOGETHER for key, found in groups.items()}
         todo = [(key, found[i : i + sizes[key]]) for key, found in groups.items() for i in range(0, len(found), sizes[key])]
 
