@@ -17,12 +17,12 @@ SHORT = 60  # lines of a helper that is worth a file though one file alone uses 
 
 
 def family(path: Path) -> str:
-    """The family of a kernel, a helper or a rung; of other files the package, which may have the name of a family (comm)."""
+    """The family of a kernel, a helper or a rung; of other files the package."""
     parts = path.relative_to(settings.PACKAGE).parts
     if parts[0] == "ladders":
         own = helpers.family(tomllib.loads((path.parent / "ladder.toml").read_text(encoding="utf-8"))["op"])
         return own.name if own is not None else f"ladders/{parts[1]}"
-    return parts[1] if parts[0] == "kernels" else parts[0]
+    return parts[1] if parts[0] == "kernels" else f"rooftop.{parts[0]}"
 
 
 def is_helper(path: Path) -> bool:
@@ -72,7 +72,8 @@ def test_what_one_family_uses_lies_in_its_folder() -> None:
 
 
 def test_no_family_reaches_into_another() -> None:
-    private = {p: by for p, by in users().items() if p.parent != helpers.SHARED}
+    """Nor does the rest of the package; a `.cu` that fulfils no op is launched by whoever needs it (rooftop/ranks)."""
+    private = {p: by for p, by in users().items() if p.parent != helpers.SHARED and p.suffix != ".cu"}
     assert {shown(p): away for p, by in private.items() if (away := sorted(shown(u) for u in by if family(u) != p.parent.name))} == {}
 
 
