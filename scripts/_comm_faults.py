@@ -19,7 +19,7 @@ from _comm_checks import BF16, FORMATS, FUNCTIONS, PRODUCTS, SOON, Here, called,
 from torch import Tensor
 
 from rooftop import comm
-from rooftop.comm import groups, symmetric
+from rooftop.ranks import groups, symmetric
 
 
 def warm(h: Here, group: Any, path: str) -> Tensor:
@@ -198,10 +198,10 @@ def gaps(h: Here) -> dict[str, Any]:
     time of a kernel and between two, as torch's profiler has them."""
     from dataclasses import replace
 
-    from rooftop.comm import kernels
-    from rooftop.comm.steps import Options
     from rooftop.core import settings
     from rooftop.lab.timing import comm_sizes
+    from rooftop.ranks import kernels
+    from rooftop.ranks.steps import Options
 
     if not h.on_gpus:
         return {}

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from rooftop.codecs.api import compress, decompress
-from rooftop.codecs.container import FormatError
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core import whole_file
+from rooftop.formats.container import FormatError
+from rooftop.formats.elements import ELEMENTS
 
 NAMES = {
     "F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "F8_E4M3": "f8e4m3", "F8_E5M2": "f8e5m2", "I64": "i64", "I32": "i32", "I16": "i16", "I8": "i8",
@@ -112,8 +112,8 @@ def weights(path: str | Path, *, device: Any = "cpu") -> Iterator[tuple[str, Any
     Raises FormatError for a file that is not a safetensors file, or for a damaged one: it names the weight."""
     import torch
 
-    from rooftop.codecs.elements import element_of
     from rooftop.core.spec import DTYPES
+    from rooftop.formats.elements import element_of
 
     path = Path(path)
     data = _mapped(path)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import causal, interpolation, rans
-from rooftop.codecs.blocks import _put
-from rooftop.codecs.container import FormatError, Header
+from rooftop.codecs import causal, interpolation
 from rooftop.codecs.interpolation import AXES, Sets
 from rooftop.codecs.symbols import LAST, entropy_of, from_symbols, low_counts, unpack_low
+from rooftop.formats import rans
+from rooftop.formats.codec_fast import _put
+from rooftop.formats.container import FormatError, Header
 
 STREAM = 65536  # symbols of a stream
 BATCH = 1 << 23  # values at a time

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rooftop.comm import agreement, collectives, fused, groups
+from rooftop.ranks import agreement, collectives, fused, groups
 
 
 class _Column(torch.autograd.Function):  # type: ignore[misc]
@@ -70,7 +70,7 @@ class _Parallel(nn.Module):  # type: ignore[misc]
         what = type(self).__name__
         self.group = groups.group_of(what, group)
         if wire is not None:
-            from rooftop.comm.steps import Options
+            from rooftop.ranks.steps import Options
 
             Options.of(what, wire, 128, False, False, 0)
         ranks = dist.get_world_size(self.group)

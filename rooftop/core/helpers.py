@@ -49,11 +49,15 @@ def included(source: str, where: Sequence[Path]) -> dict[str, Path]:
     todo = [source]
     while todo:
         for name in _names(todo.pop()):
-            path = next((p for folder in where if (p := folder / name).is_file()), None)
+            path = _found(name, where)
             if path is not None and name not in found:
                 found[name] = path
                 todo.append(path.read_text(encoding="utf-8"))
     return found
+
+
+def _found(name: str, where: Sequence[Path]) -> Path | None:
+    return next((p for folder in where if (p := folder / name).is_file()), None)
 
 
 def headers(source: str, where: Sequence[Path]) -> list[Path]:
@@ -97,6 +101,14 @@ def imported(text: str) -> list[Path]:
 def with_imported(text: str) -> list[str]:
     """A Python text and those of the modules of rooftop.kernels that it imports, in a fixed order: the input of a digest."""
     return [text, *(p.read_text(encoding="utf-8") for p in sorted(imported(text)))]
+
+
+def named(path: Path, where: Sequence[Path] = ()) -> list[Path]:
+    """The helpers that a file itself includes or imports. `where`: the folders of its includes."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return [p for p in _imports(text) if p.is_file()]
+    return [p for name in _names(text) if (p := _found(name, where)) is not None]
 
 
 def all_of(path: Path, op: str) -> list[Path]:

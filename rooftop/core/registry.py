@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -151,6 +151,12 @@ def op(name: str, house: House = HOUSE) -> Contract:
         if found.bwd is None:
             raise RegistryError(f"{name}: {base} has no backward op of its own")
         return found.bwd
+    return found
+
+
+def public(name: str) -> Callable[..., Any]:
+    """The public function of an op."""
+    found: Callable[..., Any] = getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
     return found
 
 

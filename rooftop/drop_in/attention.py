@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
     Returns [..., H, L, Dv]. Raises TypeError and ValueError for what fits neither, as `rooftop.attention` does."""
     import torch
 
-    from rooftop.ops._arguments import FLOAT32, NORMAL32, flag, number
+    from rooftop.core.argument_checks import FLOAT32, NORMAL32, flag, number
     from rooftop.ops.attention import attention
 
     op = "scaled_dot_product_attention"

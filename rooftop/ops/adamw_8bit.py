@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number, whole_seed
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _random
-from rooftop.ops._arguments import number, whole_seed
+from rooftop.formats import random_bits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.quantized import Quantized
 
 BLOCK = 256
 ROOT = 0x5BD1E995  # xor of the seed for the second state
@@ -31,8 +31,8 @@ ROOT = 0x5BD1E995  # xor of the seed for the second state
 def adamw_8bit(
     param: Tensor,
     grad: Tensor,
-    first: quant.Quantized,
-    second: quant.Quantized,
+    first: Quantized,
+    second: Quantized,
     step: int,
     *,
     lr: float = 1e-3,
@@ -61,7 +61,7 @@ def adamw_8bit(
     gradients are on."""
     import torch
 
-    from rooftop.quant.quantized import Quantized
+    from rooftop.formats.quantized import Quantized
 
     name = "adamw_8bit"
     for what, t in (("param", param), ("grad", grad)):
@@ -102,7 +102,7 @@ def adamw_8bit(
     OP(
         param.view(-1), grad.detach().reshape(-1), first.codes.view(torch.uint8), first.scale, second.codes.view(torch.uint8), second.scale,
         rounding, lr / (1 - betas[0] ** step), (1 - betas[1] ** step) ** -0.5, 1 - lr * weight_decay, float(betas[0]), float(betas[1]), float(eps),
-        _random.signed(seed), implementation=implementation,
+        random_bits.signed(seed), implementation=implementation,
     )  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def reference(
 ) -> None:  # fmt: skip
     import torch
 
+    from rooftop.formats.number_formats import decode
     from rooftop.ops.quantize import reference as quantized
-    from rooftop.quant.formats import decode
 
     if param.numel() == 0:
         return

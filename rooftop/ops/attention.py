@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Input, Meta, Problem, Work
+from rooftop.formats.random_bits import signed
 from rooftop.ops import _attention
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import arrange, cases
 from rooftop.ops._attention_peers import cudnn, cudnn_backward, flash, flash_backward
-from rooftop.ops._random import signed
 
 if TYPE_CHECKING:
     from torch import Tensor

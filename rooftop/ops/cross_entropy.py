@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Input, Meta, Problem, Work, dtype_of
 from rooftop.core.sweeps import PRODUCT
-from rooftop.ops._arguments import number
 from rooftop.ops._matmul_cases import cases
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import among, flag
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
 from rooftop.core.sweeps import PRODUCT
-from rooftop.ops._arguments import among, flag
 
 if TYPE_CHECKING:
     from torch import Tensor

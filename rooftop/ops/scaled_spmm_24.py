@@ -118,7 +118,7 @@ def reference(
 ) -> Tensor:
     import torch
 
-    from rooftop.sparse.two_four import expand, meta_shape
+    from rooftop.formats.two_four import expand, meta_shape
 
     k = b.shape[0]
     if tuple(meta.shape) != meta_shape(values.shape[0], k):
@@ -193,7 +193,7 @@ def _peer(sparse: bool) -> Callable[[], Callable[..., Tensor]]:
         import torch
         from torch.utils.weak import WeakTensorKeyDictionary
 
-        from rooftop.sparse.two_four import expand
+        from rooftop.formats.two_four import expand
 
         if sparse and not torch.backends.cusparselt.is_available():
             raise ImportError("this torch has no cuSPARSELt")

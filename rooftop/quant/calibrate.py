@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rooftop.quant.formats import ALIASES, FORMATS, Format, decode, divided, encode, load_scale, scale_of
-from rooftop.quant.packed import FLOATS, PackedWeight, check_group, pack_codes, weight_format
+from rooftop.formats.number_formats import ALIASES, FORMATS, Format, decode, divided, encode, load_scale, scale_of
+from rooftop.formats.packed import FLOATS, PackedWeight, check_group, pack_codes, weight_format
 
 METHODS = ("nearest", "hqq", "gptq")
 STEPS, SHRINK, POWER, GROWTH = 20, 10.0, 0.7, 1.01  # of the fit of zero points: HQQ's own

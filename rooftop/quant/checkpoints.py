@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rooftop.formats.packed import PackedWeight, pack_codes
 from rooftop.quant.linear import QuantLinear
-from rooftop.quant.packed import PackedWeight, pack_codes
 from rooftop.quant.replacing import replaced, take_over
 from rooftop.quant.safetensors_file import load_file, save_file
 

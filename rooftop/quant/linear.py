@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rooftop.formats.number_formats import ALIASES
+from rooftop.formats.packed import FACTS, FP8, PackedWeight
+from rooftop.formats.quantized import FACTS as QUANTIZED_FACTS
+from rooftop.formats.quantized import Quantized
 from rooftop.quant import calibrate
-from rooftop.quant.formats import ALIASES
-from rooftop.quant.packed import FACTS, FP8, PackedWeight
-from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
-from rooftop.quant.quantized import Quantized
 from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
 
 EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight whose product is one of 8-bit codes

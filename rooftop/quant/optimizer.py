@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftop.formats.quantized import Quantized
 from rooftop.ops.adamw_8bit import BLOCK, adamw_8bit
-from rooftop.quant.quantized import Quantized
 
 
 def adamw_8bit_states(param: Tensor) -> tuple[Quantized, Quantized]:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rooftop.formats import two_four
 from rooftop.ops.prune_24 import ALGORITHMS
 from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
-from rooftop.sparse import two_four
 from rooftop.sparse.indices import block_of
 from rooftop.sparse.products import matmul
 from rooftop.sparse.tensor import FACTS, TENSORS, SparseTensor, two_four_of

@@ -9,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from rooftop.sparse import two_four
+from rooftop.formats import two_four
 from rooftop.sparse.indices import BLOCKS
 
 FORMS = ("elements", "blocks", "2:4")

@@ -10,7 +10,7 @@ import pytest
 
 from rooftop import codecs
 from rooftop.codecs import FormatError
-from rooftop.codecs.container import HEADER, checksums
+from rooftop.formats.container import HEADER, checksums
 from rooftop.lab.fuzz import containers as fuzz
 
 

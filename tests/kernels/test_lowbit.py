@@ -14,6 +14,7 @@ import triton.language as tl
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import TARGETS, Problem, case
+from rooftop.formats.packed import arrange, planes
 from rooftop.kernels.gemm import _unpack_wgmma
 from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as hopper
 from rooftop.kernels.gemm._lowbit_formats import FORMATS
@@ -21,7 +22,6 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.interpret import interpreter
 from rooftop.ops.quantized_matmul import _given
-from rooftop.quant.packed import arrange, planes
 
 FEW_ROWS = "quantized_matmul__mma__cuda_sm80"
 WAYS: list[tuple[dict[str, int], int, int, int, str]] = [  # config, M, N, K, format

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Problem
-from rooftop.quant.formats import ELEMENTS, ROUNDINGS, SCALES, Format
+from rooftop.formats.number_formats import ELEMENTS, ROUNDINGS, SCALES, Format
 
 IDS = {name: i for i, name in enumerate(("int8", "uint8", "int4", "uint4", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"))}  # _quantized.cuh
 

@@ -1,4 +1,4 @@
-"""The random bits of a seed and an element's index in Triton. Definition: rooftop/ops/_random.py"""
+"""The random bits of a seed and an element's index in Triton. Definition: rooftop/formats/random_bits.py"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def random_bits(seed, index):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def kept(seed, row, column, C, THRESHOLD: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether dropout keeps element [row, column] of C columns (row int64); THRESHOLD from rooftop/ops/_random.py. SHORT: there are at most 2^32 elements."""
+    """Whether dropout keeps element [row, column] of C columns (row int64). THRESHOLD: rooftop/formats/random_bits.py. SHORT: at most 2^32 elements."""
     if SHORT:
         return random_bits(seed, (row * C).to(tl.uint32) + column.to(tl.uint32)) >= tl.full((), THRESHOLD, tl.uint32)
     return random_bits(seed, row * C + column) >= tl.full((), THRESHOLD, tl.uint32)

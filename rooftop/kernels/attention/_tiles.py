@@ -97,7 +97,7 @@ def _mix(h):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _words(seed, eighth, pair):  # type: ignore[no-untyped-def]
-    """The 32 random bits that two neighbours share: the `halves` of rooftop/ops/_random.py. `eighth`: index of the element / 8; `pair`: index / 2 modulo 4."""
+    """The 32 random bits that two neighbours share (`halves`, rooftop/formats/random_bits.py). `eighth`: index / 8; `pair`: index / 2 modulo 4."""
     key = tl.full((), seed, tl.int32).to(tl.uint32, bitcast=True)
     low = eighth.to(tl.uint32)
     if eighth.dtype == tl.int64:

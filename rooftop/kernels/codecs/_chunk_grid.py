@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rooftop.codecs.container import Header
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.spec import Problem
+from rooftop.formats.container import Header
+from rooftop.formats.elements import ELEMENTS
 
 
 def header(p: Problem, x: str = "x") -> Header:

@@ -1,4 +1,4 @@
-// Elements of the codecs: values to whole numbers and back, as rooftop/codecs/quantise.py defines them to the bit. Every product and sum is a single IEEE
+// Elements of the codecs: values to whole numbers and back, as rooftop/formats/error_bounded.py defines them to the bit. Every product and sum is a single IEEE
 // operation (__fmul_rn, ...), so that no compiler fuses two of them.
 #pragma once
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// The codec `planes`: 8 bits of each value are coded by rANS (rooftop/codecs/rans.py), the rest is kept as planes of bytes. A warp has a chunk of 8192 values;
+// The codec `planes`: 8 bits of each value are coded by rANS (rooftop/formats/rans.py), the rest is kept as planes of bytes. A warp has a chunk of 8192 values;
 // in group g lane l has values 128 g + 4 l to 128 g + 4 l + 3, of which number j is coded in step 4 g + j.
 #pragma once
 #include "_elements.cuh"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.spec import Launch, Problem
+from rooftop.formats.elements import ELEMENTS
 from rooftop.kernels.codecs._chunk_grid import chunks_taken
 
 

@@ -1,5 +1,5 @@
 /* The ranks of a group meet between launches: what each wrote before into its peers' memory is seen by their launches after. They fulfil no op;
-rooftop/comm/products.py places them between products whose tiles are stored into the peers' memory. One block of few registers, so that it finds room beside a
+rooftop/ranks/products.py places them between products whose tiles are stored into the peers' memory. One block of few registers, so that it finds room beside a
 product that holds a multiprocessor. */
 #include "_ranks.cuh"
 

@@ -53,7 +53,7 @@ def tiles(a, b, dst, scales, flags, row_a, row_b, at, at_scales, at_flags, M, N,
 
 @triton.jit
 def encoded(x, BM: tl.constexpr, BN: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(int8 codes [BM, BN], scales [BM, BN / SHARED]) of x in float32, as rooftop/comm/wire.py defines them."""
+    """(int8 codes [BM, BN], scales [BM, BN / SHARED]) of x in float32, as rooftop/formats/wire.py defines them."""
     g = x.reshape(BM, BN // SHARED, SHARED)
     finite = tl.abs(g) <= LARGEST
     size = tl.max(tl.where(finite, tl.abs(g), 0.0), 2)
@@ -206,9 +206,9 @@ def on_ranks(tensors: Mapping[str, Any], group: Any, wire: str, send: Any, carri
     import torch
     import torch.distributed as dist
 
-    from rooftop.comm import products, symmetric
-    from rooftop.comm import wire as wires
-    from rooftop.comm.steps import Options
+    from rooftop.formats import wire as wires
+    from rooftop.ranks import products, symmetric
+    from rooftop.ranks.steps import Options
 
     a, b = tensors["a"], tensors["b"]
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)

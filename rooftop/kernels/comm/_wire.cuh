@@ -1,4 +1,4 @@
-// Messages between ranks, encoded and decoded by warps, 1024 elements at a time. rooftop/comm/wire.py defines their bytes.
+// Messages between ranks, encoded and decoded by warps, 1024 elements at a time. rooftop/formats/wire.py defines their bytes.
 //
 // A chunk of 1024 elements is DEEP packs a lane: pack u of a lane is the 8 elements from 256 u + 8 lane on, so a warp's accesses are contiguous, and the
 // chunk's scales are one access of the first lanes.
@@ -92,7 +92,7 @@ __device__ inline void store_pack(T* x, long long at, long long count, bool whol
 
 // -- groups, of GROUP / 8 neighbouring lanes; every lane of the warp takes part
 
-/// H v / sqrt(GROUP) of the group, with the additions in the order of rooftop/comm/wire.py.
+/// H v / sqrt(GROUP) of the group, with the additions in the order of rooftop/formats/wire.py.
 template <int GROUP>
 __device__ inline void rotate(float (&v)[PACK]) {
 #pragma unroll

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels.comm import _exchange, _ranks
+from rooftop.ranks import exchange, rank_launches
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -27,13 +27,13 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     kind, count, several = _said(p)
     flags = bool(p.option("hadamard")), bool(p.option("stochastic"))
     most = max(1, p.device.sms // several)
-    return [_exchange.launch(kind, count, several, p["x"].dtype, str(p.option("wire")), int(p.option("group")), *flags, most)]
+    return [exchange.launch(kind, count, several, p["x"].dtype, str(p.option("wire")), int(p.option("group")), *flags, most)]
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
     _, count, several = _said(p)
-    whole = _exchange.sizes(count, several, str(p.option("wire")), int(p.option("group")))[2]
-    return {"room": Meta((several, _exchange.FLAGS + whole), "u8"), "epochs": Meta((several, _exchange.BLOCKS), "u32"), "fault": Meta((4,), "i32")}
+    whole = exchange.sizes(count, several, str(p.option("wire")), int(p.option("group")))[2]
+    return {"room": Meta((several, exchange.FLAGS + whole), "u8"), "epochs": Meta((several, exchange.BLOCKS), "u32"), "fault": Meta((4,), "i32")}
 
 
 def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
 
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     """As one rank of several GPUs."""
-    from rooftop.comm import collectives
+    from rooftop.ranks import collectives
 
     call = getattr(collectives, str(options["kind"]))
-    return {"out": call(tensors["x"], group, path="symmetric", verify=False, **_ranks.public(options))}
+    return {"out": call(tensors["x"], group, path="symmetric", verify=False, **rank_launches.public(options))}

@@ -1,4 +1,4 @@
-// Unpacks codes of a low-bit weight (rooftop/quant/packed.py) into the registers of operand A of mma.m16n8k16 in bf16 or f16, exactly.
+// Unpacks codes of a low-bit weight (rooftop/formats/packed.py) into the registers of operand A of mma.m16n8k16 in bf16 or f16, exactly.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

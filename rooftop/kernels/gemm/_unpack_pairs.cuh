@@ -1,4 +1,4 @@
-// Unpacks pairs of codes of a low-bit weight (rooftop/quant/packed.py) to two 16-bit floats with one shift a field: 3 instructions a pair of int4 or int2, 4
+// Unpacks pairs of codes of a low-bit weight (rooftop/formats/packed.py) to two 16-bit floats with one shift a field: 3 instructions a pair of int4 or int2, 4
 // of int8, 5 of fp4 or fp8, 7 of fp6. The values are those of pair_of in _unpack.cuh.
 #pragma once
 #include "_unpack.cuh"

@@ -1,4 +1,4 @@
-"""Unpacks codes of a low-bit weight to the left operand of wgmma, in registers. rooftop/quant/packed.py defines the layout; the same in CUDA C++:
+"""Unpacks codes of a low-bit weight to the left operand of wgmma, in registers. rooftop/formats/packed.py defines the layout; the same in CUDA C++:
 _unpack.cuh.
 
 A lane's words of a plane of B bits hold pairs of codes, i of 16 / B in a word, at bits B i and B i + 16: a shift and a mask give two 16-bit numbers, which

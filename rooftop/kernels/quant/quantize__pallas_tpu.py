@@ -17,7 +17,7 @@ FIGURES = ("int8 rows stochastic 16384x8192 bf16",)  # compiled for figures
 BLOCK = 1 << 20  # bytes of float32 of a block of rows, at least, if there are so many
 LEAST, LARGEST = 2.0**-126, 3.4028234663852886e38  # of a scale
 BOUND = 512.0  # beyond every code
-FACTORS = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D)  # of the random bits: rooftop/ops/_random.py
+FACTORS = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D)  # of the random bits: rooftop/formats/random_bits.py
 
 
 def supports(p: Problem) -> str | None:

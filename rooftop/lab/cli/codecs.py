@@ -76,7 +76,7 @@ def _apart(source: Path, target: Path | None) -> None:
 def _read(path: Path, dtype: str | None) -> object:
     import numpy as np
 
-    from rooftop.codecs.elements import ELEMENTS
+    from rooftop.formats.elements import ELEMENTS
 
     try:
         x = np.load(path, allow_pickle=False)

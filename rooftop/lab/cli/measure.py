@@ -130,8 +130,8 @@ def _sizes(as_json: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from rooftop.comm import sizes
     from rooftop.lab.timing import comm_sizes
+    from rooftop.ranks import sizes
 
     if not dist.is_torchelastic_launched():
         raise ValueError("calibrate --comm measures several GPUs: torchrun --nproc-per-node 4 -m rooftop.lab.cli calibrate --comm")

@@ -198,10 +198,11 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=SHOW)
 def stub() -> None:
     """Write rooftop/__init__.pyi, the types of the public functions, from the op files."""
-    from rooftop.core import api, whole_file
+    from rooftop import public_names
+    from rooftop.core import whole_file
 
-    whole_file.write(api.STUB, api.stub())
-    typer.echo(f"wrote {api.STUB}")
+    whole_file.write(public_names.STUB, public_names.stub())
+    typer.echo(f"wrote {public_names.STUB}")
 
 
 @app.command(rich_help_panel=SHOW)

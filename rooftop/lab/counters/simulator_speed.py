@@ -151,7 +151,7 @@ def first_runs(runs: int = FIRST_RUNS) -> list[float]:
     seconds = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as cache:
-            command = [sys.executable, "-m", "rooftop.lab.cli", "simt", FIRST_RUNG]
+            command = [sys.executable, "-m", "rooftop", "simt", FIRST_RUNG]
             began = time.perf_counter()
             done = subprocess.run(command, env=settings.environment({"ROOFTOP_CACHE": cache}), capture_output=True, text=True)
             seconds.append(time.perf_counter() - began)

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from rooftop.core import api, registry, settings, whole_file
+from rooftop import public_names
+from rooftop.core import registry, settings, whole_file
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.contract import Contract
 from rooftop.core.digests import strip
@@ -69,7 +70,7 @@ def _op(name: str, house: House) -> tuple[Path, str]:
         raise ValueError(f"{name!r} cannot name an op: lower-case words joined by _, not ending in _bwd (and one _ at the end for the in-place twin of an op)")
     if keyword.iskeyword(name):
         raise ValueError(f"{name!r} cannot name an op: it is a keyword of Python")
-    if name in api.OWN or (settings.PACKAGE / name).is_dir():
+    if name in public_names.OWN or (settings.PACKAGE / name).is_dir():
         raise ValueError(f"{name!r} cannot name an op: rooftop.{name} is the package's own")
     model = (HOUSE.ops / "add.py").read_text(encoding="utf-8")
     text = re.sub(r"\badd\b(?=[:(])", name, model).replace('"""Elementwise sum', f'"""{name}, to be written (this is the contract of add). Elementwise sum', 1)

@@ -104,8 +104,8 @@ def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: f
 def compile_first(todo: Sequence[tuple[Subject, Case]], device: Any) -> None:
     """Compile on all cores what these kernels launch as one rank of several: the first process does, the others wait. A kernel that plays one rank has the same
     template arguments as the one that plays all, but for the one that says so."""
-    from rooftop.comm import kernels
     from rooftop.core.compile import compile_many
+    from rooftop.ranks import kernels
 
     if dist.get_rank() == 0:
         made: set[tuple[str, str]] = set()

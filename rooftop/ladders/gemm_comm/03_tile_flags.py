@@ -52,7 +52,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     import torch
 
-    from rooftop.comm import products
+    from rooftop.ranks import products
 
     def send(a: Any, b: Any, place: Any, config: Config, own: bool) -> None:
         if own:

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import groups, hierarchy, steps
-from rooftop.comm import wire as wires
-from rooftop.comm.groups import Limit
-from rooftop.comm.steps import Options
+from rooftop.formats import wire as wires
+from rooftop.ranks import groups, hierarchy, steps
+from rooftop.ranks.groups import Limit
+from rooftop.ranks.steps import Options
 
 ONE_SHOT_BYTES = 4 << 20  # bytes of the others' tensors up to which everybody adds up everything: on two H200 int8 took 21 us so at 4 MiB, 27 in two shots
 PATHS = ("portable", "symmetric", "hierarchical", "plain")
@@ -66,7 +66,7 @@ def check_way(what: str, shots: Any, path: Any, accepted: tuple[str, ...]) -> No
 
 def planned(what: str, x: Tensor, group: Any, wire: str, shots: int | None, path: str | None, limit: Limit) -> Plan:
     """As `plan`, of arguments that are right."""
-    from rooftop.comm import sizes
+    from rooftop.ranks import sizes
 
     ranks = dist.get_world_size(group)
     free = shots is None
@@ -81,7 +81,7 @@ def planned(what: str, x: Tensor, group: Any, wire: str, shots: int | None, path
 
 def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str, ...], limit: Limit) -> tuple[str, str]:
     """(path, why), before any table of sizes is asked. Raises RuntimeError as `plan`."""
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     if path in ("plain", "portable"):
         return path, "asked for"
@@ -106,7 +106,7 @@ def paths_of(what: str) -> tuple[str, ...]:
 
 def _exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str, limit: Limit, kind: str = "") -> Plan:
     """The path of a reduce_scatter, all_gather or all_to_all, which is `kind` or else `what`: see `plan`."""
-    from rooftop.comm import sizes
+    from rooftop.ranks import sizes
 
     kind = kind or what
     way, why = _way(what, x, group, path, paths_of(kind), limit)
@@ -116,7 +116,7 @@ def _exchanged_by(what: str, x: Tensor, group: Any, path: str | None, wire: str,
 
 def measured_plain(what: str, x: Tensor, ranks: int, wire: str) -> tuple[str, ...]:
     """The ways that this process' table of sizes would leave for "plain": ranks whose tables decide otherwise would wait for each other."""
-    from rooftop.comm import sizes
+    from rooftop.ranks import sizes
 
     if not x.is_cuda:
         return ()
@@ -130,7 +130,7 @@ def _in_range(x: Tensor, o: Options, ranks: int, call: Callable[[Tensor], Tensor
 
 
 def all_reduce(x: Tensor, group: Any, o: Options, shots: int | None, path: str | None, limit: Limit) -> Tensor:
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     ranks = dist.get_world_size(group)
     p = planned("all_reduce", x, group, o.wire.name, shots, path, limit)
@@ -141,7 +141,7 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int | None, path: str |
         groups.run("all_reduce", group, lambda: dist.all_reduce(found, group=group, async_op=True), limit)
         return found
     if p.path == "hierarchical":
-        return hierarchy.all_reduce(x, hierarchy.of(group, limit), o, shots, limit)  # type: ignore[arg-type]
+        return hierarchy.all_reduce(x, hierarchy.of(group, limit), o, shots, limit, all_reduce)  # type: ignore[arg-type]
     if p.path == "symmetric":
         return _in_range(x, o, ranks, lambda t: symmetric.all_reduce(t, group, o, p.shots, limit))
     return _in_range(x, o, ranks, lambda t: _portable_all_reduce(t, group, o, p.shots, limit))
@@ -166,7 +166,7 @@ def _portable_all_reduce(x: Tensor, group: Any, o: Options, shots: int, limit: L
 
 
 def reduce_scatter(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit) -> Tensor:
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     what = "reduce_scatter"
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
@@ -180,7 +180,7 @@ def reduce_scatter(x: Tensor, group: Any, o: Options, path: str | None, limit: L
         groups.run(what, group, lambda: groups.scatter_sum(found, rows, group), limit)
         return found
     if way == "hierarchical":
-        return hierarchy.reduce_scatter(x, hierarchy.of(group, limit), o, limit).view(shape)  # type: ignore[arg-type]
+        return hierarchy.reduce_scatter(x, hierarchy.of(group, limit), o, limit, reduce_scatter).view(shape)  # type: ignore[arg-type]
     if way == "symmetric":
         return _in_range(x, o, ranks, lambda t: symmetric.exchange(what, t, group, o, limit)).view(shape)
 
@@ -194,7 +194,7 @@ def reduce_scatter(x: Tensor, group: Any, o: Options, path: str | None, limit: L
 
 
 def all_gather(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit) -> Tensor:
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     what = "all_gather"
     ranks, rank, count = dist.get_world_size(group), dist.get_rank(group), x.numel()
@@ -207,7 +207,7 @@ def all_gather(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit
         groups.run(what, group, lambda: groups.gather_into(found, rows, group), limit)
         return found
     if way == "hierarchical":
-        return hierarchy.all_gather(x, hierarchy.of(group, limit), o, limit).view(shape)  # type: ignore[arg-type]
+        return hierarchy.all_gather(x, hierarchy.of(group, limit), o, limit, all_gather).view(shape)  # type: ignore[arg-type]
     if way == "symmetric":
         return _in_range(x, o, 1, lambda t: symmetric.exchange(what, t, group, o, limit)).view(shape)
 
@@ -222,7 +222,7 @@ def all_gather(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit
 
 def all_to_all(x: Tensor, group: Any, o: Options, path: str | None, limit: Limit) -> tuple[Tensor, bool]:
     """(what came, whether it was quantised)."""
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     what = "all_to_all"
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)

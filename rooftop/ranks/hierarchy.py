@@ -13,7 +13,7 @@ Source: hierarchical partitions of ZeRO++ (arXiv 2306.10209) and SDP4Bit (arXiv 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import agreement, groups, symmetric
-from rooftop.comm import wire as wires
-from rooftop.comm.groups import Limit
-from rooftop.comm.steps import Options
-from rooftop.ops import _random
+from rooftop.formats import random_bits
+from rooftop.formats import wire as wires
+from rooftop.ranks import agreement, groups, symmetric
+from rooftop.ranks.groups import Limit
+from rooftop.ranks.steps import Options
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _grouped(group: Any, names: Sequence[int], limit: Limit) -> Hosts | None:
 
 def _within(o: Options, hosts: Hosts) -> Options:
     """The options of the collective between hosts. The ranks of a host have random bits of their own."""
-    return replace(o, seed=_random.signed(o.seed + 0x3C6EF35F * dist.get_rank(hosts.inside))) if o.stochastic else o
+    return replace(o, seed=random_bits.signed(o.seed + 0x3C6EF35F * dist.get_rank(hosts.inside))) if o.stochastic else o
 
 
 PLAIN = Options(wires.WIRES["bf16"])
@@ -120,31 +120,25 @@ def _gathered(x: Tensor, hosts: Hosts, what: str, limit: Limit) -> Tensor:
     return out
 
 
-def all_reduce(x: Tensor, hosts: Hosts, o: Options, shots: int | None, limit: Limit) -> Tensor:
-    """As `rooftop.comm.all_reduce`, of a tensor that is not empty."""
-    from rooftop.comm import ways
-
+def all_reduce(x: Tensor, hosts: Hosts, o: Options, shots: int | None, limit: Limit, across: Callable[..., Tensor]) -> Tensor:
+    """As `rooftop.comm.all_reduce`, of a tensor that is not empty. `across`: the same between the hosts (ways.py), here and below."""
     what, count = "all_reduce", x.numel()
     share = wires.stripe(count, hosts.each, o.group)
     flat = torch.nn.functional.pad(x.reshape(-1), (0, hosts.each * share - count))
     mine = _scattered(flat, hosts, what, limit)
-    total = ways.all_reduce(mine, hosts.across, _within(o, hosts), shots, None, limit)
+    total = across(mine, hosts.across, _within(o, hosts), shots, None, limit)
     return _gathered(total, hosts, what, limit)[:count].view(x.shape)
 
 
-def reduce_scatter(x: Tensor, hosts: Hosts, o: Options, limit: Limit) -> Tensor:
+def reduce_scatter(x: Tensor, hosts: Hosts, o: Options, limit: Limit, across: Callable[..., Tensor]) -> Tensor:
     """As `rooftop.comm.reduce_scatter`, flat: [H L n] to [n]."""
-    from rooftop.comm import ways
-
     rows = x.reshape(hosts.hosts, hosts.each, -1).transpose(0, 1).reshape(-1)
     mine = _scattered(rows, hosts, "reduce_scatter", limit)
-    return ways.reduce_scatter(mine, hosts.across, _within(o, hosts), None, limit)
+    return across(mine, hosts.across, _within(o, hosts), None, limit)
 
 
-def all_gather(x: Tensor, hosts: Hosts, o: Options, limit: Limit) -> Tensor:
+def all_gather(x: Tensor, hosts: Hosts, o: Options, limit: Limit, across: Callable[..., Tensor]) -> Tensor:
     """As `rooftop.comm.all_gather`, flat: [n] to [H L n]."""
-    from rooftop.comm import ways
-
-    across = ways.all_gather(x.reshape(-1), hosts.across, _within(o, hosts), None, limit)
-    found = _gathered(across, hosts, "all_gather", limit)
+    parts = across(x.reshape(-1), hosts.across, _within(o, hosts), None, limit)
+    found = _gathered(parts, hosts, "all_gather", limit)
     return found.view(hosts.each, hosts.hosts, -1).transpose(0, 1).reshape(-1)

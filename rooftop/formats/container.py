@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from rooftop.codecs.elements import OF_CODE, Element
+from rooftop.formats.elements import OF_CODE, Element
 
 MAGIC = b"\x89RFT\r\n\x1a\n"
 VERSION = 1

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import steps, symmetric
-from rooftop.comm import wire as wires
-from rooftop.comm.groups import Limit
-from rooftop.comm.steps import Options
+from rooftop.formats import wire as wires
+from rooftop.ranks import steps, symmetric
+from rooftop.ranks.groups import Limit
+from rooftop.ranks.steps import Options
 
 CHUNKS = 4  # of a rank's own rows, of which one travels while the next is made
 CHUNK_ROWS = 512

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rooftop.comm.wire import WIRES, message_bytes, stripe
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.formats.wire import WIRES, message_bytes, stripe
 
 THREADS, CHUNK, BLOCKS, RANKS = 512, 1024, 256, 16  # CHUNK: elements that a warp processes at a time; BLOCKS, RANKS: the most for which there are flags
 WARPS = 4  # warps of a block that have a chunk before another block is used: small tensors use several blocks

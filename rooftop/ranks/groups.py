@@ -42,7 +42,7 @@ class State:
     made: int = 0  # rooms of symmetric memory
     rooms: dict[Any, Any] = field(default_factory=dict)
     unable: dict[str, str] = field(default_factory=dict)  # path -> why this group has none
-    hosts: Any = UNKNOWN  # rooftop.comm.hierarchy.Hosts, or None where it is of one host
+    hosts: Any = UNKNOWN  # rooftop.ranks.hierarchy.Hosts, or None where it is of one host
     broken: str = ""  # why no call of this group can be made any more
 
 

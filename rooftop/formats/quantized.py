@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftop.quant.formats import SCALES, Format, format_of
+from rooftop.formats.number_formats import SCALES, Format, format_of
 
 FACTS = ("format", "shape", "dtype", "rows", "columns", "split", "scale_dtype", "seed")
 TENSORS = ("codes", "scale", "zero", "over")
@@ -30,7 +30,7 @@ class Quantized:
     It is a pytree node (its tensors are the leaves), goes through `torch.compile` and `torch.save`; `tensors()` and `facts()` are what safetensors take.
 
     codes        8 bits: of the shape of the tensor, int8, uint8, float8_e4m3fn or float8_e5m2. 6 and 4 bits: bytes (uint8), packed along the last
-                 dimension, [..., ceil(n * bits / 8)]; rooftop/quant/formats.py says byte by byte how. Where groups run along another dimension
+                 dimension, [..., ceil(n * bits / 8)]; rooftop/formats/number_formats.py says byte by byte how. Where groups run along another dimension
                  than the last two, those behind it are one row.
     scale        float32, float16, bfloat16, float8_e8m0fnu or float8_e4m3fn; a scalar, or one for each row, column, group or block
     zero         zero points as the codes (int8 or uint8) in the shape of `scale`; None where symmetric
@@ -55,9 +55,9 @@ class Quantized:
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The values, in the dtype that was quantised or another floating one."""
-        from rooftop.ops.dequantize import dequantize
+        import rooftop
 
-        return dequantize(self, dtype)
+        return rooftop.dequantize(self, dtype)
 
     @property
     def kind(self) -> Format:

@@ -11,12 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import agreement, groups, library, ways
-from rooftop.comm import wire as wires
-from rooftop.comm.groups import Limit
-from rooftop.comm.steps import Options
-
-library.register()
+from rooftop.formats import wire as wires
+from rooftop.ranks import agreement, groups, library, ways
+from rooftop.ranks.groups import Limit
+from rooftop.ranks.steps import Options
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,7 @@ def lossy(x: Tensor, group: Any, o: Options) -> Tensor:
 
 def synchronize(group: Any = None) -> None:
     """Wait for this GPU, and raise CommError or Disagreement if its kernels found an error when the ranks synchronised. Does nothing on the CPU."""
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     group = groups.group_of("synchronize", group)
     if torch.cuda.is_available():
@@ -244,3 +242,6 @@ def _statistics(found: Tensor, exact: Tensor, group: Any = None, limit: Limit | 
     squares, power, counted, left_out = sums.tolist()
     rms = (squares / counted) ** 0.5 if counted else 0.0
     return Statistics(int(counted + left_out), float(largest), rms, (squares / power) ** 0.5 if power else 0.0, int(left_out))
+
+
+_LIBRARY = library.register(all_reduce, reduce_scatter, all_gather, all_to_all)  # as long as it is kept its operators are defined

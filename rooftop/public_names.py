@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -97,7 +98,12 @@ def load(path: str | Path, *, source: str | None = None) -> Any:
     head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded kernels have none."""
     from rooftop.core.user_kernel import Loaded
 
-    return Loaded(Path(path), source)
+    def on_cpu(*call: Any) -> Any:
+        from rooftop.lab.simt.called import run
+
+        return run(*call)
+
+    return Loaded(Path(path), source, on_cpu)
 
 
 def stub() -> str:
@@ -114,6 +120,7 @@ def stub() -> str:
         "from torch import Tensor",
         "",
         *(f"from rooftop import {name} as {name}" for name in sorted(namespaces())),
+        *(f"from {module} import {', '.join(sorted(found))}" for module, found in sorted(_types().items())),
         *(f"from rooftop.{space} import {name} as {name}" for name, space in LIFTED.items() if space in namespaces()),
         *([""] if namespaces() else []),
         "__version__: str",
@@ -126,6 +133,20 @@ def stub() -> str:
     for name in OWN:
         lines += _signature(own, name)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _types() -> dict[str, set[str]]:
+    """The data types that signatures of ops name: module -> names."""
+    found: dict[str, set[str]] = {}
+    for name in _op_names():
+        tree = ast.parse((settings.PACKAGE / "ops" / f"{name}.py").read_text(encoding="utf-8"))
+        signature = "".join(_signature(tree, name)[0])
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("rooftop.formats."):
+                used = {a.name for a in node.names if re.search(rf"\b{a.name}\b", signature)}
+                if used:
+                    found.setdefault(node.module, set()).update(used)
+    return found
 
 
 def _signature(tree: ast.Module, name: str) -> Sequence[str]:

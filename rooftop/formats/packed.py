@@ -28,9 +28,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rooftop.quant.formats import ALIASES, ELEMENTS, Format, decode, format_of, load_scale
-from rooftop.quant.formats import unpack as unpack_bytes
-from rooftop.quant.quantized import SCALE_DTYPES, Quantized
+from rooftop.formats.number_formats import ALIASES, ELEMENTS, Format, decode, format_of, load_scale
+from rooftop.formats.number_formats import unpack as unpack_bytes
+from rooftop.formats.quantized import SCALE_DTYPES, Quantized
 
 ROWS, COLUMNS = 16, 128  # of a block
 WEIGHTS: Mapping[str, Format] = MappingProxyType(

@@ -1,7 +1,7 @@
 """Matrix products that overlap with the gathering of their inputs or the reduction of their results.
 
 Over any backend the work is divided into chunks: one chunk is sent while the product of the previous one runs. GPUs of one host that can access each other's
-memory store the tiles of products directly there, and push rows by the copy engines: rooftop/comm/products.py.
+memory store the tiles of products directly there, and push rows by the copy engines: rooftop/ranks/products.py.
 
 Sums are computed in float32 in the order of the ranks, from products rounded to the dtype (and to the wire format, if one is given); between two ranks on
 the symmetric path a rank's own product is added before it is rounded."""
@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import agreement, groups, products, steps, ways
-from rooftop.comm.groups import Limit
-from rooftop.comm.steps import Options
+from rooftop.ranks import agreement, groups, products, steps, ways
+from rooftop.ranks.groups import Limit
+from rooftop.ranks.steps import Options
 
 PATHS = ("portable", "symmetric")
 
@@ -59,7 +59,7 @@ def _begun(
 
 def _symmetric(what: str, x: Tensor, group: Any, path: str | None, limit: Limit) -> bool:
     """Whether peers' memory is used. Raises RuntimeError where it was asked for and cannot be."""
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     if path == "portable":
         return False

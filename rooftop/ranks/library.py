@@ -3,7 +3,7 @@ collectives. The public functions call them by themselves where they are traced.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ _SCHEMA = (
     "(Tensor x, str group, str wire, int group_size, bool hadamard, bool stochastic, int seed, int? shots=None, str? path=None, bool? verify=None, "
     "float? timeout=None) -> Tensor"
 )
-NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 def _group(name: str) -> Any:
@@ -24,13 +23,12 @@ def _group(name: str) -> Any:
     return _resolve_process_group(name)
 
 
-def _run(name: str, x: Tensor, group: str, *args: Any) -> Tensor:
-    from rooftop.comm import collectives
-
+def _run(function: Callable[..., Any], x: Tensor, group: str, *args: Any) -> Tensor:
+    name = function.__name__
     options = dict(zip(_OPTIONS, args, strict=False))  # those with defaults may be left out
     if name != "all_reduce" and options.pop("shots", None) is not None:
         raise ValueError(f"{name}: shots is for all_reduce alone")
-    found: Tensor = getattr(collectives, name)(x, _group(group), **options)
+    found: Tensor = function(x, _group(group), **options)
     return found.contiguous()
 
 
@@ -40,13 +38,13 @@ def _shape(name: str, x: Tensor, ranks: int) -> list[Any]:
     return [x.shape[0] // ranks if name == "reduce_scatter" else x.shape[0] * ranks, *x.shape[1:]]
 
 
-@cache
-def register() -> Any:
-    """The namespace `torch.ops.rooftop_comm`, defined by the first call."""
+def register(*functions: Callable[..., Any]) -> Any:
+    """Defines the namespace `torch.ops.rooftop_comm`, of the public functions by their names."""
     library = torch.library.Library(NAMESPACE, "DEF")
-    for name in NAMES:
+    for function in functions:
+        name = function.__name__
         library.define(name + _SCHEMA)
-        library.impl(name, lambda x, *args, name=name: _run(name, x, *args), "CompositeExplicitAutograd")
+        library.impl(name, lambda x, *args, function=function: _run(function, x, *args), "CompositeExplicitAutograd")
 
         def fake(x: Tensor, group: str, *args: Any, name: str = name) -> Tensor:
             return x.new_empty(_shape(name, x, _group(group).size()))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs.elements import Element, to_floats
+from rooftop.formats.elements import Element, to_floats
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rooftop.comm import kernels
-from rooftop.comm import wire as wires
+from rooftop.core.argument_checks import number
 from rooftop.core.spec import dtype_of
-from rooftop.kernels.comm import _ranks as launches
-from rooftop.kernels.comm._ranks import How
-from rooftop.ops import _random
-from rooftop.ops._arguments import number
+from rooftop.formats import random_bits
+from rooftop.formats import wire as wires
+from rooftop.ranks import kernels
+from rooftop.ranks import rank_launches as launches
+from rooftop.ranks.rank_launches import How
 
 WAVES = 4  # blocks a multiprocessor
 
@@ -35,7 +35,7 @@ class Options:
             if not isinstance(flag, bool):
                 raise TypeError(f"{what}: {name} is {flag!r}; it must be True or False")
         number(what, "seed", seed, "a whole number", whole=True)
-        return cls(wires.wire_of(what, wire, group_size, hadamard, stochastic), group_size, hadamard, stochastic, _random.signed(seed))
+        return cls(wires.wire_of(what, wire, group_size, hadamard, stochastic), group_size, hadamard, stochastic, random_bits.signed(seed))
 
     def said(self) -> str:
         """For the text that ranks compare: a seed that nothing uses may differ."""
@@ -72,7 +72,7 @@ def encode(x: Tensor, o: Options, rows: int, count: int, start: int = 0, into: T
 
 
 def _encoded(v: Tensor, o: Options, start: int) -> Tensor:
-    random = _random.halves(o.seed, v.numel(), v.device, start).view(v.shape) if o.stochastic else None
+    random = random_bits.halves(o.seed, v.numel(), v.device, start).view(v.shape) if o.stochastic else None
     return wires.encode(v, o.wire, o.group, random)
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rooftop.codecs import rans
-from rooftop.codecs.blocks import _put, _runs
-from rooftop.codecs.container import SYMBOLS, FormatError, Header
-from rooftop.codecs.elements import Element
-from rooftop.codecs.tiles import Part, parts
+from rooftop.formats import rans
+from rooftop.formats.array_chunks import Part, parts
+from rooftop.formats.codec_fast import _put, _runs
+from rooftop.formats.container import SYMBOLS, FormatError, Header
+from rooftop.formats.elements import Element
 
 STEPS = SYMBOLS // rans.LANES
 BATCH = 1 << 21  # values at a time

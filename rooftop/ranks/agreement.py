@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from rooftop.comm import groups
-from rooftop.comm.groups import CommError, Disagreement, Limit
+from rooftop.ranks import groups
+from rooftop.ranks.groups import CommError, Disagreement, Limit
 
 VERIFIED = 16  # calls of a group on a GPU of which the ranks compare what they were given; on the CPU all
 FIELDS = 6  # int64: whether it refuses, two of the text's hash, bytes of the text; then the number of calls, the host
@@ -92,7 +92,7 @@ def _row(text: str, refused: bool) -> tuple[int, ...]:
 
 @lru_cache(1)
 def _host() -> int:
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     return symmetric.host()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.comm.wire import WIRES, message_bytes, padded
 from rooftop.core.spec import Launch
-from rooftop.kernels.comm._ranks import BLOCKS, FLAGS, PATIENCE, THREADS, blocks, kernel
+from rooftop.formats.wire import WIRES, message_bytes, padded
+from rooftop.ranks.rank_launches import BLOCKS, FLAGS, PATIENCE, THREADS, blocks, kernel
 
 KINDS = {"reduce_scatter": 0, "all_gather": 1, "all_to_all": 2}
 

@@ -1,11 +1,11 @@
-"""The public functions on codes: those of rooftop/quant/formats.py, which kernels are judged by, with their arguments checked."""
+"""The public functions on codes: those of rooftop/formats/number_formats.py, which kernels are judged by, with their arguments checked."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.quant import formats
-from rooftop.quant.formats import ELEMENTS, ROUNDINGS, Format
+from rooftop.formats import number_formats
+from rooftop.formats.number_formats import ELEMENTS, ROUNDINGS, Format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,7 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
         if not isinstance(random, torch.Tensor) or random.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"encode: random is {_said(random)}; it must be a tensor of torch.int32 or torch.int64")
     _zero("encode", f, zero)
-    return formats.encode(v, element, rounding, random, zero)
+    return number_formats.encode(v, element, rounding, random, zero)
 
 
 def decode(codes: Tensor, element: str, zero: Tensor | int | None = None) -> Tensor:
@@ -61,7 +61,7 @@ def decode(codes: Tensor, element: str, zero: Tensor | int | None = None) -> Ten
         raise TypeError(f"decode: codes are {_said(codes)}; they must be a tensor of torch.uint8")
     _zero("decode", f, zero)
     _within("decode", codes, f.bits)
-    return formats.decode(codes, element, zero)
+    return number_formats.decode(codes, element, zero)
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
@@ -76,7 +76,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     if codes.dim() == 0:
         raise ValueError("pack: codes have no dimensions; they must have at least one")
     _within("pack", codes, bits)
-    return formats.pack(codes.to(torch.uint8), bits)
+    return number_formats.pack(codes.to(torch.uint8), bits)
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
@@ -92,7 +92,7 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
         raise TypeError(f"unpack: count is {count!r}; it must be a whole number of at least 0")
     if packed.dim() == 0 or count < 0:
         raise ValueError(f"unpack: packed has {packed.dim()} dimensions and count is {count}; it must have at least one, and count be at least 0")
-    return formats.unpack(packed, bits, count)
+    return number_formats.unpack(packed, bits, count)
 
 
 def _said(t: Any) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs.container import FormatError, Header
-from rooftop.codecs.quantise import dequantise, ordered, quantise, unordered
-from rooftop.codecs.tiles import Part
+from rooftop.formats.array_chunks import Part
+from rooftop.formats.container import FormatError, Header
+from rooftop.formats.error_bounded import dequantise, ordered, quantise, unordered
 
 BLOCK, ROWS = 32, 128  # values of a block, blocks of a chunk
 MASKS = {16: 0x0000FFFF, 8: 0x00FF00FF, 4: 0x0F0F0F0F, 2: 0x33333333, 1: 0x55555555}

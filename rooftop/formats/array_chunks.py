@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rooftop.codecs.container import Header
+from rooftop.formats.container import Header
 
 LIMIT = 1 << 18  # values at a time: what is worked out of them stays in a core's cache
 

@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import groups, kernels
-from rooftop.comm.groups import Limit
-from rooftop.comm.steps import Options
 from rooftop.core.spec import Launch, dtype_of
-from rooftop.kernels.comm import _exchange as exchanges
-from rooftop.kernels.comm import _ranks as launches
+from rooftop.ranks import exchange as exchanges
+from rooftop.ranks import groups, kernels
+from rooftop.ranks import rank_launches as launches
+from rooftop.ranks.groups import Limit
+from rooftop.ranks.steps import Options
 
 PATIENCE = 600.0  # seconds
 LEAST = 1 << 20  # bytes of a room
