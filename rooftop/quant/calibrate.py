@@ -97,9 +97,18 @@ def check_finite(weight: Tensor) -> None:
 
 def nearest(weight: Tensor, format: str = "int4", *, group: int = 128, zero_points: bool = False) -> PackedWeight:
     """Round to nearest. `group` 0: one scale a row. Raises ValueError for combinations that are not supported and for weights that are not finite."""
-    w = _checked(weight)
+    return _nearest(weight, _checked(weight), Scheme.of(format, group, zero_points, weight.shape[1]))
+
+
+def again(weight: Tensor, like: PackedWeight) -> PackedWeight:
+    """Round to nearest in the format, the groups and the kind of scales and zero points of another weight."""
+    whole_row = like.group == like.shape[1]
+    scheme = Scheme(like.kind, weight.shape[1] if whole_row else like.group, like.zero is not None, "e8m0" if like.scale_dtype == "e8m0" else "")
+    return _nearest(weight, _checked(weight), scheme)
+
+
+def _nearest(weight: Tensor, w: Tensor, scheme: Scheme) -> PackedWeight:
     n, k = w.shape
-    scheme = Scheme.of(format, group, zero_points, k)
     groups = w.view(n, k // scheme.group, scheme.group)
     scale, zero = _ranges(groups, scheme, weight)
     codes = _codes(groups / _number(scale), scheme.format, zero).view(n, k)

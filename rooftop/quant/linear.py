@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rooftop.quant import calibrate
 from rooftop.quant.formats import ALIASES
+from rooftop.quant.layer import FLOATS, LinearLayer
 from rooftop.quant.packed import FACTS, FP8, PackedWeight
 from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
 from rooftop.quant.quantized import Quantized
@@ -21,14 +22,15 @@ from rooftop.quant.replacing import check_weight, linears, obstacle, replace, ta
 EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight whose product is one of 8-bit codes
 
 
-class QuantLinear(nn.Module):  # type: ignore[misc]
+class QuantLinear(LinearLayer):
     """`torch.nn.Linear` with a quantised weight: `rooftop.quantized_matmul(x, weight, bias)`.
 
     Gradients flow to the input and the bias; the weight consists of buffers and has none. `state_dict` contains the buffers and, as `_extra_state`, their
-    description (JSON in a uint8 tensor), so that any file format for tensors can store the layer.
+    description (JSON in a uint8 tensor), so that any file format for tensors can store the layer. `packed` is the weight as it is stored; `weight` answers as
+    a tensor does when asked for its dtype, device or shape, and `weight = matrix` rounds that matrix to the nearest codes of the layer's format.
 
     weight       a PackedWeight, or with `activations` a Quantized [N, K] of 8 bits by rows
-    bias         [N] or None. A parameter that is frozen (`requires_grad=False`) stays so. Under autocast it is cast to the dtype of the input
+    bias         [N] or None. A parameter that is frozen (`requires_grad=False`) stays so. Under autocast input and bias are cast as by nn.Linear
     activations  None, "int8" or "fp8": how the input is quantised, row by row"""
 
     def __init__(self, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None) -> None:
@@ -87,26 +89,32 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         return layer
 
     @property
-    def weight(self) -> PackedWeight | Quantized:
+    def packed(self) -> PackedWeight | Quantized:
+        """The weight in codes."""
         if "group" not in self.facts:
             return Quantized(self.codes, self.scale, self.zero, None, **self.facts)
         return PackedWeight(self.codes, self.scale, self.zero, **self.facts)
 
-    @property
-    def out_features(self) -> int:
-        return int(self.facts["shape"][0])
+    def stored(self) -> tuple[Any, str, torch.dtype]:
+        return self.packed, f"codes of {self.facts['format']} (layer.packed)", getattr(torch, self.facts["dtype"])
 
-    @property
-    def in_features(self) -> int:
-        return int(self.facts["shape"][1])
+    def store(self, matrix: Tensor) -> None:
+        if self.bias is not None and matrix.shape[0] != self.bias.shape[0]:
+            raise ValueError(f"QuantLinear: weight is {tuple(matrix.shape)}; the bias has {self.bias.shape[0]} elements")
+        matrix = matrix.to(self.codes.device)
+        if "group" in self.facts:
+            self._take(calibrate.again(matrix, self.packed))
+        else:
+            from rooftop.ops.quantize import quantize
+
+            calibrate.check_finite(matrix)
+            self._take(quantize(matrix, self.facts["format"], granularity="row"))
 
     def forward(self, input: Tensor) -> Tensor:
         from rooftop.ops.quantized_matmul import quantized_matmul
 
-        x, bias = input, self.bias
-        if bias is not None and isinstance(x, Tensor) and x.dtype != bias.dtype and x.dtype.is_floating_point and x.device.type != "meta":
-            bias = bias.to(x.dtype) if torch.is_autocast_enabled(x.device.type) else bias
-        return quantized_matmul(x, self.weight, bias, activations=self.activations)
+        x, bias = self.cast(input, self.bias)
+        return quantized_matmul(x, self.packed, bias, activations=self.activations)
 
     def extra_repr(self) -> str:
         more = f", group={self.facts['group']}" if "group" in self.facts else ""
@@ -118,15 +126,19 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
             self.facts: dict[str, Any] = {n: getattr(weight, n) for n in QUANTIZED_FACTS}
         else:
             self.facts = {n: getattr(weight, n) for n in FACTS}
+        self.out_features, self.in_features = self.facts["shape"]
         for name in ("codes", "scale", "zero"):
             self.register_buffer(name, getattr(weight, name))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantLinear:
-        """Codes, scales and zero points move between devices and keep their dtypes: `model.half()` is for the rest."""
+        """Codes, scales and zero points move between devices and keep their dtypes: `model.half()` is for the rest, and for what `weight.dtype` says."""
         kept = {n: t for n in ("codes", "scale", "zero") if (t := self._buffers.get(n)) is not None}
         for name in kept:
             self._buffers[name] = None
         super()._apply(fn, recurse)
+        as_now = fn(torch.empty(0, dtype=getattr(torch, self.facts["dtype"]), device=self.bias.device if self.bias is not None else "cpu")).dtype
+        if as_now in FLOATS:
+            self.facts = {**self.facts, "dtype": str(as_now).removeprefix("torch.")}
         for name, t in kept.items():
             moved = fn(t)
             self._buffers[name] = moved if moved.dtype == t.dtype else t.to(moved.device)
@@ -134,6 +146,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
 
     def _read(self, facts: str) -> None:
         self.facts, self.activations = _facts(facts)
+        self.out_features, self.in_features = self.facts["shape"]
 
     def described(self) -> str:
         """What the buffers mean, as JSON."""
@@ -143,7 +156,8 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         return torch.frombuffer(bytearray(self.described().encode()), dtype=torch.uint8).clone()
 
     def set_extra_state(self, state: Any) -> None:
-        self._read(_text(state))
+        facts, activations = _facts(_text(state))
+        self.facts, self.activations = {**facts, "dtype": self.facts["dtype"]}, activations
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Codes of another format are taken as they come, if they fit the facts that come with them and the layer's shape. ValueError where they do not: the
@@ -175,9 +189,11 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
                 raise ValueError(f"{prefix}codes, {prefix}scale, {prefix}zero: {error}") from None
             for name in ("codes", "scale", "zero") if whole else tuple(given):
                 t, old = given.get(name), mine.get(name)
+                if t is not None and old is not None and (t.shape, t.dtype) == (old.shape, old.dtype):
+                    continue  # loaded in place: layers that share it go on to
                 self._buffers[name] = None if t is None else torch.empty_like(t, device=old.device if old is not None else t.device)
-            if described:
-                self.facts, self.activations = facts, activations
+            if described:  # the dtype stays that of the model
+                self.facts, self.activations = {**facts, "dtype": self.facts["dtype"]}, activations
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -315,7 +331,7 @@ def quantize_model(
                 else:
                     how: dict[str, Any] = {"group": group, "zero_points": zero_points, "method": method, "activations": activations}
                     quantised = QuantLinear.of(layer, format, hessian=hessians.get(id(layer.weight)), **how)
-                    shared[id(layer.weight)] = quantised.weight
+                    shared[id(layer.weight)] = quantised.packed
             if layer.bias is not None and not layer.bias.is_inference():
                 quantised.bias = layer.bias
             take_over(quantised, layer)

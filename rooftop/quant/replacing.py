@@ -9,28 +9,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+from rooftop.quant.layer import FLOATS, LinearLayer
+
 HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
     "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook",
 )  # fmt: skip
 
 
-def linears(model: nn.Module) -> dict[str, tuple[nn.Linear, list[str]]]:
-    """Each `torch.nn.Linear`, those of a subclass too, by its first name, with all of its names."""
+def is_linear(layer: Any) -> bool:
+    """Whether it is a `torch.nn.Linear`, but none of ours, or the Conv1D of Transformers."""
+    return (isinstance(layer, nn.Linear) and not isinstance(layer, LinearLayer)) or turned(layer)
+
+
+def turned(layer: Any) -> bool:
+    """Whether it is Transformers' Conv1D: x W + b with W [K, N]."""
+    return type(layer).__name__ == "Conv1D" and type(layer).__module__ == "transformers.pytorch_utils"
+
+
+def matrix(layer: nn.Module) -> Tensor:
+    """The weight [N, K]."""
+    return layer.weight.t() if turned(layer) else layer.weight
+
+
+def sizes(layer: nn.Module) -> tuple[int, int]:
+    """(N, K)."""
+    n, k = layer.weight.shape
+    return (int(k), int(n)) if turned(layer) else (int(n), int(k))
+
+
+def linears(model: nn.Module) -> dict[str, tuple[nn.Module, list[str]]]:
+    """Each `torch.nn.Linear`, those of a subclass too, and each Conv1D of Transformers by its first name, with all of its names."""
     names: dict[int, list[str]] = {}
-    first: dict[str, nn.Linear] = {}
+    first: dict[str, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) or turned(module):
             if id(module) not in names:
                 first[name] = module
             names.setdefault(id(module), []).append(name)
     return {name: (module, names[id(module)]) for name, module in first.items()}
 
 
-def obstacle(layer: nn.Linear) -> str:
+def obstacle(layer: nn.Module) -> str:
     """Why nothing can take the place of this layer; "" where something can."""
-    if type(layer) is not nn.Linear:
+    if type(layer) is not nn.Linear and not turned(layer):
         return f"a {type(layer).__name__}, a subclass"
     if "weight" not in layer._parameters or "bias" not in layer._parameters:
         return "its weight or bias is computed by a hook"
@@ -39,7 +61,7 @@ def obstacle(layer: nn.Linear) -> str:
     return ""
 
 
-def check_weight(layer: nn.Linear) -> None:
+def check_weight(layer: nn.Module) -> None:
     """Raises TypeError for a weight of a dtype that no kernel takes, ValueError for one without values."""
     for name in ("weight", "bias"):
         t = getattr(layer, name)

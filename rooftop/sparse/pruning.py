@@ -9,6 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
+from rooftop.quant.layer import LinearLayer
 from rooftop.sparse import two_four
 from rooftop.sparse.indices import BLOCKS
 
@@ -136,7 +137,7 @@ def _weights(model: nn.Module, skip: set[str]) -> dict[str, Tensor]:
     seen = {id(p) for n, m in model.named_modules(remove_duplicate=False) if n in skip for p in m.parameters(recurse=False)}
     found = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name not in skip and id(module.weight) not in seen:
+        if isinstance(module, nn.Linear) and not isinstance(module, LinearLayer) and name not in skip and id(module.weight) not in seen:
             found[f"{name}.weight" if name else "weight"] = module.weight
             seen.add(id(module.weight))
     return found

@@ -125,7 +125,7 @@ def test_bad_calibration_is_refused(run: Any, text: str) -> None:
 def test_a_layer() -> None:
     linear, x = nn.Linear(128, 24), some(3, 128)
     layer = QuantLinear.of(linear, "int4", group=32)
-    assert isinstance(layer.weight, PackedWeight)
+    assert isinstance(layer.packed, PackedWeight)
     assert torch.allclose(layer(x), nn.functional.linear(x, layer.weight.dequantize(), linear.bias), atol=1e-5)
     assert "128, 24, format=int4, group=32, bias=True" in repr(layer)
     half = QuantLinear.of(linear, "int4", group=32).half()
