@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rooftop.quant.formats import ALIASES, FORMATS, Format, decode, divided, encode, load_scale, scale_of
-from rooftop.quant.packed import FLOATS, PackedWeight, check_group, pack_codes, weight_format
+from rooftop.quant.packed import COLUMNS, FLOATS, PackedWeight, check_group, pack_codes, weight_format
 
 METHODS = ("nearest", "hqq", "gptq")
 STEPS, SHRINK, POWER, GROWTH = 20, 10.0, 0.7, 1.01  # of the fit of zero points: HQQ's own
@@ -40,6 +40,21 @@ class Scheme:
         group = 32 if shared else k if group in (0, -1) else group
         check_group(k, group)
         return cls(f, group, zero_points, "e8m0" if shared else "")
+
+
+def fitting(format: str, group: int, k: int) -> int | None:
+    """The group for a weight with K columns: `group` where it divides K, else the largest smaller one that does, or K below `group`; None where there is none.
+    Raises ValueError for a group that no K could have."""
+    known = FORMATS.get(ALIASES.get(format, format)) if isinstance(format, str) else None
+    if known is not None and known.kind == "mx":
+        return 32 if k % 32 == 0 else None
+    if group in (0, -1) or isinstance(group, bool) or not isinstance(group, int) or group == k:
+        check_group(k, k if group in (0, -1) and not isinstance(group, bool) else group)
+        return k
+    if group not in (32, 64) and (group < 1 or group % COLUMNS):
+        check_group(k, group)
+    below = (*range(group // COLUMNS * COLUMNS, 0, -COLUMNS), 64, 32)
+    return next((g for g in below if g <= group and k % g == 0), k if k < group else None)
 
 
 def _typed(scale: Tensor, like: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.quant import calibrate
-from rooftop.quant.formats import ALIASES
+from rooftop.quant.formats import ALIASES, FORMATS
 from rooftop.quant.layer import FLOATS, LinearLayer
 from rooftop.quant.packed import FACTS, FP8, PackedWeight
 from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
 from rooftop.quant.quantized import Quantized
-from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
+from rooftop.quant.replacing import check_weight, is_linear, linears, matrix, obstacle, replace, say_left, sizes, take_over
 
 EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight whose product is one of 8-bit codes
 
@@ -50,14 +50,14 @@ class QuantLinear(LinearLayer):
 
     @classmethod
     def of(
-        cls, linear: nn.Linear, format: str = "int4", *, group: int = 128, zero_points: bool = False, method: str = "nearest", hessian: Tensor | None = None,
+        cls, linear: nn.Module, format: str = "int4", *, group: int = 128, zero_points: bool = False, method: str = "nearest", hessian: Tensor | None = None,
         activations: str | None = None,
     ) -> QuantLinear:  # fmt: skip
         """The layer in codes. `format`, `group`, `zero_points` and `method` as `quantize_model`'s; `hessian` for "gptq"."""
-        if not isinstance(linear, nn.Linear):
+        if not is_linear(linear):
             raise TypeError(f"QuantLinear.of: given a {type(linear).__name__}; it must be a torch.nn.Linear")
         check_weight(linear)
-        weight = linear.weight.detach()
+        weight = matrix(linear).detach()
         if activations is not None and activations not in EIGHT:
             raise ValueError(f"activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
         if activations is not None and EIGHT[activations] == ALIASES.get(format, format) and group == 0 and not zero_points and method == "nearest":
@@ -263,7 +263,7 @@ def _patterns(which: str, given: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def layers(model: nn.Module, include: str | Sequence[str] = "*", exclude: str | Sequence[str] = ()) -> dict[str, nn.Linear]:
+def layers(model: nn.Module, include: str | Sequence[str] = "*", exclude: str | Sequence[str] = ()) -> dict[str, nn.Module]:
     """The `torch.nn.Linear` layers that can be replaced, by their first name: those with a name that matches one of `include`, and none that matches one of
     `exclude`, as a shell matches. A layer may have several names."""
     wanted, not_wanted = _patterns("include", include), _patterns("exclude", exclude)
@@ -283,7 +283,7 @@ def quantize_model(
     calibration: Iterable[Any] | None = None,
     activations: str | None = None,
     include: str | Sequence[str] = "*",
-    exclude: str | Sequence[str] = ("lm_head", "*.lm_head"),
+    exclude: str | Sequence[str] | None = None,
 ) -> nn.Module:
     """Replace linear layers of `model` by `QuantLinear`, in place: ``rooftop.quantize_model(model, "int4")``.
 
@@ -291,13 +291,18 @@ def quantize_model(
         model: any module. Layers are found by name; one that is used in several places is replaced in each, under all its names: it is left alone if one of
             them is excluded. Layers with a common weight have common codes (with "gptq", for the inputs of all of them) until they are moved to a device.
         format: int8, int4, int2, fp8 (e4m3), e5m2, fp6 (e2m3), e3m2, fp4 (e2m1), mxfp8, mxfp6, mxfp4.
-        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32.
+        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32. A layer whose K it does not divide gets
+            the largest smaller group that does, one of K if K is smaller than `group`; where there is none, the layer stays as it is.
         zero_points: for integer formats.
         method: "nearest"; "hqq" (integer formats: fitted zero points); "gptq", with `calibration`.
         calibration: batches for "gptq": each is passed to the model, a dict by name, a tuple or list by position. Layers see the unquantised model's inputs.
         activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero points the product is
             one of 8-bit codes.
-        include, exclude: shell-style name patterns: "model.layers.*.mlp.*".
+        include, exclude: shell-style name patterns: "model.layers.*.mlp.*". exclude=None: the output embedding, which is a layer named lm_head, that of
+            `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; and the adapters of peft (`*.lora_*`).
+
+    A warning says which layers and other matrices stay as they are without having been excluded, how many bytes they have, and which groups were fitted: three
+    dimensions of weights (experts in one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are.
 
     Left alone are subclasses of `torch.nn.Linear`, which compute something else or whose weight others read (`out_proj` of `nn.MultiheadAttention`, a
     parametrized layer), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`), and those whose `forward` was replaced. The layers of
@@ -305,20 +310,34 @@ def quantize_model(
     the one that takes its place, and so does the parameter of its bias.
 
     Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises TypeError if a layer is not float32,
-    float16 or bfloat16; ValueError if no layer matches, if a layer's K is not divisible by the group or its weight is not finite or on the meta device, or if
-    arguments are not supported together. The error names the layer; nothing has been replaced."""
+    float16 or bfloat16; ValueError if no layer matches, or none has a K that a group divides, if a weight is not finite or on the meta device, or if arguments
+    are not supported together. The error names the layer; nothing has been replaced."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
-    found = layers(model, include, exclude)
+    excluded = _patterns("exclude", exclude) if exclude is not None else ("lm_head", "*.lm_head", "*.lora_*")
+    found = layers(model, include, excluded)
+    if exclude is None:
+        outputs = _outputs(model)
+        found = {n: m for n, m in found.items() if id(m) not in outputs}
     if not found:
         names = [f"{n or 'the layer'} ({why})" if (why := obstacle(m)) else n or "the layer" for n, (m, _) in linears(model).items()]
         raise ValueError(f"quantize_model: no linear layer matches include={include!r}, exclude={exclude!r}; there are {', '.join(names[:8]) or 'none'}")
     if (calibration is not None) != (method == "gptq"):
         raise ValueError(f"quantize_model: calibration goes with method='gptq'; given method={method!r} {'with' if calibration is not None else 'without'} it")
+    groups: dict[int, int] = {}  # by the layer
+    narrow: dict[str, nn.Module] = {}
     for name, layer in found.items():  # before anything is replaced
         with _named(name, layer):
             check_weight(layer)
-            calibrate.Scheme.of(format, group, zero_points or method == "hqq", layer.in_features)
+            if (fitted := calibrate.fitting(format, group, sizes(layer)[1])) is None:
+                narrow[name] = layer
+                continue
+            calibrate.Scheme.of(format, fitted, zero_points or method == "hqq", sizes(layer)[1])
+            groups[id(layer)] = fitted
+    why = f"layers whose K no group up to {group} divides (group=0 takes any K)"
+    if not groups:
+        raise ValueError(f"quantize_model: {', '.join(f'{n} {sizes(m)}' for n, m in narrow.items())}: {why}; none of them can be converted")
+    found = {n: m for n, m in found.items() if id(m) in groups}
     hessians = hessians_of(model, found, calibration) if calibration is not None else {}
     made: dict[int, QuantLinear] = {}
     shared: dict[int, PackedWeight | Quantized] = {}  # by the weight
@@ -327,28 +346,57 @@ def quantize_model(
             with _named(name, layer):
                 weight = shared.get(id(layer.weight))
                 if weight is not None:
-                    quantised = QuantLinear(weight, activations=activations)
+                    quantised = QuantLinear(weight, layer.bias, activations=activations)
                 else:
-                    how: dict[str, Any] = {"group": group, "zero_points": zero_points, "method": method, "activations": activations}
+                    how: dict[str, Any] = {"group": groups[id(layer)], "zero_points": zero_points, "method": method, "activations": activations}
                     quantised = QuantLinear.of(layer, format, hessian=hessians.get(id(layer.weight)), **how)
                     shared[id(layer.weight)] = quantised.packed
             if layer.bias is not None and not layer.bias.is_inference():
                 quantised.bias = layer.bias
             take_over(quantised, layer)
             made[id(layer)] = quantised
-    return replace(model, made)
+    fits = [f"{n or 'the layer'} {sizes(m)} has groups of {groups[id(m)]}" for n, m in found.items() if group > 0 and groups[id(m)] < group and not _mx(format)]
+    result = replace(model, made)
+    left = {**dict.fromkeys(map(id, narrow.values()), why), **_kept(model, include, excluded)}
+    say_left("quantize_model", result, left, ["; ".join(fits[:4]) + (f" and {len(fits) - 4} more" if len(fits) > 4 else "")] if fits else [])
+    return result
+
+
+def _mx(format: str) -> bool:
+    return FORMATS[ALIASES.get(format, format)].kind == "mx" if ALIASES.get(format, format) in FORMATS else False
+
+
+def _outputs(model: nn.Module) -> set[int]:
+    """The ids of the output embeddings: what the model says it is, and linear layers that share their weight with an embedding."""
+    found = {id(m) for m in model.modules() if isinstance(m, nn.Embedding) for m in [m.weight]}
+    by_weight = {id(m) for m, _ in linears(model).values() if not isinstance(m, LinearLayer) and id(m._parameters.get("weight")) in found}
+    said = getattr(model, "get_output_embeddings", None)
+    try:
+        output = said() if callable(said) else None
+    except (NotImplementedError, AttributeError):
+        output = None
+    return by_weight | {id(output)}
+
+
+def _kept(model: nn.Module, include: str | Sequence[str], excluded: Sequence[str]) -> dict[int, str]:
+    """Layers that were to be converted and are of a kind that stays."""
+    wanted = _patterns("include", include)
+    return {
+        id(m): "layers that compute something else or whose weight others read" for m, names in linears(model).values()
+        if not isinstance(m, LinearLayer) and obstacle(m) and any(_matches(a, wanted) for a in names) and not any(_matches(a, excluded) for a in names)
+    }  # fmt: skip
 
 
 @contextmanager
-def _named(name: str, layer: nn.Linear) -> Iterator[None]:
+def _named(name: str, layer: nn.Module) -> Iterator[None]:
     """Errors with the layer's name."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise type(error)(f"quantize_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
+        raise type(error)(f"quantize_model: {name or 'the layer'} {sizes(layer)}: {error}") from None
 
 
-def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Iterable[Any]) -> dict[int, Tensor]:
+def hessians_of(model: nn.Module, found: Mapping[str, nn.Module], batches: Iterable[Any]) -> dict[int, Tensor]:
     """Σ xᵀ x of the inputs of each weight over the batches, in float32, by the id of the weight: layers may share it."""
     sums: dict[int, Tensor] = {}
     seen = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,6 +70,35 @@ def check_weight(layer: nn.Module) -> None:
             raise TypeError(f"its {name} is {t.dtype}; accepted are {', '.join(map(str, FLOATS))}: cast the model first, as with model.float()")
         if t is not None and t.device.type == "meta":
             raise ValueError(f"its {name} is on the meta device and has no values; load the model first")
+
+
+MATRIX = 32  # rows and columns from which a parameter is one that could be converted
+OWN_KIND = (nn.Linear, nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd)
+
+
+def say_left(what: str, model: nn.Module, why: Mapping[int, str], also: Sequence[str] = ()) -> None:
+    """One warning that says what stays as it is, and how many bytes that is: the weights of the layers whose id is a key of `why`, and matrices that are no layer's
+    weight, such as those of experts in one parameter. `also`: what else it says. Nothing where nothing stays and nothing else is to be said."""
+    found: dict[str, dict[int, tuple[str, Tensor]]] = {}
+    for name, module in model.named_modules():
+        for key, p in module._parameters.items():
+            if p is None or p.dim() < 2 or not p.is_floating_point():
+                continue
+            reason = why.get(id(module), "")
+            if not reason and not isinstance(module, OWN_KIND) and not turned(module) and min(p.shape[-2:]) >= MATRIX and (p.dim() == 2 or p.shape[0] > 1):
+                reason = "parameters of three dimensions, experts as a rule" if p.dim() == 3 else "parameters that are no linear layer"
+            if reason:
+                found.setdefault(reason, {})[id(p)] = (f"{name}.{key}" if name else key, p)
+    said = []
+    for reason, params in found.items():
+        names = [f"{n} {tuple(p.shape)}" for n, p in params.values()]
+        size = sum(p.numel() * p.element_size() for _, p in params.values())
+        said.append(f"{size} bytes of {reason}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}")
+    if said:
+        total = sum(t.numel() * t.element_size() for t in {id(t): t for t in (*model.parameters(), *model.buffers())}.values())
+        said[0] = f"of {total} bytes of the model these stay as they are. {said[0]}"
+    if said or also:
+        warnings.warn(f"{what}: {'; '.join((*also, *said))}", stacklevel=3)
 
 
 def take_over(layer: nn.Module, of: nn.Module) -> None:

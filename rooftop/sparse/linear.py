@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rooftop.ops.prune_24 import ALGORITHMS
 from rooftop.quant.layer import LinearLayer
-from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
+from rooftop.quant.replacing import check_weight, linears, matrix, obstacle, replace, say_left, sizes, take_over, turned
 from rooftop.sparse import two_four
 from rooftop.sparse.indices import block_of
 from rooftop.sparse.products import matmul
@@ -138,6 +138,9 @@ def sparsify_model(
     common sparse one (with train24 the parameter itself) until they are moved to a device. The parameter of the bias, whether a layer trains, and its forward
     and backward hooks stay as they are. The product of 2:4 takes float16 and bfloat16: cast a model of float32 before or after.
 
+    A warning says which layers and other matrices stay dense without having been skipped, and how many bytes they have: weights of three dimensions (experts in
+    one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are, but for training.
+
     Returns the model. Raises TypeError if a layer is not float32, float16 or bfloat16; ValueError for an unknown layout or algorithm, for blocks with another
     than "bsr", and for a weight on the meta device. The error names the layer; nothing has been replaced."""
     if not isinstance(model, nn.Module):
@@ -155,18 +158,21 @@ def sparsify_model(
         raise TypeError(f"sparsify_model: skip is {skip!r}; it must be a name or several, as text")
     made: dict[int, nn.Module] = {}
     shared: dict[int, SparseLinear | None] = {}  # by the weight
+    left: dict[int, str] = {}
     with torch.inference_mode(False), torch.no_grad():
         for name, (layer, names) in linears(model).items():
-            if obstacle(layer) or skipped & set(names) or min(layer.in_features, layer.out_features) < least:
+            if isinstance(layer, LinearLayer) or skipped & set(names) or min(sizes(layer)) < least:
                 continue
-            if any(isinstance(model.get_submodule(n.rpartition(".")[0]), READERS) for n in names if n):
+            reads = any(isinstance(model.get_submodule(n.rpartition(".")[0]), READERS) for n in names if n)
+            if obstacle(layer) or reads or (train24 and turned(layer)):
+                left[id(layer)] = "layers that compute something else or whose weight others read"
                 continue
             try:
                 check_weight(layer)
                 if id(layer.weight) not in shared:
                     shared[id(layer.weight)] = _sparse(layer, layout, block, train24, algorithm)
             except (TypeError, ValueError) as error:
-                raise type(error)(f"sparsify_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
+                raise type(error)(f"sparsify_model: {name or 'the layer'} {sizes(layer)}: {error}") from None
             one = shared[id(layer.weight)]
             if one is None:
                 continue
@@ -178,11 +184,13 @@ def sparsify_model(
                     found.weight = layer.weight
             take_over(found, layer)
             made[id(layer)] = found
-    return replace(model, made)
+    result = replace(model, made)
+    say_left("sparsify_model", result, left)
+    return result
 
 
-def _sparse(module: nn.Linear, layout: str, block: Any, train24: bool, algorithm: str) -> SparseLinear | None:
-    weight, bias = module.weight.detach(), module.bias
+def _sparse(module: nn.Module, layout: str, block: Any, train24: bool, algorithm: str) -> SparseLinear | None:
+    weight, bias = matrix(module).detach(), module.bias
     if train24:
         return SparseLinear(module.weight, bias, train24=True, algorithm=algorithm)
     if layout == "2:4":
