@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.ops.prune_24 import ALGORITHMS
-from rooftop.quant.layer import LinearLayer
+from rooftop.quant.layer import FLOATS, LinearLayer
 from rooftop.quant.replacing import check_weight, linears, matrix, obstacle, replace, say_left, sizes, take_over, turned
 from rooftop.sparse import two_four
 from rooftop.sparse.indices import block_of
@@ -27,7 +27,8 @@ class SparseLinear(LinearLayer):
     `state_dict`, `to` and `torch.save` work as with any layer. `sparse` is the weight as it is stored; `weight` answers as a tensor does when asked for its
     dtype, device or shape, and `weight = matrix` stores that matrix in the same layout.
 
-    Under autocast input, weight and bias are cast as by `nn.Linear`; a dense weight of float32 that is trained there has a gradient of float32.
+    Under autocast input, weight and bias are cast as by `nn.Linear`; a dense weight of float32 that is trained there has a gradient of float32. A stored weight
+    is multiplied in the dtype of the input.
 
     `dense(weight, bias)` with `train24` keeps the dense weight as the parameter. Each forward prunes it to 2:4 in both orientations (`rooftop.prune_24`); y
     = x Sᵀ and dx = dy S are sparse products, and the gradient dyᵀ x goes to the whole dense weight (straight through).
@@ -77,6 +78,8 @@ class SparseLinear(LinearLayer):
             raise ValueError(f"SparseLinear: the input is {tuple(input.shape)}; it must be [..., {self.in_features}]")
         dense = "values" not in self._buffers
         x, kept, bias = self.cast(input, self.weight if dense else self.values, self.bias)
+        if not dense and x.dtype in FLOATS and kept.dtype in FLOATS:  # FSDP2's mixed precision casts parameters and inputs, and no buffers
+            kept = kept.to(x.dtype)
         rows = x.reshape(-1, self.in_features)
         if (dense or self.facts[0] == "2:4") and kept.dtype in (torch.float32, torch.float64):
             remedy = "cast the model, as with model.half(), or run it under torch.autocast"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from _processes import run
 from torch import Tensor, nn
 
 import rooftop
@@ -179,57 +178,3 @@ def test_the_optimizer_steps_as_the_op_does() -> None:
         bad.grad = torch.zeros_like(bad)
         with pytest.raises((TypeError, ValueError), match=text):
             AdamW8bit([bad]).step()
-
-
-# -- DTensors -----------------------------------------------------------------------------------------------------------
-
-
-def sharded(rank: int, ranks: int) -> dict[str, Any]:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (ranks,))
-
-    def model() -> tuple[nn.Module, AdamW8bit]:
-        torch.manual_seed(0)
-        made = nn.Sequential(nn.Linear(33, 17), nn.Linear(17, 5))  # rows that the ranks do not share evenly
-        fully_shard(made, mesh=mesh)
-        return made, AdamW8bit(made.parameters(), lr=1e-2)
-
-    def train(m: nn.Module, o: AdamW8bit, first: int, last: int) -> None:
-        for i in range(first, last):
-            o.zero_grad()
-            m(some(3, 33, seed=i)).square().mean().backward()
-            o.step()
-
-    def states(m: nn.Module, o: AdamW8bit) -> list[Tensor]:
-        return [o.state[p][n].dequantize() for p in m.parameters() for n in ("first", "second")]
-
-    m, o = model()
-    start = [p.detach().full_tensor() for p in m.parameters()]
-    train(m, o, 0, 3)
-    want, found = states(m, o), {}
-    whole = get_optimizer_state_dict(m, o, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    found["moved"] = max(float((p.detach().full_tensor() - q).abs().max()) for p, q in zip(m.parameters(), start, strict=True))
-    found["shapes"] = [tuple(v["first"].shape) for v in whole["state"].values()] if rank == 0 else [tuple(p.shape) for p in m.parameters()]
-    for name, state, options in (
-        ("own", o.state_dict(), None), ("sharded", get_optimizer_state_dict(m, o), StateDictOptions()),
-        ("whole", whole if rank == 0 else {}, StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)),
-    ):  # fmt: skip
-        other, optimizer = model()
-        if options is None:
-            optimizer.load_state_dict(copy.deepcopy(state))
-        else:
-            set_optimizer_state_dict(other, optimizer, state, options=options)
-        got = states(other, optimizer)
-        found[name] = all(torch.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(got, want, strict=True))
-        found[f"{name} steps"] = {int(s["step"]) for s in optimizer.state.values()}
-    return found
-
-
-def test_parameters_that_fsdp_shards() -> None:
-    for found in run(sharded, 2):
-        assert 0.01 < found.pop("moved") < 0.04
-        assert found.pop("shapes") == [(17, 33), (17,), (5, 17), (5,)]
-        assert found == {"own": True, "own steps": {3}, "sharded": True, "sharded steps": {3}, "whole": True, "whole steps": {3}}
