@@ -60,8 +60,8 @@ def _gathered(x: Tensor, group: Any) -> Tensor:
 
 
 class _Parallel(LinearLayer):
-    """What both layers have. `wire`: how sums over the ranks travel; None: in the tensors' dtype. Under autocast input, weight and bias are cast as by nn.Linear.
-    A copy is of the same group; what is pickled is of the group of that name in the process that loads it."""
+    """What both layers have. `wire`: how sums over the ranks travel; None: in the tensors' dtype. Under autocast input, weight and bias are cast as by
+    `nn.Linear`. A copy has the same group; a pickled layer gets the group of that name in the process that loads it."""
 
     shared = 0  # the dimension of the weight that is shared out
 

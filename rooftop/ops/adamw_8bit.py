@@ -265,7 +265,8 @@ OP = Op(
     arrange=arrange,
     runtime_options=("size", "root", "keep", "beta1", "beta2", "eps", "bound", "seed"),
     wrong={
-        "another seed": _wrong("seed"), "no decay": _wrong("decay"), "no eps": _wrong("eps"), "no bound": _wrong("bound"), "first state not written": _wrong("first"),
+        "another seed": _wrong("seed"), "no decay": _wrong("decay"), "no eps": _wrong("eps"), "no bound": _wrong("bound"),
+        "first state not written": _wrong("first"),
         "scale of the second state not written": _wrong("scale"),
     },
 )  # fmt: skip

@@ -142,7 +142,11 @@ def _random_bits(batch: list[Piece], rows: list[int]) -> Tensor:
     """16 random bits for each element of both states [2, rows, BLOCK], int32. Hashes are of 32 bits, whose products wrap; a piece's index has one high half."""
     seeds = [[(p.of.seed ^ x) & LOW for p in batch] for x in (0, ROOT)]
     starts = [p.start // 8 for p in batch]
-    into = torch.tensor([[s * FACTORS[0] & LOW for s in of] for of in seeds]), torch.tensor([[s + (b >> 32) * FACTORS[3] for s, b in zip(of, starts)] for of in seeds])
+    highs = [(start >> 32) * FACTORS[3] for start in starts]
+    into = (
+        torch.tensor([[seed * FACTORS[0] & LOW for seed in of] for of in seeds]),
+        torch.tensor([[seed + high for seed, high in zip(of, highs, strict=True)] for of in seeds]),
+    )
     counts, eighths = torch.tensor(rows), torch.arange(EIGHTHS)
     first = torch.tensor(starts) - (counts.cumsum(0) - counts) * EIGHTHS
     a, b = (t.to(torch.int32).repeat_interleave(counts, 1)[:, :, None] for t in into)

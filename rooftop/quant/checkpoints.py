@@ -83,7 +83,7 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
         raise ValueError(f"{path}: its metadata {KEY!r} is {metadata[KEY][:80]!r}; it must be JSON, a description for each layer") from None
     for name, facts in described:
         present = modules.get(name)
-        if not is_linear(present) and not isinstance(present, QuantLinear):
+        if present is None or not (is_linear(present) or isinstance(present, QuantLinear)):
             raise ValueError(f"{path}: layer {name} is quantised there; the model has {'none of that name' if present is None else type(present).__name__}")
         bias = tensors.get(_key(name, "bias"))
         try:
@@ -243,7 +243,7 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
     for name in [n.removesuffix("qweight").removesuffix(".") for n in tensors if n == "qweight" or n.endswith(".qweight")]:
         present = modules.get(name)
         said = name or "the layer"
-        if not is_linear(present):
+        if present is None or not is_linear(present):
             raise ValueError(f"{said} is quantised in the checkpoint; the model has {'none of that name' if present is None else type(present).__name__}")
         part = {key: left.pop(_key(name, key)) for key in ("qweight", "qzeros", "scales", "g_idx", "bias") if _key(name, key) in left}
         if missing := {"qweight", "qzeros", "scales", *(("bias",) if present.bias is not None else ())} - set(part):

@@ -55,7 +55,7 @@ class Weight:
         raise TypeError(f"{getattr(function, '__name__', function)}: {found._refusal if found is not None else 'a weight that is no matrix'}")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "stored" not in vars(self) or hasattr(Tensor, name) and name not in ("codes", "values"):
+        if name.startswith("__") or "stored" not in vars(self) or (hasattr(Tensor, name) and name != "values"):
             raise AttributeError(f"{name}: {vars(self).get('_refusal', 'a weight that is no matrix')}")
         return getattr(self.stored, name)
 
@@ -75,8 +75,8 @@ for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"
 
 
 class LinearLayer(nn.Linear):  # type: ignore[misc]
-    """`torch.nn.Linear` with another product: `isinstance`, `in_features`, `out_features`, `weight` and `bias` are as there. A subclass that stores no matrix
-    says in `stored` what it stores instead; its `weight` is then a `Weight`, and `layer.weight = matrix` stores that matrix in the layer's format (`store`).
+    """`torch.nn.Linear` with another product: `isinstance`, `in_features`, `out_features`, `weight` and `bias` are as there. A subclass that stores no
+    matrix says in `stored` what it stores instead; its `weight` is then a `Weight`, and `layer.weight = matrix` stores that matrix in the layer's format.
 
     Under autocast `cast` gives input, weight and bias the dtype in which `nn.Linear` would multiply."""
 

@@ -103,7 +103,7 @@ class QuantLinear(LinearLayer):
             raise ValueError(f"QuantLinear: weight is {tuple(matrix.shape)}; the bias has {self.bias.shape[0]} elements")
         matrix = matrix.to(self.codes.device)
         if "group" in self.facts:
-            self._take(calibrate.again(matrix, self.packed))
+            self._take(calibrate.again(matrix, PackedWeight(self.codes, self.scale, self.zero, **self.facts)))
         else:
             from rooftop.ops.quantize import quantize
 
@@ -363,7 +363,8 @@ def quantize_model(
 
 
 def _mx(format: str) -> bool:
-    return FORMATS[ALIASES.get(format, format)].kind == "mx" if ALIASES.get(format, format) in FORMATS else False
+    known = FORMATS.get(ALIASES.get(format, format))
+    return known is not None and known.kind == "mx"
 
 
 def _outputs(model: nn.Module) -> set[int]:

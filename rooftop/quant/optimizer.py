@@ -64,8 +64,8 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "rounding": rounding, "seed": seed})
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every optimizer of torch: the states of a parameter as codes. Those of a DTensor, whose blocks end where a shard ends, are written as DTensors of
-        float32, so that they can be gathered, and loaded on another number of ranks."""
+        """As of every optimizer of torch: the states of a parameter as codes. Those of a DTensor, whose blocks end where a shard ends, are written as DTensors
+        of float32: they can be gathered, and loaded on another number of ranks."""
         found = super().state_dict()
         params = [p for group in self.param_groups for p in group["params"]]
         for index, state in found["state"].items():
@@ -74,8 +74,8 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
         return dict(found)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As of every optimizer of torch. Raises ValueError for the state of another optimizer, such as `torch.optim.AdamW`, or of other parameters; the optimizer
-        is then as it was."""
+        """As of every optimizer of torch. Raises ValueError for the state of another optimizer, such as `torch.optim.AdamW`, or of other parameters; the
+        optimizer is then as it was."""
         groups, params = state_dict["param_groups"], [p for group in self.param_groups for p in group["params"]]
         for group in groups:
             if missing := set(OWN) - group.keys():

@@ -77,8 +77,8 @@ OWN_KIND = (nn.Linear, nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd)
 
 
 def say_left(what: str, model: nn.Module, why: Mapping[int, str], also: Sequence[str] = ()) -> None:
-    """One warning that says what stays as it is, and how many bytes that is: the weights of the layers whose id is a key of `why`, and matrices that are no layer's
-    weight, such as those of experts in one parameter. `also`: what else it says. Nothing where nothing stays and nothing else is to be said."""
+    """One warning that says what stays as it is, and how many bytes that is: the weights of the layers whose id is a key of `why`, and matrices that are no
+    layer's weight, such as those of experts in one parameter. `also`: what else it says. None where nothing is to be said."""
     found: dict[str, dict[int, tuple[str, Tensor]]] = {}
     for name, module in model.named_modules():
         for key, p in module._parameters.items():

@@ -97,7 +97,8 @@ def sharded(rank: int, ranks: int) -> dict[str, Any]:
             for (name, p), q in zip(other.named_parameters(), plain.parameters(), strict=True):
                 mean = q.grad.float().clone()
                 dist.all_reduce(mean)
-                close.append(name.endswith(("weight", "bias")) and torch.allclose(p.grad.full_tensor().float(), mean / ranks, rtol=0.1, atol=0.1 * float(mean.abs().max())))
+                got = p.grad.full_tensor().float()
+                close.append(name.endswith(("weight", "bias")) and torch.allclose(got, mean / ranks, rtol=0.1, atol=0.1 * float(mean.abs().max())))
             again = model(kind, dtype)
             state = {n: t.full_tensor() if hasattr(t, "full_tensor") else t for n, t in other.state_dict().items()}
             again.load_state_dict(state)
@@ -127,7 +128,8 @@ def parallel(rank: int, ranks: int) -> dict[str, Any]:
     torch.save(layer, file)
     file.seek(0)
     given = some(5, 12).chunk(ranks, 1)[rank]
-    for name, other in (("deepcopy", copy.deepcopy(layer)), ("pickle", pickle.loads(pickle.dumps(layer))), ("torch.save", torch.load(file, weights_only=False))):
+    ways = {"deepcopy": copy.deepcopy(layer), "pickle": pickle.loads(pickle.dumps(layer)), "torch.save": torch.load(file, weights_only=False)}
+    for name, other in ways.items():
         found[name] = torch.equal(other(given), layer(given)) and other.group is subgroup and other.weight is not layer.weight
     found["state"] = sorted(mine.state_dict())
     other = nn.Sequential(comm.ColumnParallelLinear(8, 12), nn.GELU(), comm.RowParallelLinear(12, 8))

@@ -1,4 +1,4 @@
-"""Layers that take the place of `torch.nn.Linear`, as models and frameworks use one: its weight, autocast, states, copies, adapters. And what is left of a model."""
+"""Layers that take the place of `torch.nn.Linear`, as models and frameworks use one: weight, autocast, states, copies, adapters. What is left of a model."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def test_a_weight_says_what_models_ask_of_it(kind: str) -> None:
 )  # fmt: skip
 def test_reading_a_weight_as_a_matrix_says_what_to_do(kind: str, read: Callable[[Tensor, Any], Any]) -> None:
     layer = MAKE[kind](linear())
-    with pytest.raises((TypeError, AttributeError), match=r"Linear\.weight \(64, 128\) is stored as .* call the layer, or take the matrix layer\.weight\.dequantize\(\)"):
+    remedy = r"call the layer, or take the matrix layer\.weight\.dequantize\(\)"
+    with pytest.raises((TypeError, AttributeError), match=rf"Linear\.weight \(64, 128\) is stored as .* {remedy}"):
         read(some(3, 128), layer.weight)
     with pytest.raises(TypeError, match="cannot be drawn anew"):
         layer.reset_parameters()
@@ -140,7 +141,7 @@ def test_autocast_casts_as_for_linear(kind: str, kept: torch.dtype, given: torch
 
 
 def test_a_double_is_not_cast() -> None:
-    with torch.autocast("cpu", BF16), pytest.raises(TypeError, match="x is torch.float64"):
+    with torch.autocast("cpu", BF16), pytest.raises(TypeError, match=r"x is torch\.float64"):
         MAKE["int8"](linear())(some(4, 128).double())
 
 
@@ -271,8 +272,11 @@ def test_layers_of_other_kinds_are_said() -> None:
 
 @pytest.mark.parametrize(
     ("format", "group", "k", "fitted"),
-    [("int4", 128, 64, 64), ("int4", 128, 192, 64), ("int4", 128, 96, 32), ("int4", 128, 100, 100), ("int8", 256, 384, 128), ("int8", 512, 768, 384), ("int4", 128, 128, 128),
-     ("int4", 0, 100, 100), ("int4", 64, 200, None), ("int4", 128, 200, None), ("int4", 32, 7, 7), ("mxfp4", 128, 64, 32), ("mxfp4", 128, 100, None)],
+    [
+        ("int4", 128, 64, 64), ("int4", 128, 192, 64), ("int4", 128, 96, 32), ("int4", 128, 100, 100), ("int8", 256, 384, 128), ("int8", 512, 768, 384),
+        ("int4", 128, 128, 128), ("int4", 0, 100, 100), ("int4", 64, 200, None), ("int4", 128, 200, None), ("int4", 32, 7, 7), ("mxfp4", 128, 64, 32),
+        ("mxfp4", 128, 100, None),
+    ],
 )  # fmt: skip
 def test_a_group_is_fitted_or_the_layer_is_kept(format: str, group: int, k: int, fitted: int | None) -> None:
     model = nn.ModuleDict({"wide": nn.Linear(128, 48), "narrow": nn.Linear(k, 48)})
@@ -280,7 +284,8 @@ def test_a_group_is_fitted_or_the_layer_is_kept(format: str, group: int, k: int,
     said = left(lambda: quantize_model(model, format, group=group))
     layer = model["narrow"]
     if fitted is None:
-        assert type(layer) is nn.Linear and f"{48 * k * 4} bytes of layers whose K no group up to {group} divides" in said and f"narrow.weight (48, {k})" in said
+        assert type(layer) is nn.Linear and f"{48 * k * 4} bytes of layers whose K no group up to {group} divides" in said
+        assert f"narrow.weight (48, {k})" in said
         with pytest.raises(ValueError, match=rf"narrow \(48, {k}\): .*none of them can be converted"):
             quantize_model(nn.ModuleDict({"narrow": nn.Linear(k, 48)}), format, group=group)
     else:
