@@ -24,7 +24,8 @@ class Weight:
         self.stored, self.dtype = stored, dtype
         self.device, self.shape = stored.device, torch.Size(stored.shape)
         self.ndim, self.nbytes = len(self.shape), stored.nbytes
-        self._refusal = f"{layer}.weight {tuple(self.shape)} is stored as {said}, not as a matrix: call the layer, or take the matrix layer.weight.dequantize()"
+        remedy = "call the layer, or take the matrix layer.weight.dequantize()"
+        self._refusal = f"{layer}.weight {tuple(self.shape)} is stored as {said}, not as a matrix: {remedy}, or leave the layer out of the conversion"
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -70,7 +71,8 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
     return run
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul", "neg", "pow", "getitem", "setitem", "iter", "len", "array"):
+OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul", "neg", "pow", "getitem", "setitem", "iter", "len")
+for _name in (*OPERATORS, "array"):
     setattr(Weight, f"__{_name}__", _refuse(_name))
 
 
