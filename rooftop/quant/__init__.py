@@ -12,7 +12,8 @@ from rooftop.quant.formats import ALIASES, FORMATS, ROUNDINGS, SCALES, Format, f
 if TYPE_CHECKING:
     from rooftop.quant.calibrate import gptq, hqq, nearest
     from rooftop.quant.checkpoints import from_awq, from_gptq, from_hqq, import_checkpoint, load_quantized, save_quantized
-    from rooftop.quant.linear import QuantLinear, quantize_model
+    from rooftop.quant.linear import QuantLinear
+    from rooftop.quant.model import quantize_model
     from rooftop.quant.optimizer import AdamW8bit, adamw_8bit_states
     from rooftop.quant.packed import PackedWeight, pack_codes, pack_weight
     from rooftop.quant.quantized import Quantized
@@ -25,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 _NEED_TORCH = {
     "Quantized": "quantized", "fake_quantize": "straight_through", "PackedWeight": "packed", "pack_codes": "packed", "pack_weight": "packed",
-    "AdamW8bit": "optimizer", "adamw_8bit_states": "optimizer", "QuantLinear": "linear", "quantize_model": "linear", "nearest": "calibrate",
+    "AdamW8bit": "optimizer", "adamw_8bit_states": "optimizer", "QuantLinear": "linear", "quantize_model": "model", "nearest": "calibrate",
     "hqq": "calibrate", "gptq": "calibrate",
     **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "checkpoints"),
 }  # fmt: skip
