@@ -14,7 +14,7 @@ from rooftop.core.sweeps import Sizes
 __all__ = ["Grad", "Judged", "Op", "Sizes", "Tolerance", "in_place", "like"]
 
 
-def _constant(function: Any) -> Any:
+def constant(function: Any) -> Any:
     """Like `torch.compiler.assume_constant_result`, but without importing torch: during tracing, which an op's first call may be part of, the function runs and
     its result is a constant."""
     function._dynamo_marked_constant = True
@@ -34,7 +34,7 @@ class Op(Contract):
             self._call = dispatch.caller(self)
         return self._call
 
-    @_constant
+    @constant
     def _ready(self) -> bool:
         return self._call is not None or self.caller() is not None
 

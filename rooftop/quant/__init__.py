@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rooftop.formats.quantized import Quantized
     from rooftop.quant.calibrate import gptq, hqq, nearest
     from rooftop.quant.checkpoints import from_awq, from_gptq, from_hqq, import_checkpoint, load_quantized, save_quantized
-    from rooftop.quant.linear import QuantLinear, quantize_model
+    from rooftop.quant.linear import QuantLinear
+    from rooftop.quant.model import quantize_model
     from rooftop.quant.optimizer import AdamW8bit, adamw_8bit_states
     from rooftop.quant.straight_through import fake_quantize
 
@@ -26,7 +27,7 @@ __all__ = [
 _NEED_TORCH = {
     "Quantized": "formats.quantized", "fake_quantize": "quant.straight_through",
     **dict.fromkeys(("PackedWeight", "pack_codes", "pack_weight"), "formats.packed"),
-    "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear", "quantize_model": "quant.linear",
+    "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear", "quantize_model": "quant.model",
     **dict.fromkeys(("nearest", "hqq", "gptq"), "quant.calibrate"),
     **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "quant.checkpoints"),
 }  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import types
 from typing import Any
 
@@ -277,23 +276,6 @@ def test_the_function_of_torch_under_autocast_has_its_dtype() -> None:
         got, want = (f(q, k.bfloat16(), v) for f in (rooftop.drop_in.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention))
     assert got.dtype == want.dtype == torch.bfloat16
     assert torch.equal(got, rooftop.drop_in.scaled_dot_product_attention(*(t.bfloat16() for t in (q, k, v))))
-
-
-def test_transformers_finds_the_function_and_its_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, Any] = {}
-
-    class Interface:
-        @staticmethod
-        def register(name: str, function: Any) -> None:
-            found.setdefault(name, []).append(function)
-
-    package, masks = types.ModuleType("transformers"), types.ModuleType("transformers.masking_utils")
-    package.AttentionInterface = masks.AttentionMaskInterface = Interface  # type: ignore[attr-defined]
-    masks.sdpa_mask = object()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "transformers", package)
-    monkeypatch.setitem(sys.modules, "transformers.masking_utils", masks)
-    rooftop.drop_in.register_transformers()
-    assert found == {"rooftop": [rooftop.drop_in.transformers_attention, masks.sdpa_mask]}
 
 
 def test_a_model_of_transformers_gets_its_attention() -> None:
