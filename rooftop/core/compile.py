@@ -142,6 +142,23 @@ def whole_elf(found: bytes) -> bool:
     return found[:4] == b"\x7fELF" and len(found) >= sections
 
 
+def expanded(source: str, folder: Path = DEVICE_HEADERS, seen: set[Path] | None = None) -> str:
+    """`source` with the headers of rooftop/kernels/_device in place of their first inclusion, as the compiler sees it: the name and the place of a header, and
+    how code is divided among headers, do not show."""
+    done = set() if seen is None else seen
+
+    def text(found: re.Match[str]) -> str:
+        path = folder / (found[1] or found[2] or "")
+        if not path.is_file():
+            return found[0]
+        if path in done:
+            return ""
+        done.add(path)
+        return expanded(path.read_text(encoding="utf-8"), folder, done)
+
+    return _INCLUDE.sub(text, without_comments(source))
+
+
 def with_headers(source: str) -> list[str]:
     """`source` and the texts of the headers of rooftop/kernels/_device that it includes, in a fixed order: the input of a digest."""
     return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source)))]

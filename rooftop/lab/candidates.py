@@ -11,11 +11,12 @@ from typing import Any
 from rooftop.core import registry
 from rooftop.core.call import Call, problem_for_kernels
 from rooftop.core.contract import Contract
-from rooftop.core.digests import digest
 from rooftop.core.head import Head
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import Case, Device, Problem
+from rooftop.lab import identity
+from rooftop.lab.identity import Identity
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,13 @@ class Subject:
             return None
         return self.implementation.supports((asked or Asked()).problem(self.op, case, device))
 
+    def identity(self, case: Case, device: Device, asked: Asked | None = None) -> Identity:
+        """What a record of it depends on. `asked`: what was worked out for other subjects; grows."""
+        return identity.of(self, [case], device, asked)
+
     def digest(self, case: Case, device: Device, asked: Asked | None = None) -> str:
-        """Hash of all that a record of it depends on. `asked`: what was worked out for other subjects; grows."""
-        asked = asked or Asked()
-        if self.implementation is None:
-            return digest(asked.digest(self.op, case), self.name)
-        config, _ = self.implementation.resolve(asked.problem(self.op, case, device))
-        return digest(asked.digest(self.op, case), self.implementation.digest, self.implementation.config_dict(config))
+        """Hash of all that what is computed, compiled or counted of it depends on: a key of caches."""
+        return self.identity(case, device, asked).key
 
 
 def implementations(op: Contract) -> list[Subject]:

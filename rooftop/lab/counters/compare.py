@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device
-from rooftop.lab import candidates
+from rooftop.lab import candidates, identity
 from rooftop.lab.counters.jobs import CASES, Job
 from rooftop.lab.ending import Parser, ended
 from rooftop.lab.inspect.sass_lines import accesses
@@ -251,7 +251,7 @@ def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) ->
     """The comparison as data, of kind `compared`."""
     first = found[0]
     return {
-        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], "digest": first["digest"], "counters": first["run"],
+        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], **identity.of_record(first).facts, "counters": first["run"],
         "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()}, "rows": [asdict(r) for r in rows], "device": first["device"],
         "versions": {**store.versions(), **compilers()},
     }  # fmt: skip

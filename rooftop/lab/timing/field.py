@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.spec import DTYPES, Case, Device
+from rooftop.lab import identity
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.inputs import make
@@ -354,7 +355,7 @@ class Bench:
         }
         some = next(iter(found.values()))
         record: store.Record = {
-            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, "digest": s.digest(self.f.case, self.device),
+            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, **identity.facts(s, [self.f.case], self.device),
             "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": {},
             "error": self.errors.get(s.name) or self.checks[s.name].error(),
             "device": dict(some.device), "versions": store.versions(), "sensors": dict(some.sensors),

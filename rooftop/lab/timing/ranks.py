@@ -21,6 +21,7 @@ import torch.distributed as dist
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import TARGETS, Case, Work
+from rooftop.lab import identity
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check import ranks as judging
@@ -296,7 +297,7 @@ def check(found: Sequence[Subject], folder: Path | None, *, case: str | None, se
                 result = checker.Result(s.name, s.op.name, c.id, "skipped", dist.get_backend(), str(error).splitlines()[0][:200])
             results.append(result)
             if writer is not None and device is not None and result.status != "skipped":
-                writer.write({"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "digest": s.digest(c, device), "error": result.error(),
+                writer.write({"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "error": result.error(), **identity.facts(s, [c], device),
                               "path": [], "backend": "ranks", "device": {**store.about(device), "ranks": ranks}, "versions": store.versions()})  # fmt: skip
     if writer is not None:
         writer.close()
