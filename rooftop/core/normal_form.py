@@ -282,7 +282,7 @@ class _Writer:
             more = [self.text(d) for d in (*node.args.defaults, *node.decorator_list)]
             return f"def {self.renamed(node.name)} {_parameters(node.args)} {more} {self.block(node.body)}"
         if isinstance(node, ast.AnnAssign) and self.known is not None:
-            return f"Assign({self.text([node.target])},{self.text(node.value)})" if node.value is not None else ""
+            return "" if node.value is None else self.text(ast.Assign(targets=[node.target], value=node.value))
         if isinstance(node, ast.Lambda):  # its parameters are called by position
             self.locals |= frozenset(_parameters(node.args))
         if isinstance(node, ast.arg):
@@ -309,7 +309,7 @@ class _Writer:
                 self.back |= back
                 return f"#{found}"
             if isinstance(target, str):
-                return f"<{target}>"
+                return f"<{target.rpartition('.')[2] if target.startswith(f'{settings.PACKAGE.name}.') else target}>"
         if isinstance(node, ast.Name):
             return self.renamed(node.id)
         return f"{self.text(node.value)}.{node.attr}"

@@ -102,7 +102,7 @@ def _validate(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
     )
 
 
-def _narrow(
+def in_float32(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
 ) -> Tensor:  # fmt: skip
     import torch
@@ -121,12 +121,12 @@ def _narrow(
 def reference(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
 ) -> Tensor:  # fmt: skip
-    """`_narrow`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
+    """`in_float32`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
     import torch
 
     if a.dtype != torch.int8 or scale_a.dtype == torch.float64:
-        return _narrow(a, b, scale_a, scale_b, bias, scales, fast, to)
-    return _narrow(a, b, scale_a.double(), scale_b, bias, scales, fast, to).to(getattr(torch, DTYPES[to].torch))
+        return in_float32(a, b, scale_a, scale_b, bias, scales, fast, to)
+    return in_float32(a, b, scale_a.double(), scale_b, bias, scales, fast, to).to(getattr(torch, DTYPES[to].torch))
 
 
 def outputs(a: Meta, b: Meta, to: str, **_: Any) -> dict[str, Meta]:
@@ -203,7 +203,7 @@ def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
     def run(*args: Any) -> Tensor:
         given = dict(zip(("a", "b", "scale_a", "scale_b", "bias", "scales", "fast", "to"), args, strict=True))
         change(given)
-        return _narrow(**given)
+        return in_float32(**given)
 
     return run
 
@@ -269,7 +269,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    same=_narrow,
+    same=in_float32,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -113,7 +113,7 @@ def _validate(values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: 
     return dtype_of(to)
 
 
-def _narrow(
+def in_float32(
     values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool, transposed: bool, to: str
 ) -> Tensor:
     import torch
@@ -133,13 +133,13 @@ def _narrow(
 def reference(
     values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool, transposed: bool, to: str
 ) -> Tensor:
-    """`_narrow`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
+    """`in_float32`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
     import torch
 
     rest = (bias, activation, fast, transposed, to)
     if values.dtype != torch.int8 or scale_a.dtype == torch.float64:
-        return _narrow(values, meta, b, scale_a, scale_b, *rest)
-    return _narrow(values, meta, b, scale_a.double(), scale_b, *rest).to(getattr(torch, DTYPES[to].torch))
+        return in_float32(values, meta, b, scale_a, scale_b, *rest)
+    return in_float32(values, meta, b, scale_a.double(), scale_b, *rest).to(getattr(torch, DTYPES[to].torch))
 
 
 def outputs(values: Meta, b: Meta, transposed: bool, to: str, **_: Any) -> dict[str, Meta]:
@@ -228,7 +228,7 @@ def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
         names = ("values", "meta", "b", "scale_a", "scale_b", "bias", "activation", "fast", "transposed", "to")
         given = dict(zip(names, args, strict=True))
         change(given)
-        return _narrow(**given)
+        return in_float32(**given)
 
     return run
 
@@ -309,7 +309,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    same=_narrow,
+    same=in_float32,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

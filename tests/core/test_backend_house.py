@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,17 +163,19 @@ def test_a_pair_is_one_implementation_whose_python_chooses_and_launches() -> Non
 
 def test_the_identity_of_a_pair_follows_its_code_and_what_it_launches(mine: registry.House) -> None:
     def made() -> Identity:
+        for name in [n for n in sys.modules if n.startswith("rooftop._files.") and "mmt__tiles" in n]:
+            del sys.modules[name]  # the file was edited
         kernel = BACKENDS["cuda"].implementation(mine.kernels / "gemm" / "mmt__tiles__cuda_sm80.cu", "mmt")
         op = registry.op("mmt", HOUSE)
         return Subject("mine", op, kernel).identity(op.case("tiles bf16"), TARGETS[80])
 
     before = made()
-    edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE = 64  # rows of c that", "OFTEN = 64  # the rows of c that")
+    edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE = 64  # rows of c that", "SHARE = 64  # the rows of c that")
     edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE", "OFTEN")
     assert made() == before
     edited(mine, "mmt__tiles__cuda_sm80.cu", "fmaf(", "1.0f * fmaf(")
     assert made().source != before.source and made().digest == before.digest
-    edited(mine, "mmt__tiles__cuda_sm80.py", "OFTEN = 64", "OFTEN = 8")
+    edited(mine, "mmt__tiles__cuda_sm80.py", "OFTEN = 64", "OFTEN = 32")
     assert made().digest != before.digest
 
 

@@ -61,14 +61,18 @@ def test_the_order_of_functions_does_not_count(tmp_path: Path) -> None:
     assert hashed(tmp_path, head + rest + half) == hashed(tmp_path, PLAIN)
 
 
-@pytest.mark.parametrize(("old", "new"), [("0.5", "0.25"), ("2.0", "2"), ("exp", "exp2"), ("x) * FACTOR", "x) + FACTOR"), ("out]", "out[1:]]"), ("+ bias", "- bias")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("0.5", "0.25"), ("2.0", "2"), ("exp", "exp2"), ("x) * FACTOR", "x) + FACTOR"), ("out]", "out[1:]]"), ("+ bias", "- bias")]
+)
 @pytest.mark.parametrize("known", [None, {}])
 def test_another_formula_counts_wherever_it_stands(tmp_path: Path, old: str, new: str, known: dict[str, Any] | None) -> None:
     assert old in PLAIN and hashed(tmp_path, PLAIN.replace(old, new), known) != hashed(tmp_path, PLAIN, known)
 
 
 ADDED = PLAIN.replace('kind="none"):', 'kind="none", gate=None, scale=1.0, fast=False):').replace(
-    "    parts =", '    if gate is not None and not fast:\n        gate = gate * scale\n    limit = None if gate is None else 3\n    out = out if limit is None else out * gate\n    parts ='
+    "    parts =",
+    "    if gate is not None and not fast:\n        gate = gate * scale\n    limit = None if gate is None else 3\n"
+    "    out = out if limit is None else out * gate\n    parts =",
 )  # fmt: skip
 
 
