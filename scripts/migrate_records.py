@@ -54,13 +54,25 @@ def launched(joined: Any, r: dict[str, Any]) -> Any:
         return None
     import identity_of_now as identity
 
+    key = r["op"], r["subject"], r["case"], tuple(r.get("cases", ())), device_of(r)
+    if key not in _LAUNCHED:
+        _LAUNCHED[key] = _launched(joined, subject, r["cases"] if r["kind"] == "sanitize" else [r["case"]], identity.as_recorded(device_of(r)))
+    return _LAUNCHED[key]
+
+
+_LAUNCHED: dict[Any, str] = {}
+
+
+def _launched(joined: Any, subject: Any, names: list[str], device: Any) -> str:
+    import identity_of_now as identity
+
     cases = joined._cases_of(subject.op)
     found = []
-    for name in r["cases"] if r["kind"] == "sanitize" else [r["case"]]:
+    for name in names:
         if name not in cases:
             return "gone"
         try:
-            problem = joined.asked.problem(subject.op, cases[name], identity.as_recorded(device_of(r)))
+            problem = joined.asked.problem(subject.op, cases[name], device)
             config, steps = identity._prepared(subject.implementation, problem)
             found.append([identity.launched(subject.implementation, problem, config, steps), code(subject.implementation, steps)])
         except Exception as error:

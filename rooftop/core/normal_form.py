@@ -370,7 +370,7 @@ def _assigned(nodes: Sequence[ast.AST]) -> set[str]:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ExceptHandler) and node.name):
-            found.add(node.name)
+            found.add(str(node.name))
         elif isinstance(node, ast.Lambda):
             found.update(_parameters(node.args))
     return found

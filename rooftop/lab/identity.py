@@ -161,8 +161,8 @@ def _plain(value: Any) -> Any:
 
 def machine(subject: Subject, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> str | None:
     """Hash of the machine code of a subject at these cases; compiles what is not in the cache. None where there is none, or it cannot be compiled here."""
-    from rooftop.core.backends.ahead import AbsentCompiler
     from rooftop.core.compile import CompileError, ToolchainError
+    from rooftop.core.cubins import AbsentCompiler
     from rooftop.lab.candidates import Asked
 
     if subject.implementation is None or subject.implementation.backend in ("torch", "pallas"):

@@ -188,7 +188,7 @@ def of_today(record: Record) -> Record:
     """A record with today's names of kernels that were renamed since (rooftop.core.names.RENAMED)."""
     if not RENAMED:
         return record
-    names = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
+    names: Record = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
     if record["kind"] == "sweep":
         lists = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
         tables = {key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers") if key in record}

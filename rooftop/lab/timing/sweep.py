@@ -25,6 +25,7 @@ from rooftop.lab.records import store
 from rooftop.lab.timing import bench, models, roofline, streams
 from rooftop.lab.timing.field import LONGEST_S as LONGEST_CALL_S
 from rooftop.lab.timing.field import STREAM, Bench, Field, Summary
+from rooftop.lab.timing.swept import made_by
 from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Timer, sets_needed
 
 MANY = (128 << 20, 1 << 30)  # bytes that a point with many rows reads and writes
@@ -356,7 +357,7 @@ class Sweep:
             "by": [names.index(r["by"]) for r in rows], "peers": {n: [_us(r["peers"].get(n)) for r in rows] for n in peers},
             "wrong": [i for i, r in enumerate(rows) if r["wrong"]], "named": [s.name for s in self.named],
         }  # fmt: skip
-        made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := swept.made_by(record, n))}
+        made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := made_by(record, n))}
         return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
 
 
