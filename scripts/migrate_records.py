@@ -1,4 +1,4 @@
-"""Gives the records of the form before December 2026, which have one hash of kernel, contract and config, the hashes of rooftop/lab/identity.py.
+"""Gives the records of the form before December 2026, which have one hash of kernel, contract and config, the hashes of rooftop/lab/records/identity.py.
 
     python scripts/migrate_records.py --since REV [--records results] [--machine SECONDS]
 
@@ -106,7 +106,7 @@ def modules_of_now(root: Path, into: Path) -> None:
     """This tree's modules that normalise code, under names of their own: they run in either tree."""
     core = root / "rooftop" / "core"
     (into / "normal_form_of_now.py").write_text((core / "normal_form.py").read_text())
-    (into / "identity_of_now.py").write_text((root / "rooftop" / "lab" / "identity.py").read_text().replace(
+    (into / "identity_of_now.py").write_text((root / "rooftop" / "lab" / "records" / "identity.py").read_text().replace(
         "from rooftop.core import normal_form\n", "import normal_form_of_now as normal_form\n"))  # fmt: skip
     expanded = (core / "compile.py").read_text()
     begin, end = expanded.index("def expanded("), expanded.index("def with_headers(")
@@ -173,8 +173,8 @@ def cases_of(r: dict[str, Any]) -> tuple[Any, list[Any]]:
 
 def give(r: dict[str, Any]) -> None:
     """A record that is fresh gets the identity that it has now."""
-    from rooftop.lab import identity
     from rooftop.lab.check.proofs import device_of
+    from rooftop.lab.records import identity
     from rooftop.lab.timing import roofline, swept
 
     if r["kind"] == "ceiling":
@@ -187,8 +187,8 @@ def give(r: dict[str, Any]) -> None:
 
 
 def add_machine(given: list[dict[str, Any]], until: float) -> None:
-    from rooftop.lab import identity
     from rooftop.lab.check.proofs import device_of
+    from rooftop.lab.records import identity
 
     def rank(r: dict[str, Any]) -> Any:
         kernel = cases_of(r)[0].implementation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,9 @@ from rooftop.core.head import Head
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import Case, Device, Problem
-from rooftop.lab import identity
-from rooftop.lab.identity import Identity
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked out once, so one
-    of these lasts no longer than the tree stays as it is."""
-
-    _problems: dict[tuple[str, str, Device], Problem] = field(default_factory=dict)
-    _digests: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def problem(self, op: Contract, case: Case, device: Device) -> Problem:
-        key = (op.name, case.id, device)
-        if key not in self._problems:
-            self._problems[key] = problem_for_kernels(op, op.problem(case, device))[0]
-        return self._problems[key]
-
-    def digest(self, op: Contract, case: Case) -> str:
-        key = (op.name, case.id)
-        if key not in self._digests:
-            self._digests[key] = op.digest(case)
-        return self._digests[key]
+from rooftop.lab.records import identity
+from rooftop.lab.records.identity import Asked as Asked
+from rooftop.lab.records.identity import Identity
 
 
 @dataclass(frozen=True)

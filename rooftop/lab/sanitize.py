@@ -22,11 +22,11 @@ from rooftop.core import settings
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import Case, Device, Input
-from rooftop.lab import candidates, identity
+from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.ending import NoGpuError
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted"
 TOOLS: Mapping[str, tuple[str, ...]] = {  # tool -> the planted faults that it must find

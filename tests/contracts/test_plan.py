@@ -13,7 +13,7 @@ from contracts import plan
 
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Subject
-from rooftop.lab.identity import Identity
+from rooftop.lab.records.identity import Identity
 
 EVERY = plan.every()
 FOLDER = Path(__file__).parent.parent

@@ -24,8 +24,8 @@ from rooftop.lab import simt
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check.unproven import unproven
-from rooftop.lab.identity import Identity
 from rooftop.lab.inspect import inspector
+from rooftop.lab.records.identity import Identity
 
 PLACES = {"triton": "interpreter", "cuda": "simt", "gluon": "none", "torch": "torch"}
 TMA_ONLY = "a: the outer strides are [66] bytes; TMA takes multiples of 16 below 2^40"

@@ -17,10 +17,9 @@ from rooftop.core.compile import compile_cuda, nvrtc_version
 from rooftop.core.contract import Contract
 from rooftop.core.names import UnknownName
 from rooftop.core.spec import TARGETS, Input, Meta, Work, case
-from rooftop.lab import identity
 from rooftop.lab.candidates import Subject
-from rooftop.lab.identity import Identity, code_of
-from rooftop.lab.records import prune, store
+from rooftop.lab.records import identity, prune, store
+from rooftop.lab.records.identity import Identity, code_of
 from rooftop.lab.report.joined import Joined
 
 H100 = TARGETS[90]

@@ -9,8 +9,9 @@ import pytest
 from _report import FACTS, H100, H200, Made, Strict, make
 from _support import committed
 
-from rooftop.lab import identity, sanitize
+from rooftop.lab import sanitize
 from rooftop.lab.check.proofs import device_of
+from rooftop.lab.records import identity
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import language_page
 from rooftop.lab.report.facts import target_facts

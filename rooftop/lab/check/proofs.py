@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rooftop.core.spec import TARGETS, Case, Device
-from rooftop.lab import identity
 from rooftop.lab.candidates import Asked, Subject
-from rooftop.lab.identity import Identity
+from rooftop.lab.records import identity
+from rooftop.lab.records.identity import Identity
 from rooftop.lab.records.store import Record
 
 

@@ -186,8 +186,7 @@ def _needs_gpu() -> None:
 
 def _record_writer(folder: Path) -> Callable[[Subject, Case, Result], None]:
     """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
-    from rooftop.lab import identity
-    from rooftop.lab.records import store
+    from rooftop.lab.records import identity, store
 
     name, device = _device()
     about = {**store.about(device), "name": name}

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device
-from rooftop.lab import candidates, identity
+from rooftop.lab import candidates
 from rooftop.lab.counters.jobs import CASES, Job
 from rooftop.lab.ending import Parser, ended
 from rooftop.lab.inspect.sass_lines import accesses
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.simt import machine
 from rooftop.lab.simt.machine import Access, Key
 

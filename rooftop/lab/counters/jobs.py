@@ -19,7 +19,7 @@ from rooftop.core.expressions import integer
 from rooftop.core.spec import DTYPES, Case, Device, Input, Launch, Meta, Problem
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
-from rooftop.lab.identity import DIGITS, Identity
+from rooftop.lab.records.identity import DIGITS, Identity
 
 TIERS = ("lines", "traffic")
 FILES = tuple(settings.CHECKOUT / "tests" / "simt" / folder for folder in ("transpose", "patterns"))  # of heads without an op

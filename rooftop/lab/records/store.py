@@ -9,7 +9,7 @@ says how). `read` gives each record whole, as if it stood alone:
 | `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune`, `counters`, `compared`, `first-calls`, `sweep` (lab/timing/swept.py), `language` |
 | `at`, `run` | UTC time, and the run that wrote it |
 | `op`, `case`, `subject` | what; `subject` is an implementation's name, a rung's (`softmax_cuda/03_online`), or `peer:torch` |
-| `digest` | hash of what is computed and launched; `source`, `machine`: of the code (rooftop.lab.identity): no longer those of the tree, then it is stale |
+| `digest` | hash of what is computed and launched; `source`, `machine`: of its code (rooftop.lab.records.identity). If they are not the tree's: stale |
 | `config`, `config_from`, `path` | the config, where it came from, the kernels that were launched |
 | `work` | `read`, `write` (bytes), `ops` by unit |
 | `clocks` | `kernel`, `cold`, `hot`, `host`; `sustained`: the kernel clock of that duty. Each `median`, `low`, `high` (seconds), `n`, `noise`, `duty` |
@@ -190,8 +190,8 @@ def of_today(record: Record) -> Record:
         return record
     names: Record = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
     if record["kind"] == "sweep":
-        lists = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
-        tables = {key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers") if key in record}
+        lists: Record = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
+        tables: Record = {key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers") if key in record}
         names = {**names, **lists, **tables}
     return {**record, **names}
 

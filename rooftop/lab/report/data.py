@@ -1,6 +1,6 @@
 """What the pages show, worked out from records, the tree and the facts of binaries: no number has another source.
 
-A record counts while what made it is what the tree has (rooftop.lab.identity). One that does not is *stale*: shown as stale, in no score. What no
+A record counts while what made it is what the tree has (rooftop.lab.records.identity). One that does not is *stale*: shown as stale, in no score. What no
 record says is None here and "not measured" on the page."""
 
 from __future__ import annotations

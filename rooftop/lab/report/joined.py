@@ -11,10 +11,10 @@ from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
 from rooftop.core.spec import TARGETS, Case, Device, Work
-from rooftop.lab import identity
 from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.check.proofs import device_of
-from rooftop.lab.identity import Identity
+from rooftop.lab.records import identity
+from rooftop.lab.records.identity import Identity
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import sweep_page
 from rooftop.lab.report.known import Digests

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rooftop.core import settings
 from rooftop.core.spec import Device, Work
-from rooftop.lab import ahead, candidates, identity
+from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.ending import NoGpuError
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.field import DUTIES, Bench, Field, Summary
 from rooftop.lab.timing.throughput import rate

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.spec import DTYPES, Case, Device
-from rooftop.lab import identity
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.inputs import make
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.peak_memory import peak_bytes
 from rooftop.lab.timing.throughput import compute_bound

@@ -26,10 +26,9 @@ from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.names import RegistryError
 from rooftop.core.registry import HOUSE, House
 from rooftop.core.spec import TARGETS
-from rooftop.lab import identity
 from rooftop.lab.candidates import Subject
 from rooftop.lab.ending import Parser, ended, gpu_for
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 
 CARD = "h200"
 LANGUAGES = ("cuda", "triton", "gluon", "cutile", "cute")  # a column each, by backend

@@ -21,12 +21,11 @@ import torch.distributed as dist
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import TARGETS, Case, Work
-from rooftop.lab import identity
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check import ranks as judging
 from rooftop.lab.inputs import make
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing.field import Bench, Field, Summary
 from rooftop.lab.timing.statistics import compare, estimate, paired_ratio, spread
 from rooftop.lab.timing.timer import AGAIN, PACES, Measurement, Timing, sets_needed

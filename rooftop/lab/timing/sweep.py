@@ -18,10 +18,9 @@ from rooftop.core.contract import Contract
 from rooftop.core.devices import floor_seconds, lookup
 from rooftop.core.spec import Case, Device, Meta, Problem
 from rooftop.core.sweeps import Sizes
-from rooftop.lab import identity
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inputs import by_name, make
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing import bench, models, roofline, streams
 from rooftop.lab.timing.field import LONGEST_S as LONGEST_CALL_S
 from rooftop.lab.timing.field import STREAM, Bench, Field, Summary

@@ -11,7 +11,7 @@ A record holds arrays, one entry a point:
 | `us`, `copy_us`, `roof_us` | microseconds: ours, the fastest copy (or read) of as many bytes beside it, and of the roof: that copy, or what bounds more |
 | `noise` | how far from 1 the interval of the A/A ratio reached |
 | `implementations`, `by` | the kernels that calls take, of each point which |
-| `digests`, `sources`, `machines` | kernel -> what made its points together, as a record has it (rooftop.lab.identity) |
+| `digests`, `sources`, `machines` | kernel -> what made its points together, as a record has it (rooftop.lab.records.identity) |
 | `peers` | peer, or an implementation that was named -> microseconds, null where it was not timed |
 | `wrong` | points whose result differs from torch's |
 | `seed`, `begun` | what the points were drawn with |"""
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rooftop.core.spec import Case
-from rooftop.lab import identity
 from rooftop.lab.check.proofs import device_of
+from rooftop.lab.records import identity
 from rooftop.lab.records.form import Record
 from rooftop.lab.timing.statistics import median
 

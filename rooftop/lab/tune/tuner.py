@@ -27,8 +27,8 @@ from rooftop.lab.ahead import compile_triton, word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.ending import NoGpuError
-from rooftop.lab.identity import DIGITS, Identity
 from rooftop.lab.records import store
+from rooftop.lab.records.identity import DIGITS, Identity
 from rooftop.lab.timing.field import LONGEST_S, MEMORY, Bench, Field
 from rooftop.lab.timing.field import Summary as BenchSummary
 from rooftop.lab.timing.timer import ImpossibleTime, Timer, sets_needed

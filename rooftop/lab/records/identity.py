@@ -12,19 +12,52 @@ import hashlib
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rooftop.core import normal_form
+from rooftop.core.call import problem_for_kernels
+from rooftop.core.contract import Contract
 from rooftop.core.digests import digest
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem, Step
 
-if TYPE_CHECKING:
-    from rooftop.lab.candidates import Asked, Subject
-
 DIGITS = 8  # of `source` and `machine`: a record has many like it
 _SECTION = re.compile(r"\.(?:rela?\.)?(?:nv\.)?[a-zA-Z0-9]+")  # its name without that of the kernel
 DEBUG = ("debug", ".note", ".strtab", ".shstrtab", ".symtab")  # of a section's name: names, line numbers and versions, none of which runs
+
+
+class Made(Protocol):
+    """What can have records: a `rooftop.lab.candidates.Subject`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def op(self) -> Contract: ...
+
+    @property
+    def implementation(self) -> Implementation | None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked out once, so one
+    of these lasts no longer than the tree stays as it is."""
+
+    _problems: dict[tuple[str, str, Device], Problem] = dataclasses.field(default_factory=dict)
+    _digests: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+
+    def problem(self, op: Contract, case: Case, device: Device) -> Problem:
+        key = (op.name, case.id, device)
+        if key not in self._problems:
+            self._problems[key] = problem_for_kernels(op, op.problem(case, device))[0]
+        return self._problems[key]
+
+    def digest(self, op: Contract, case: Case) -> str:
+        key = (op.name, case.id)
+        if key not in self._digests:
+            self._digests[key] = op.digest(case)
+        return self._digests[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,22 +91,20 @@ def joined(found: Sequence[Identity]) -> Identity:
     return Identity(digest(*(one.digest for one in found)), digest(*(one.source for one in found))[:DIGITS])
 
 
-def of(subject: Subject, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> Identity:
+def of(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> Identity:
     """Of a subject at these cases on a card. `asked`: what was worked out for others; grows."""
-    from rooftop.lab.candidates import Asked
-
     known = asked or Asked()
     return joined([_of_case(subject, case, device, known) for case in cases])
 
 
-def facts(subject: Subject, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> dict[str, str]:
+def facts(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> dict[str, str]:
     """What a new record holds of it, machine code among it."""
     found = of(subject, cases, device, asked).facts
     code = machine(subject, cases, device, asked)
     return found if code is None else {**found, "machine": code}
 
 
-def fresh(record: Mapping[str, Any], subject: Subject, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> bool:
+def fresh(record: Mapping[str, Any], subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> bool:
     """Whether a record is of the tree."""
     now = of(subject, cases, device, asked)
     return now.made(record) or is_same_code(record, now, lambda: machine(subject, cases, device, asked))
@@ -84,7 +115,7 @@ def is_same_code(record: Mapping[str, Any], now: Identity, compiled: Callable[[]
     return bool(record.get("machine")) and now.digest == record.get("digest") and compiled() == record["machine"]
 
 
-def _of_case(subject: Subject, case: Case, device: Device, asked: Asked) -> Identity:
+def _of_case(subject: Made, case: Case, device: Device, asked: Asked) -> Identity:
     contract = asked.digest(subject.op, case)
     if subject.implementation is None:
         return Identity(digest(contract, subject.name))
@@ -159,12 +190,10 @@ def _plain(value: Any) -> Any:
 # -- machine code ------------------------------------------------------------------------------------------------------
 
 
-def machine(subject: Subject, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> str | None:
+def machine(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> str | None:
     """Hash of the machine code of a subject at these cases; compiles what is not in the cache. None where there is none, or it cannot be compiled here."""
     from rooftop.core.compile import CompileError, ToolchainError
     from rooftop.core.cubins import AbsentCompiler
-    from rooftop.lab.candidates import Asked
-
     if subject.implementation is None or subject.implementation.backend in ("torch", "pallas"):
         return None
     known, target, found = asked or Asked(), as_recorded(device), []
