@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
+NPU = HERE.parents[1] / "results" / "npu"
 KINDS = ("check", "bench", "sanitize", "language")
 FAMILIES = ("norm", "loss", "select", "movement", "quant")  # whose machine code is compiled first
 
@@ -37,6 +38,55 @@ def answers(folder: Path) -> dict[str, Any]:
     stale = staleness(found)
     joined = Joined(found)
     return {name_of(r): {"fresh": not stale(r), "launched": launched(joined, r)} for r in found if r["kind"] != "build"}
+
+
+def others() -> dict[str, Any]:
+    """Asked in either tree: what of results/npu is not stale by its own rule, and the digests of kernels that have tuned tables."""
+    from rooftop.core import registry, settings
+    from rooftop.lab.npu import ascend, figures
+
+    gone = {(s.name, what, c.id if c else None) for s, what, c in figures.stale(figures.read(NPU / "tpu.json"))}
+    stale = set(ascend.stale(ascend.read(NPU / "ascend.json")))
+    tuned = {p.stem: registry.implementation(p.stem).digest for p in (settings.PACKAGE / "tuned").glob("*/*.json")}
+    return {"gone": gone, "stale": stale, "tuned": tuned}
+
+
+def rewrite_others(before: dict[str, Any], root: Path) -> Counter[tuple[str, str]]:
+    """The same of results/npu, whose kernels have no machine code here, and of tuned tables."""
+    from rooftop.core import registry, tpu
+    from rooftop.lab.npu import ascend, figures
+    from rooftop.lab.tune import tables
+
+    counts: Counter[tuple[str, str]] = Counter()
+    found = figures.read(NPU / "tpu.json")
+    for s in figures.subjects():
+        entry = found["kernels"].get(s.name, {})
+        if "checked" in entry:
+            fresh = (s.name, "checked", None) not in before["gone"]
+            entry["checked"]["digest"] = figures.checked_digest(s) if fresh else entry["checked"]["digest"]
+            counts["npu", "fresh" if fresh else "stale"] += 1
+        for c in figures.cases_of(s):
+            if c.id in entry.get("compiled", {}):
+                fresh = (s.name, "compiled", c.id) not in before["gone"]
+                for target, device in tpu.TPUS.items() if fresh else ():
+                    entry["compiled"][c.id][target]["digest"] = figures.compiled_digest(s, c, device)
+                counts["npu", "fresh" if fresh else "stale"] += 1
+    figures.write(found, NPU / "tpu.json")
+    known = ascend.read(NPU / "ascend.json")
+    for s in ascend.subjects():
+        if s.name in known["kernels"]:
+            fresh = s.name not in before["stale"]
+            known["kernels"][s.name]["digest"] = ascend.digest_of(s) if fresh else known["kernels"][s.name]["digest"]
+            counts["ascend", "fresh" if fresh else "stale"] += 1
+    (NPU / "ascend.json").write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for path in (root / "rooftop" / "tuned").glob("*/*.json"):
+        table = tables.read_table(path)
+        for entry in table.values():
+            fresh = entry["digest"] == before["tuned"][path.stem]
+            entry["digest"] = registry.implementation(path.stem).digest if fresh else entry["digest"]
+            counts["tuned", "fresh" if fresh else "stale"] += 1
+        tables.write(path, table)
+    return counts
 
 
 def name_of(r: dict[str, Any]) -> str:
@@ -94,11 +144,11 @@ def code(kernel: Any, steps: Any) -> list[str]:
     return [*map(normal_form.of_object, functions), *(normal_form.of_function(kernel.path, n) for n in hosts)]
 
 
-def ask(tree: Path, modules: Path, folder: Path) -> dict[str, Any]:
+def ask(tree: Path, modules: Path, folder: Path, *more: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "answer"
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree, modules)))}
-        subprocess.run([sys.executable, "-P", str(HERE), "--answer", str(out), "--records", str(folder)], check=True, env=env, cwd=temporary)
+        subprocess.run([sys.executable, "-P", str(HERE), "--answer", str(out), "--records", str(folder), *more], check=True, env=env, cwd=temporary)
         return dict(pickle.loads(out.read_bytes()))
 
 
@@ -115,8 +165,8 @@ def modules_of_now(root: Path, into: Path) -> None:
     )
 
 
-def migrate(folder: Path, since: str, seconds: float, root: Path = HERE.parents[1]) -> Counter[tuple[str, str]]:
-    """(kind, what became of it) -> records."""
+def migrate(folder: Path, since: str, seconds: float, root: Path = HERE.parents[1], more: bool = False) -> Counter[tuple[str, str]]:
+    """(kind, what became of it) -> records. `more`: what `others` are instead."""
     with tempfile.TemporaryDirectory() as temporary:
         old, modules = Path(temporary) / "old", Path(temporary) / "modules"
         old.mkdir(), modules.mkdir()
@@ -124,6 +174,8 @@ def migrate(folder: Path, since: str, seconds: float, root: Path = HERE.parents[
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
             archive.extractall(old, filter="data")
         modules_of_now(root, modules)
+        if more:
+            return rewrite_others(ask(old, modules, folder, "--others"), root)
         before, now = (ask(tree, modules, folder) for tree in (old, root))
     return rewrite(folder, before, now, seconds)
 
@@ -209,11 +261,12 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=HERE.parents[1] / "results")
     parser.add_argument("--machine", type=float, default=0.0)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--others", action="store_true", help="results/npu and tuned tables instead of records")
     given = parser.parse_args()
     if given.answer:
-        given.answer.write_bytes(pickle.dumps(answers(given.records)))
+        given.answer.write_bytes(pickle.dumps(others() if given.others else answers(given.records)))
         return
-    for (kind, what), n in sorted(migrate(given.records.resolve(), given.since, given.machine).items()):
+    for (kind, what), n in sorted(migrate(given.records.resolve(), given.since, given.machine, more=given.others).items()):
         print(f"{kind:12s} {n:6d} {what}")
 
 
