@@ -157,12 +157,13 @@ class Head:
             return str(error)
         return reason
 
-    def refuses(self, problem: Problem) -> str | None:
-        """None, or why the kernel does not support the card or the tensors, whatever the constants. Raises like `supports`."""
+    def refuses(self, problem: Problem, words: frozenset[str] = frozenset()) -> str | None:
+        """None, or why the kernel does not support the card or the tensors, whatever the constants. `words`: names of parameters that its Python file reads.
+        Raises like `supports`."""
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._check_names(problem)
-        if missing := [name for name in problem.extra if name not in self._named]:
+        if missing := [name for name in problem.extra if name not in self._named and name not in words]:
             return f"the kernel has no parameter {' and no '.join(missing)}, which does not have its default in this call"
         if given := [name for name in self.without if problem.get(name) is not None]:
             return f"the kernel does not support {' and '.join(given)}"

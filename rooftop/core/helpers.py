@@ -25,10 +25,20 @@ INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_
 _IMPORT = re.compile(r"^from rooftop\.kernels\.(\w+)(?:\.(\w+) import |(?: import (?:\(([^)]*)\)|([^\n(]*))))", re.M)
 
 
+_OPS = re.compile(r"^(?:ops *= *\[([^\]]*)\]|OPS = \(([^)]*)\))", re.M)
+
+
+def ops_of(text: str) -> tuple[str, ...] | None:
+    """The ops that the text of a kernel's file lists; None if it serves the op of its name."""
+    found = _OPS.search(text)
+    return None if found is None else tuple(re.findall(r'"([^"]*)"', found[1] or found[2] or ""))
+
+
 @cache
 def _families() -> Mapping[str, Path]:
     """op -> the folder of its kernels."""
-    return {p.name.partition("__")[0]: p.parent for p in sorted(KERNELS.glob("[!_]*/[!_]*__*")) if p.suffix in (".py", ".cu")}
+    files = [p for p in sorted(KERNELS.glob("[!_]*/[!_]*__*")) if p.suffix in (".py", ".cu")]
+    return {op: p.parent for p in files for op in ops_of(p.read_text(encoding="utf-8")) or (p.name.partition("__")[0],)}
 
 
 def family(op: str) -> Path | None:
@@ -75,8 +85,25 @@ def _names(source: str) -> tuple[str, ...]:
     return tuple(found[1] or found[2] or "" for found in INCLUDE.finditer(without_comments(top)))
 
 
+def expanded(source: str, where: Sequence[Path], seen: set[Path] | None = None) -> str:
+    """`source` with the headers of the folders `where` in place of their first inclusion, as the compiler sees it: the name and the place of a header, and how
+    code is divided among headers, do not show."""
+    done = set() if seen is None else seen
+
+    def text(found: re.Match[str]) -> str:
+        path = _found(found[1] or found[2] or "", where)
+        if path is None:
+            return found[0]
+        if path in done:
+            return ""
+        done.add(path)
+        return expanded(path.read_text(encoding="utf-8"), where, done)
+
+    return INCLUDE.sub(text, without_comments(source))
+
+
 def with_headers(source: str, where: Sequence[Path]) -> list[str]:
-    """`source` and the texts of the headers that it includes, in a fixed order: the input of a digest."""
+    """`source` and the texts of the headers that it includes, in a fixed order: the key of a compiled binary."""
     return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source, where)))]
 
 

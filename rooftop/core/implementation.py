@@ -203,7 +203,12 @@ class Implementation:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the code that runs: kernel and helpers without comments."""
+        """Hash of all code of the kernel that runs on the device, whatever is launched of it. It does not depend on where the code stands, nor on code of the
+        host."""
+        raise NotImplementedError
+
+    def source(self, steps: Sequence[Step]) -> str:
+        """Hash of the code that these steps run, in the same manner."""
         raise NotImplementedError
 
     # -- configs: explicit, then tuned, then heuristic ------------------------------------------------------------

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+# Kernels that were renamed or merged into another: the old name -> the one of today. Records of the old name are read as of the new one; a call, or a command,
+# with the old name is told the new one.
+RENAMED: dict[str, str] = {}
+
+
+def renamed(name: str, known: Sequence[str]) -> str | None:
+    """Today's name of a kernel, one of `known`, for an old one with or without its op; None if it had no other."""
+    found = next((new for old, new in RENAMED.items() if name == old or old.partition("__")[2] == name), None)
+    return found if found in known else None
+
 
 class RegistryError(LookupError):
     """A name that does not exist, or a file with an invalid name."""
 
 
 def hint(name: str, known: Sequence[str]) -> str:
-    """A hint for a mistyped name: the closest known one, else all of them."""
+    """A hint for a mistyped name: what it is called today, the closest known one, else all of them."""
+    if new := renamed(name, known):
+        return f"it is {new!r} now"
     close = get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
 

@@ -91,7 +91,7 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
     return Op(
         written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
         mutates=tuple(into.values()), into=into, runtime_options=op.runtime_options, twin_of=op, deterministic=op.deterministic,
-        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public, core=op.core,
+        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public,
         objects=op.objects, swept=op.swept, same=written(op.same) if op.same else None,
         compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},
         sizes={given: into[op.sizes[out]] for out, given in into.items() if out in op.sizes},

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import head as heads
-from rooftop.core import head_text, settings
+from rooftop.core import head_text, helpers, settings
 from rooftop.core.backends.python_files import load_file
 from rooftop.core.backends.table import BACKENDS, Backend
 from rooftop.core.choice import Choose, Chosen, asked
@@ -202,18 +202,12 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
     return tuple(files)
 
 
-_OPS = re.compile(r"^(?:ops *= *\[([^\]]*)\]|OPS = \(([^)]*)\))", re.M)
-
-
 def _ops_of(path: Path, shown: str) -> tuple[str, ...]:
     """The ops that a kernel's file lists, read from its text; () if it serves the op of its name."""
-    found = _OPS.search(head_text.read(path))
-    if found is None:
-        return ()
-    names = tuple(re.findall(r'"([^"]*)"', found[1] or found[2] or ""))
-    if not names or len(set(names)) != len(names):
-        raise RegistryError(f"{shown}: ops must list names of ops, each once; it is {found[0]!r}")
-    return names
+    names = helpers.ops_of(head_text.read(path))
+    if names is not None and (not names or len(set(names)) != len(names)):
+        raise RegistryError(f"{shown}: ops must list names of ops, each once; it lists {', '.join(names) or 'none'}")
+    return names or ()
 
 
 def _check_stray_python(path: Path, backend: Backend) -> None:

@@ -200,7 +200,7 @@ class Problem:
     device: Device = TARGETS[90]
     runtime_options: tuple[str, ...] = ()  # options known only at each call: the choice of a kernel may not depend on them
     runtime_floats: tuple[str, ...] = ()  # those that are float32; the others are 32-bit integers
-    extra: tuple[str, ...] = ()  # parameters that were added to the op later and do not have their defaults (`Contract.core`)
+    extra: tuple[str, ...] = ()  # parameters to which the reference gives a default, and which do not have it
     bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
 
     def __hash__(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check.unproven import unproven
 from rooftop.lab.inspect import inspector
+from rooftop.lab.records.identity import Identity
 
 PLACES = {"triton": "interpreter", "cuda": "simt", "gluon": "none", "torch": "torch"}
 TMA_ONLY = "a: the outer strides are [66] bytes; TMA takes multiples of 16 below 2^40"
@@ -135,19 +137,22 @@ def test_a_pair_is_one_implementation_whose_python_chooses_and_launches() -> Non
     assert found.supports(p.replace(a=Meta((100, 136), "f16"))) == "a is f16; the kernel takes bf16", "what the head says holds before Python is asked"
 
 
-def test_the_digest_of_a_pair_covers_both_files(mine: registry.House) -> None:
-    def digest() -> str:
-        return BACKENDS["cuda"].implementation(mine.kernels / "gemm" / "mmt__tiles__cuda_sm80.cu", "mmt").digest
+def test_the_identity_of_a_pair_follows_its_code_and_what_it_launches(mine: registry.House) -> None:
+    def made() -> Identity:
+        for name in [n for n in sys.modules if n.startswith("rooftop._files.") and "mmt__tiles" in n]:
+            del sys.modules[name]  # the file was edited
+        kernel = BACKENDS["cuda"].implementation(mine.kernels / "gemm" / "mmt__tiles__cuda_sm80.cu", "mmt")
+        op = registry.op("mmt", HOUSE)
+        return Subject("mine", op, kernel).identity(op.case("tiles bf16"), TARGETS[80])
 
-    before = digest()
-    assert before == kernel("tiles__cuda_sm80").digest
+    before = made()
     edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE = 64  # rows of c that", "SHARE = 64  # the rows of c that")
-    assert digest() == before
-    edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE = 64", "SHARE = 32")
-    after = digest()
-    assert after != before
+    edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE", "OFTEN")
+    assert made() == before
     edited(mine, "mmt__tiles__cuda_sm80.cu", "fmaf(", "1.0f * fmaf(")
-    assert digest() not in (before, after)
+    assert made().source != before.source and made().digest == before.digest
+    edited(mine, "mmt__tiles__cuda_sm80.py", "OFTEN = 64", "OFTEN = 32")
+    assert made().digest != before.digest
 
 
 @pytest.mark.parametrize(
@@ -189,7 +194,6 @@ def test_scratch_that_must_hold_zeros_is_named_and_counts() -> None:
 def test_a_kernel_that_forgets_to_ask_for_zeros_is_found(mine: registry.House) -> None:
     path = edited(mine, "mmt__split__cuda_sm80.cu", '"i32[M, N] = 0"', '"i32[M, N]"')
     made = BACKENDS["cuda"].implementation(path, "mmt")
-    assert made.digest != kernel("split__cuda_sm80").digest
     op = registry.op("mmt", HOUSE)
     assert checker.check(Subject("mine", op, made), op.case("odd bf16"), backend="simt").status == "wrong"
 
@@ -323,7 +327,7 @@ def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of
     def record(case: str, ok: bool = True, digest: str | None = None) -> dict[str, Any]:
         one = subject("tma__cuda_sm90")
         return {"kind": "check", "op": "mmt", "subject": one.name, "case": case, "error": {"ok": ok}, "device": about,
-                "digest": one.digest(one.op.case(case), card) if digest is None else digest}  # fmt: skip
+                **one.identity(one.op.case(case), card).facts, **({} if digest is None else {"digest": digest})}  # fmt: skip
 
     def left(*records: dict[str, Any]) -> tuple[str, ...]:
         return next((u.cases for u in unproven(records, HOUSE) if u.name == "mmt__tma__cuda_sm90"), ())

@@ -27,7 +27,7 @@ from rooftop.kernels.gemm._group_scheduler import advance, start_of, tiles_of, w
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
-from rooftop.ops.matmul import activate, cut, full
+from rooftop.ops.matmul import activate, cut, reference
 
 
 def pieces_of(block: int, p: Plan) -> list[tuple[int, int, int, int]]:
@@ -162,7 +162,7 @@ def test_a_mode_of_precision_errs_as_its_docstring_says(precision: str, bound: f
     torch.manual_seed(0)
     a, b = torch.randn(3000, 1), torch.randn(1, 50)
     exact = a.double() @ b.double()
-    error = ((full(a, b, None, None, None, None, 1.0, 0.0, "none", "", precision).double() - exact) / exact).abs().max()
+    error = ((reference(a, b, None, None, None, None, 1.0, 0.0, "none", "", precision).double() - exact) / exact).abs().max()
     assert bound / 16 < float(error) < bound
 
 

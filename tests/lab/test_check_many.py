@@ -53,7 +53,7 @@ def launched(word: str) -> list[tuple[candidates.Subject, Any]]:
 
 
 def record(s: candidates.Subject, case: Any, **other: Any) -> dict[str, Any]:
-    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, "digest": s.digest(case, DEVICE),
+    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **s.identity(case, DEVICE).facts,
             "error": {"ok": True}, "device": {"name": "card"}} | other  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def test_sizes_are_of_fresh_records_of_the_same_dtypes_and_card() -> None:
     def records(stale: int = 9, card: str = device.name) -> list[dict[str, object]]:
         return [
             {"kind": "bench", "subject": subject.name, "case": c.id, "at": "1", "device": {"name": card}, "clocks": {"kernel": {"median": 1e-4 + 1e-6 * 8**i}},
-             "digest": "old" if i == stale else subject.digest(c, device)}
+             **subject.identity(c, device).facts, **({"digest": "old"} if i == stale else {})}
             for i, c in enumerate(cases)
         ]  # fmt: skip
 

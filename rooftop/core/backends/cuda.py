@@ -14,31 +14,17 @@ from typing import Any
 from rooftop.core import head as heads
 from rooftop.core import head_text, tensor_maps
 from rooftop.core.backends.gpu_only import needs_gpu
-from rooftop.core.backends.python_files import load_file, texts_of
+from rooftop.core.backends.python_files import load_file
 from rooftop.core.compile import Binary, Job, compile_cuda
-from rooftop.core.digests import digest, strip
-from rooftop.core.expressions import ExpressionError, names
-from rooftop.core.head_parts import HeadError, LaunchHead, MapArg, Unfit
+from rooftop.core.digests import c_code, digest
+from rooftop.core.expressions import ExpressionError
+from rooftop.core.head_parts import HeadError, MapArg, Unfit
 from rooftop.core.head_text import shown
-from rooftop.core.helpers import with_headers
+from rooftop.core.helpers import expanded
 from rooftop.core.implementation import Implementation, MachineCode, Prepared, Where
 from rooftop.core.launch import Module
 from rooftop.core.parameters import check as check_parameters
-from rooftop.core.spec import Launch, Meta, Problem, TensorMap
-
-
-def _facts(launch: LaunchHead) -> tuple[Any, ...]:
-    fields = [f.name for f in dataclasses.fields(launch)]
-    return tuple(value for name, value in zip(fields, dataclasses.astuple(launch), strict=True) if name not in ("chained", "cooperative"))
-
-
-def _formulas(head: heads.Head) -> dict[str, str]:
-    """The formulas of `let` for the digest. A name that stands for a tensor or a constant, and is used only in other formulas, is substituted: so the digest
-    does not change when a formula moves to a header."""
-    let, used = head.formulas(), {name for _, text in head.uses() for name in names(text)}
-    other = {name: text for name, text in let.items() if text.isidentifier() and text not in let and name not in used}
-    return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
-
+from rooftop.core.spec import Launch, Meta, Problem, Step, TensorMap
 
 GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
 
@@ -108,7 +94,7 @@ class CudaImplementation(Implementation):
     def _refusal(self, problem: Problem) -> str | None:
         """As `Head.supports`, with the module's functions in place of the head's."""
         try:
-            if reason := self._head.refuses(problem):
+            if reason := self._head.refuses(problem, self._words):
                 return reason
             function = self._python_function("supports")
             if function is not None and (reason := function(problem, self._head)):
@@ -118,6 +104,11 @@ class CudaImplementation(Implementation):
             return self._unfit(problem, self.configure(problem))
         except (Unfit, ExpressionError) as error:
             return str(error)
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """The texts of one word in the Python file beside it: among them the names of the options and tensors that it reads."""
+        return frozenset(re.findall(r"[\"'](\w+)[\"']", self.beside.read_text(encoding="utf-8"))) if self.beside and self.beside.is_file() else frozenset()
 
     def _unfit(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
         """None, or why a problem whose tensors the kernel supports cannot run with these constants."""
@@ -237,18 +228,7 @@ class CudaImplementation(Implementation):
 
     @cached_property
     def digest(self) -> str:
-        h = self._head
-        facts: dict[str, Any] = {
-            "args": [dataclasses.astuple(a) for a in h.args], "launches": [_facts(x) for x in h.launches], "requires": dict(h.requires),
-            "config": dict(h.config), "choices": [[w, dict(c)] for w, c in h.choices], "scratch": {k: dataclasses.astuple(v) for k, v in h.scratch.items()},
-        }  # fmt: skip
-        if let := _formulas(h):
-            facts["let"] = let
-        more: dict[str, list[Any]] = {
-            "chained": [x.chained for x in h.launches], "cooperative": [x.cooperative for x in h.launches], "zeroed": list(h.zeroed),
-            "tensors": [dataclasses.astuple(a) for a in h.tensors],
-        }  # fmt: skip
-        facts.update({key: said for key, said in more.items() if any(said)})  # keys that a head does not use leave its digest unchanged
-        path = self.beside
-        python = texts_of(path.read_text(encoding="utf-8")) if path is not None else []
-        return digest(*(strip(text, "c") for text in with_headers(self._text, h.folders)), facts, *python)
+        return digest(c_code(expanded(self._text, self._head.folders)))
+
+    def source(self, steps: Sequence[Step]) -> str:
+        return digest(self.digest, [step.kernel for step in steps if isinstance(step, Launch)])

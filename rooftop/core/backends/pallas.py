@@ -17,7 +17,7 @@ from typing import Any
 from rooftop.core import child, tpu
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.implementation import Runner, Where
-from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem, Step
 
 LIMIT = child.LIMIT  # seconds that one run or one compilation may take
 ENVIRONMENT = {
@@ -119,6 +119,9 @@ class PallasImplementation(ModuleImplementation):
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         return []
+
+    def source(self, steps: Sequence[Step]) -> str:
+        return self.digest
 
     def job(self, problem: Problem, config: Any) -> dict[str, Any]:
         """What a process needs to run or compile it for a problem."""

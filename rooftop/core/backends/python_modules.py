@@ -8,12 +8,13 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-from rooftop.core.backends.python_files import load_file, texts_of
+from rooftop.core import normal_form
+from rooftop.core.backends.python_files import load_file
 from rooftop.core.digests import digest
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
 from rooftop.core.implementation import Implementation, Where
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, Step
 
 _PRESENT: set[str] = set()  # packages known to be installed
 
@@ -114,4 +115,9 @@ class ModuleImplementation(Implementation):
 
     @cached_property
     def digest(self) -> str:
-        return digest(*texts_of(self.path.read_text(encoding="utf-8")))
+        hosts = [name for name in ("launches", "steps", "prepare", "run", "finish") if hasattr(self.module, name)]
+        return digest(*(normal_form.reached_kernels(self.path, hosts) or [normal_form.of_function(self.path, name) for name in hosts]))
+
+    def source(self, steps: Sequence[Step]) -> str:
+        functions = [step.kernel if isinstance(step, Launch) else step.function for step in steps]
+        return digest(*map(normal_form.of_object, functions))

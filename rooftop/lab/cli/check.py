@@ -186,7 +186,7 @@ def _needs_gpu() -> None:
 
 def _record_writer(folder: Path) -> Callable[[Subject, Case, Result], None]:
     """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
-    from rooftop.lab.records import store
+    from rooftop.lab.records import identity, store
 
     name, device = _device()
     about = {**store.about(device), "name": name}
@@ -195,7 +195,7 @@ def _record_writer(folder: Path) -> Callable[[Subject, Case, Result], None]:
 
     def keep(subject: Subject, case: Case, r: Result) -> None:
         if r.status in ("ok", "wrong"):
-            writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "digest": subject.digest(case, device), "error": r.error(),
+            writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "error": r.error(), **identity.facts(subject, [case], device),
                           "path": list(r.path), "backend": r.backend, "device": about, "versions": store.versions()})  # fmt: skip
 
     return keep

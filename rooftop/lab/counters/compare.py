@@ -24,7 +24,7 @@ from rooftop.lab import candidates
 from rooftop.lab.counters.jobs import CASES, Job
 from rooftop.lab.ending import Parser, ended
 from rooftop.lab.inspect.sass_lines import accesses
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.simt import machine
 from rooftop.lab.simt.machine import Access, Key
 
@@ -252,7 +252,7 @@ def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) ->
     """The comparison as data, of kind `compared`."""
     first = found[0]
     return {
-        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], "digest": first["digest"], "counters": first["run"],
+        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], **identity.of_record(first).facts, "counters": first["run"],
         "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()}, "rows": [asdict(r) for r in rows], "device": first["device"],
         "versions": {**store.versions(), **compilers()},
     }  # fmt: skip

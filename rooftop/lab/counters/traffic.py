@@ -165,7 +165,7 @@ def _fresh(found_records: Iterable[Mapping[str, Any]], device: Device) -> dict[t
             jobs.update({(subject, j.title): j for j in jobs_for([subject], ["traffic"])})
         except (OSError, LookupError, ValueError):  # no longer in the tree
             continue
-    return {key: r for key, r in newest.items() if key[:2] in jobs and jobs[key[:2]].digest(device) == r["digest"]}
+    return {key: r for key, r in newest.items() if key[:2] in jobs and jobs[key[:2]].identity(device).made(r)}
 
 
 def compare(job: Job, known: Mapping[tuple[str, str, int], Mapping[str, Any]]) -> list[Comparison]:
@@ -198,7 +198,7 @@ def feasible(job: Job, device: Device = TARGETS[90]) -> bool:
 def record(c: Comparison, hardware: Mapping[str, Any]) -> dict[str, Any]:
     """The comparison as data, of kind `compared`."""
     return {
-        "kind": "compared", "tier": "traffic", **{k: hardware[k] for k in ("op", "subject", "case", "digest", "device", "launch")},
+        "kind": "compared", "tier": "traffic", **{k: hardware[k] for k in ("op", "subject", "case", "digest", "source", "device", "launch") if k in hardware},
         "counters": hardware["run"], "share": c.share, "rows": [], "model": {"read": c.model_read, "written": c.model_written},
         "hardware": {"read": c.read, "written": c.written},
     }  # fmt: skip

@@ -93,7 +93,8 @@ _ERROR = _keys({"ok": _flag}, _FIGURES | dict.fromkeys(("share", "max_share", "r
 _COUNTS = _table(_number)
 _WHAT: dict[str, Check] = {"op": _text, "case": _text, "subject": _text, "device": _DEVICE}
 _OFTEN: dict[str, Check] = {
-    "at": _text, "run": _text, "digest": _text, "config": _keys({}), "config_from": _text, "path": _list(_text), "versions": _keys({}),
+    "at": _text, "run": _text, "digest": _text, "source": _text, "machine": _text,
+    "config": _keys({}), "config_from": _text, "path": _list(_text), "versions": _keys({}),
     "host": _keys({}), "sensors": _keys({}), "rate": _text, "backend": _text, "predict": _COUNTS, "counters": _COUNTS, "error": _ERROR, "versus": _VERSUS,
     "sustained_versus": _VERSUS, "memory": _whole_or_null, "op": _text, "case": _text, "work": _WORK, "clocks": _CLOCKS,
 }  # fmt: skip
@@ -110,14 +111,14 @@ _CEILINGS: dict[str, dict[str, Check]] = {  # of each part
 def _ceiling(value: Any, at: str) -> None:
     part = value.get("subject", "memory")
     _must(isinstance(part, str) and part in _CEILINGS, part, "subject", f"one of {', '.join(_CEILINGS)}")
-    _keys({"at": _text, "device": _DEVICE, **_CEILINGS[part]}, {"digest": _text})(value, at)
+    _keys({"at": _text, "device": _DEVICE, **_CEILINGS[part]}, {"digest": _text, "source": _text, "machine": _text})(value, at)
 
 
 _COLUMN = _list(_number_or_null)  # of a sweep: a value a point
 
 
 def _sweep(value: Any, at: str) -> None:
-    _keys(_SWEEP, _OFTEN)(value, at)
+    _keys(_SWEEP, {**_OFTEN, "sources": _table(_text), "machines": _table(_text)})(value, at)
     count = len(value["us"])
     columns = {n: value[n] for n in ("dtype", "few", "aligned", "bytes", "copy_us", "roof_us", "noise", "by")}
     for name, column in {**columns, **value["sizes"], **value["peers"]}.items():

@@ -1,7 +1,7 @@
 """What the pages show, worked out from records, the tree and the facts of binaries: no number has another source.
 
-A record counts while its digest is that of the tree. One that does not is *stale*: shown as stale, in no score. What no record says is
-None here and "not measured" on the page."""
+A record counts while what made it is what the tree has (rooftop.lab.records.identity). One that does not is *stale*: shown as stale, in no score. What no
+record says is None here and "not measured" on the page."""
 
 from __future__ import annotations
 
@@ -89,10 +89,7 @@ class Gatherer(Joined):
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""
         found = sweep_page.newest(self.records)
-        return {
-            op: tuple(sweep_page.view(r, {i.name: self._digest(i) for i in registry.implementations(op, self.house)}) for r in found[op])
-            for op in self._op_names() if op in found
-        }  # fmt: skip
+        return {op: tuple(sweep_page.view(r, self.sweep_is_current(r)) for r in found[op]) for op in self._op_names() if op in found}
 
     def devices(self, records: Iterable[Record]) -> tuple[DeviceView, ...]:
         """The cards of these records, the one with the most that are not stale first."""

@@ -25,7 +25,7 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check import ranks as judging
 from rooftop.lab.inputs import make
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing.field import Bench, Field, Summary
 from rooftop.lab.timing.statistics import compare, estimate, paired_ratio, spread
 from rooftop.lab.timing.timer import AGAIN, PACES, Measurement, Timing, sets_needed
@@ -297,7 +297,7 @@ def check(found: Sequence[Subject], folder: Path | None, *, case: str | None, se
                 result = checker.Result(s.name, s.op.name, c.id, "skipped", dist.get_backend(), str(error).splitlines()[0][:200])
             results.append(result)
             if writer is not None and device is not None and result.status != "skipped":
-                writer.write({"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "digest": s.digest(c, device), "error": result.error(),
+                writer.write({"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "error": result.error(), **identity.facts(s, [c], device),
                               "path": [], "backend": "ranks", "device": {**store.about(device), "ranks": ranks}, "versions": store.versions()})  # fmt: skip
     if writer is not None:
         writer.close()

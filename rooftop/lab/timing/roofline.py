@@ -28,9 +28,9 @@ PARTS: Mapping[Part, Path] = {"memory": MEMORY, "l2": MEMORY, "tensor": TENSOR} 
 @cache
 def digest(part: Part = "memory") -> str:
     """Of the calibration kernels: what others measured is not what this tree holds kernels to."""
-    from rooftop.core.helpers import SHARED, with_headers
+    from rooftop.core.helpers import SHARED, expanded
 
-    return digests.digest(*(digests.strip(text, "c") for text in with_headers(PARTS[part].read_text(encoding="utf-8"), (SHARED,))))
+    return digests.digest(digests.c_code(expanded(PARTS[part].read_text(encoding="utf-8"), (SHARED,))))
 
 
 def part_of(record: Mapping[str, Any]) -> str:
