@@ -177,7 +177,7 @@ def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
     if value["kind"] == "run":
         HEAD(value, "")
         return [value]
-    records = form.joined(value, head or {})
+    records = form.joined(value, head or {}, len(line))
     for record in records:
         SHAPES[record["kind"]](record, "")
     return records
