@@ -16,12 +16,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from rooftop.lab.texts import printable
+
 Record = dict[str, Any]
 
 FORM = 2
 DIGITS = 6  # significant, of numbers that are no whole ones
 SHUT = {""}  # the keys of a table that only holds a value: a null among the values of `each` is {"": null}
 OF_RUN = ("device", "versions", "host")  # tables of the head; a record's own add to them
+LONGEST = 10**9  # seconds of a run
 MADE = 8  # values that a byte of a line may stand for: nested tables with `of` could stand for more than any memory holds
 
 
@@ -39,14 +42,14 @@ class Room:
 
 
 def rounded(value: Any) -> Any:
-    """`value` with its numbers to DIGITS significant digits. Whole numbers are counts and stay as they are."""
+    """`value` as records hold it: numbers to DIGITS significant digits (whole numbers are counts and stay as they are), texts that are safe to show."""
     if isinstance(value, float):
         return value if not math.isfinite(value) or value.is_integer() else float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
-        return {k: rounded(v) for k, v in value.items()}
+        return {rounded(k): rounded(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(v) for v in value]
-    return value
+    return printable(value) if isinstance(value, str) else value
 
 
 def dumps(value: Any) -> str:
@@ -201,8 +204,8 @@ def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
             own = {k: v for k, v in found[key].items() if k not in head[key] or head[key][k] != v}
             found = {k: v for k, v in found.items() if k != key} | ({key: own} if own else {})
     at, start = _time(found.get("at")), _time(head.get("at"))
-    if at and start and at >= start:
-        found["at"] = int((at - start).total_seconds())
+    if at and start and 0 <= (seconds := int((at - start).total_seconds())) < LONGEST:
+        found["at"] = seconds
     return found
 
 
@@ -217,7 +220,7 @@ def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
             found[key] = {**head[key], **own} if isinstance(own, dict) and own else head[key] if own is None else own
     if type(found.get("at")) is int:
         start = _time(head.get("at"))
-        if start is None or not 0 <= found["at"] < 10**9:
+        if start is None or not 0 <= found["at"] < LONGEST:
             raise ValueError(f"at is {found['at']}, seconds after a time that the head does not give")
         try:
             found["at"] = (start + timedelta(seconds=found["at"])).isoformat(timespec="seconds")

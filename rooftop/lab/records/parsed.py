@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
+from rooftop.lab import texts
 from rooftop.lab.records import compact, form, shapes
 
 PART = "records"  # the folder of the cache
@@ -56,8 +57,8 @@ def _place(folder: Path) -> Path | None:
 
 def _version(source: str) -> str:
     """Of all that decides how a file is parsed, and how the result is written."""
-    texts = [Path(str(path)).read_bytes() for path in (source, __file__, compact.__file__, form.__file__, shapes.__file__)]
-    return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(texts)).hexdigest()}"
+    parts = [Path(str(path)).read_bytes() for path in (source, __file__, compact.__file__, form.__file__, shapes.__file__, texts.__file__)]
+    return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(parts)).hexdigest()}"
 
 
 def _load(path: Path, source: str) -> dict[str, tuple[Stamp, Content]]:
