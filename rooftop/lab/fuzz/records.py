@@ -92,7 +92,7 @@ def mutated(record: Record, rng: random.Random) -> Record:
                 inner[key] = value
             case 4 if isinstance(inner[key], list):
                 inner[key] = inner[key][: rng.randrange(len(inner[key]) + 1)] if rng.random() < 0.5 else inner[key] * 2
-            case 5 if isinstance(inner[key], (int, float)) and not isinstance(inner[key], bool):
+            case 5 if isinstance(inner[key], (int, float)) and abs(inner[key]) < 1e200:
                 inner[key] = rng.choice([-inner[key], inner[key] + 1, inner[key] * 1e9, inner[key] * 10**12, inner[key] * 1e-12, 0, str(inner[key])])
             case _:
                 inner[key] = copy.deepcopy(rng.choice(HOSTILE))
