@@ -276,6 +276,8 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
         _fill(c.stream, _bits_of_out(out, h))
         return out
     held = c.on_device
+    if held is None:
+        _plausible(c.stream)
     if to is not None and held is None and to.startswith("cuda") and h.codec != "ratio":
         _frequencies(c.stream)
         held = device.on_device(c.stream, to)
@@ -287,6 +289,18 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
         return to_numpy(bits, h.element)
     found = to_torch(bits, h.element)
     return found if to in (None, "cpu") else found.to(to)
+
+
+def _plausible(s: Stream) -> None:
+    """Raises FormatError where a chunk has fewer words than any chunk of so many values: before memory is taken for them."""
+    h = s.header
+    least = {"planes": planes.least_words, "ratio": ratio.least_words}.get(h.codec, blocks.least_words)
+    for part in parts(h, limit=1 << 32):
+        counts = part.counts()
+        short = np.flatnonzero(s.words[part.first : part.last] < np.minimum(least(counts, h), 1 + -(-counts * h.element.bytes // 4)))
+        if len(short):
+            c = int(short[0])
+            raise FormatError(f"damaged chunk {part.first + c}: {s.words[part.first + c]} words are too few for {counts[c]} values")
 
 
 def _given(c: Any) -> Compressed:

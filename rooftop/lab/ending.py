@@ -129,6 +129,8 @@ def _run_reporting_errors(task: Callable[[], object]) -> None:
         _end(str(error.args[0] if isinstance(error, LookupError) and error.args else error), WRONG)
     except SyntaxError as error:  # of a kernel's file, or a rung's
         _end(not_python(error), WRONG)
+    except MemoryError as error:  # an array that a file says is larger than the machine
+        _end(f"there is not enough memory: {error}".rstrip(": "), ENVIRONMENT)
     except OSError as error:  # a folder that cannot be written, a full disk
         if error.errno == errno.ENOSPC and error.filename is None:
             error = _full(error)

@@ -175,8 +175,10 @@ def test_what_numcodecs_could_not_tell_is_refused() -> None:
     codec = Rooftop(lossless=True)
     assert bytes(codec.decode(codec.encode(b"12345678"))) == b"12345678"
     data = codec.encode(x.astype("<f4"))
-    for out, error, said in ((np.empty(12, ">f4"), TypeError, "out is >f4; the chunk holds <f4"), (np.empty(12, "i4"), TypeError, "out is <i4"),
-                             (np.empty(11, "f4"), ValueError, "out has 44 bytes; the chunk holds 48"), (np.empty(13, "f4"), ValueError, "52 bytes")):  # fmt: skip
+    for out, error, said in (
+        (np.empty(12, ">f4"), TypeError, "out is >f4; the chunk holds <f4"), (np.empty(12, "i4"), TypeError, "out is <i4"),
+        (np.empty(11, "f4"), ValueError, "out has 44 bytes; the chunk holds 48"), (np.empty(13, "f4"), ValueError, "52 bytes"),
+    ):  # fmt: skip
         with pytest.raises(error, match=said):
             codec.decode(data, out=out)
     raw = bytearray(48)
