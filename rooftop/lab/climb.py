@@ -18,6 +18,7 @@ from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
 from rooftop.lab.records import store
 from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site
+from rooftop.lab.texts import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +43,7 @@ def climb(names: list[str], out: Path) -> bool:
     started = time.monotonic()
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     gpu = torch.cuda.is_available()
     device = device_of(torch.cuda.current_device()) if gpu else None

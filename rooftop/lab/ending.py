@@ -18,6 +18,7 @@ import typer
 
 from rooftop.core import disk_cache, settings
 from rooftop.core.names import package_of
+from rooftop.lab.texts import printable
 
 
 class NoGpuError(RuntimeError):
@@ -155,8 +156,13 @@ def _run_reporting_errors(task: Callable[[], object]) -> None:
         _end(said, ENVIRONMENT)
 
 
+def echo(text: object = "", err: bool = False) -> None:
+    """A line of a command. What came from outside (a kernel's source, a record, a compiler) can hold no control characters."""
+    typer.echo(printable(str(text)), err=err)
+
+
 def _end(text: str, code: int) -> NoReturn:
-    typer.echo(f"rooftop: {text}", err=True)
+    echo(f"rooftop: {text}", err=True)
     sys.exit(code)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import app
+from rooftop.lab.cli.app import app, echo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ def compress(
         if said := ", ".join(f"{name} {value}" for name, value in given.items() if value is not None):
             raise ValueError(f"{said}: the weights of {source} are compressed without loss, by codec planes; leave it out")
         ratio = codecs.compress_model(source, target)
-        typer.echo(f"{target}: {target.stat().st_size:,} bytes, ratio {ratio:.3f}, lossless")
+        echo(f"{target}: {target.stat().st_size:,} bytes, ratio {ratio:.3f}, lossless")
         return
     x = _read(source, dtype)
     try:
@@ -52,9 +52,9 @@ def compress(
     s = c.statistics
     assert s is not None
     said = "lossless" if not c.eb else f"largest error {s.largest_error:.6g} (bound {c.eb:.6g}), PSNR {s.psnr:.2f} dB"
-    typer.echo(f"{target}: {c.nbytes:,} bytes, ratio {s.ratio:.3f}, codec {c.codec}, {said}")
+    echo(f"{target}: {c.nbytes:,} bytes, ratio {s.ratio:.3f}, codec {c.codec}, {said}")
     if s.violations:
-        typer.echo(f"{s.violations} values are not within the bound", err=True)
+        echo(f"{s.violations} values are not within the bound", err=True)
         raise typer.Exit(1)
 
 
@@ -73,7 +73,7 @@ def decompress(
     target = _target(source, target or source.with_suffix(".npy"), force)
     x = codecs.decompress(source.read_bytes())
     whole_file.save_array(target, x)  # by its own name: np.save would add .npy to another one
-    typer.echo(f"{target}: {x.dtype} {x.shape}")
+    echo(f"{target}: {x.dtype} {x.shape}")
 
 
 def _target(source: Path, target: Path, force: bool) -> Path:

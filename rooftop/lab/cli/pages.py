@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, What, app, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, What, app, echo, table
 
 if TYPE_CHECKING:
     from rooftop.lab.records.store import Record
@@ -32,11 +32,11 @@ def merge(
 
     found = store.merge(path, into or settings.load().results)
     if as_json:
-        typer.echo(json.dumps(found.__dict__))
+        echo(json.dumps(found.__dict__))
     else:
-        typer.echo(f"{found.records} records: {len(found.added)} files added, {len(found.grown)} grown, {len(found.same)} already there")
+        echo(f"{found.records} records: {len(found.added)} files added, {len(found.grown)} grown, {len(found.same)} already there")
         for note in found.notes:
-            typer.echo(f"note: {note}")
+            echo(f"note: {note}")
 
 
 @records_app.command("prune")
@@ -56,11 +56,11 @@ def prune(
 
     done = pruning.prune(folder or settings.load().results, staleness, dry)
     if as_json:
-        typer.echo(json.dumps(done.__dict__))
+        echo(json.dumps(done.__dict__))
     else:
         verb, gone = ("would be dropped", "would go") if dry else ("dropped", "gone")
         size = f"{done.bytes_dropped / 1e6:.1f} of {done.bytes / 1e6:.1f} MB"
-        typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
+        echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
 
 
 @records_app.command("restamp")
@@ -82,10 +82,10 @@ def restamp(
     from rooftop.lab.report import restamp as restamping
 
     names = [s.name for s in candidates.find(what)] if what else []
-    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    say = (lambda text: echo(text, err=True)) if as_json else echo
     done = restamping.restamp(folder or settings.load().results, since, names, dry=dry, say=say)
     if as_json:
-        typer.echo(json.dumps(done.__dict__))
+        echo(json.dumps(done.__dict__))
         return
     counts = {"restamped": done.restamped, "changed": done.changed, "not comparable": done.unknown, "tuned entries": done.tuned}
     subjects = sorted({name for table_of in counts.values() for name in table_of})
@@ -93,7 +93,7 @@ def restamp(
     if rows:
         table(rows, {"subject": "subject", **{k: k for k in counts}, "why": "why not"}, False)
     verb = "would be restamped" if dry else "restamped"
-    typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
+    echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
 
 
 def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Record] | None:
@@ -112,7 +112,7 @@ def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Rec
         notes.append(f"{folder} is not pruned: {error}")
         return None
     if done.bytes_dropped:
-        typer.echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
+        echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
     return None if done.bytes_dropped else left
 
 
@@ -158,15 +158,15 @@ def report(
     known_digests.save(digests)
     if docs:
         said = "not as the records have it" if check else "written anew"
-        typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
+        echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
     else:
-        typer.echo(index.resolve())
+        echo(index.resolve())
         if lacking:
-            typer.echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
+            echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
     for note in cut:
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     if check and changed:
-        typer.echo("rooftop report --docs writes them")
+        echo("rooftop report --docs writes them")
         raise typer.Exit(WRONG)
 
 
@@ -201,7 +201,7 @@ def stub() -> None:
     from rooftop.core import api, whole_file
 
     whole_file.write(api.STUB, api.stub())
-    typer.echo(f"wrote {api.STUB}")
+    echo(f"wrote {api.STUB}")
 
 
 @app.command(rich_help_panel=SHOW)

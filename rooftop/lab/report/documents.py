@@ -19,6 +19,7 @@ from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
+from rooftop.lab.texts import markdown
 from rooftop.lab.timing import first_calls, sparse_auto
 
 END = "<!-- /generated -->"
@@ -223,6 +224,7 @@ def pages(root: Path, found: list[Record], digests: Digests | None = None) -> di
     """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing, OSError for a
     file that is."""
     texts: dict[str, str] = {}
+    found = [markdown(r) for r in found]
     site = gather(found, digests=digests)
     for (file, name), make in TABLES.items():
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))
