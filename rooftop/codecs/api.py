@@ -15,7 +15,7 @@ from rooftop.codecs.container import CODEC_NUMBERS, LOSSLESS, FormatError, Heade
 from rooftop.codecs.elements import bits_of, element_of, to_floats, to_numpy, to_torch
 from rooftop.codecs.symbols import plain_values
 from rooftop.codecs.tiles import LIMIT, Part, mapped, parts
-from rooftop.core import whole_file
+from rooftop.core import tensor_kinds, whole_file
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,16 @@ def compress(
     kind, asked = _asked(abs, rel, psnr, lossless)
     if not isinstance(x, np.ndarray) and not _is_tensor(x):
         raise TypeError(f"compress: x is a {type(x).__name__}; it must be a NumPy array or a torch tensor")
-    if x.ndim > 4:
-        raise ValueError(f"compress: x has {x.ndim} dimensions; at most 4 are taken")
     _fits(codec, kind)
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= 3):
         raise ValueError(f"compress: rank is {rank!r}; it must be 1, 2, 3 or None")
     torch = not isinstance(x, np.ndarray)
+    if torch:
+        tensor_kinds.refuse("compress", [("x", x)])
+        if x.is_meta:
+            raise ValueError("compress: x is on the meta device and has no values")
+    if x.ndim > 4:
+        raise ValueError(f"compress: x has {x.ndim} dimensions; at most 4 are taken")
     e = element_of(x.dtype.newbyteorder("<") if isinstance(x, np.ndarray) and x.dtype.byteorder == ">" else x.dtype)
     if codec == "ratio" and e.kind != "float":
         raise ValueError(f"compress: codec 'ratio' is for floats; x is {e.name}")
