@@ -17,13 +17,13 @@ def test_generated_lines_end_with_an_exit_code(request: pytest.FixtureRequest) -
 
 def test_the_fuzz_sees_tracebacks_signals_and_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {
-        "traceback": "raise TypeError('no')", "signal": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "control": "print('\\x1b[31m')",
+        "traceback": "raise TypeError('no')", "signal": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "control": "print('\\x1b[31m')",
         "code": "import sys; sys.exit(77)", "fine": "print('fine')",
     }  # fmt: skip
     monkeypatch.setattr("rooftop.lab.cli.main", lambda: exec(ways[sys.argv[1]]))
     found = {way: fuzz.judged([way]) for way in ways}
     assert {way: kind for way, (kind, _) in found.items()} == {**dict.fromkeys(ways, "finding"), "fine": "ended with 0"}
-    assert "TypeError: no" in found["traceback"][1] and "status 11" in found["signal"][1] and "control character" in found["control"][1]
+    assert "TypeError: no" in found["traceback"][1] and "status 9" in found["signal"][1] and "control character" in found["control"][1]
 
 
 def test_every_command_is_among_them() -> None:
