@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import registry, settings
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
+from rooftop.core.texts import printable
 from rooftop.lab import ahead, candidates, progress
 from rooftop.lab.check import checker, kept
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
 from rooftop.lab.records import store
 from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site
-from rooftop.lab.texts import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

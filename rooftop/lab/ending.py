@@ -18,7 +18,7 @@ import typer
 
 from rooftop.core import disk_cache, settings
 from rooftop.core.names import package_of
-from rooftop.lab.texts import printable
+from rooftop.core.texts import printable
 
 
 class NoGpuError(RuntimeError):

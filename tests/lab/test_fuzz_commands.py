@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import _command_lines as fuzz
 import pytest
-
-from rooftop.lab.fuzz import commands as fuzz
 
 
 @pytest.mark.sampled("slow")

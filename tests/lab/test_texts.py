@@ -10,10 +10,10 @@ import pytest
 from _support import command, committed
 
 from rooftop.core import settings
+from rooftop.core.texts import line, markdown, printable
 from rooftop.lab import ending
 from rooftop.lab.cli.app import table
 from rooftop.lab.report import documents
-from rooftop.lab.texts import line, markdown, printable
 
 FORGED = "\x1b[2J\x1b[31mforged\x1b[0m [bold]x[/bold] \x9b1m \u202eabc \x07\r\x00"
 SHOWN = "\\x1b[2J\\x1b[31mforged\\x1b[0m [bold]x[/bold] \\x9b1m \\u202eabc \\x07\\r\\x00"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooftop.core.texts import printable
 from rooftop.lab.ending import ENVIRONMENT as ENVIRONMENT
 from rooftop.lab.ending import OK as OK
 from rooftop.lab.ending import SLOWER as SLOWER
 from rooftop.lab.ending import WRONG as WRONG
 from rooftop.lab.ending import echo as echo
-from rooftop.lab.texts import printable
 
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooftop.core.texts import printable
 from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, app, echo
-from rooftop.lab.texts import printable
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case

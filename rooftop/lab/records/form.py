@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from rooftop.lab.texts import printable
+from rooftop.core.texts import printable
 
 Record = dict[str, Any]
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings
-from rooftop.lab import texts
+from rooftop.core import settings, texts
 from rooftop.lab.records import compact, form, shapes
 
 PART = "records"  # the folder of the cache

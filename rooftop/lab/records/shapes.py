@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rooftop.core.devices import slug
-from rooftop.lab.texts import CONTROL
+from rooftop.core.texts import CONTROL
 
 LARGEST, SMALLEST = 1e300, 1e-30  # of numbers, and of those that are divided by, which are at most 1 / SMALLEST
 

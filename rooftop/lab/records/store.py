@@ -40,9 +40,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rooftop.core import texts
 from rooftop.core.spec import Device
 from rooftop.core.whole_file import named
-from rooftop.lab import texts
 from rooftop.lab.records import form, parsed
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record

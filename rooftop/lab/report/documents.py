@@ -9,6 +9,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from rooftop.core import settings, whole_file
+from rooftop.core.texts import markdown
 from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
@@ -19,7 +20,6 @@ from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
-from rooftop.lab.texts import markdown
 from rooftop.lab.timing import first_calls, sparse_auto
 
 END = "<!-- /generated -->"

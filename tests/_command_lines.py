@@ -1,6 +1,6 @@
 """Generated command lines: each ends with an exit code and plain lines, never with a traceback, a signal or control characters.
 
-    python -m rooftop.lab.fuzz.commands --lines 2000
+    PYTHONPATH=tests python -m _command_lines --lines 2000
 
 Commands and options are those of the application; values are names, files (good, damaged, none), numbers in and out of range, texts with control characters.
 Each line runs in a process of its own, in a folder of its own, with a cache and records of its own."""
@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rooftop.core.texts import CONTROL
 from rooftop.lab.ending import Parser, ended, positive
-from rooftop.lab.texts import CONTROL
 
 PATIENCE = 10.0  # seconds: what takes longer has found nothing wrong with its arguments, and is ended
 LEFT_OUT = ("stub", "npu")  # they write into the package
@@ -183,7 +183,7 @@ def run(count: int, seed: int, seconds: float = float("inf")) -> tuple[Counter[s
 
 
 def main() -> None:
-    parser = Parser(prog="python -m rooftop.lab.fuzz.commands", description="Generated command lines.")
+    parser = Parser(prog="python -m _command_lines", description="Generated command lines.")
     parser.add_argument("--lines", type=positive, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
