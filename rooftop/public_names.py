@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
+from rooftop.core.tensor_kinds import refusing
 
 OWN = ("load", "register", "explain", "debug")
 STUB = settings.PACKAGE / "__init__.pyi"
@@ -43,7 +44,9 @@ def public(name: str) -> Any:
     elif name in LIFTED and LIFTED[name] in namespaces():
         found = getattr(importlib.import_module(f"rooftop.{LIFTED[name]}"), name)
     elif name in _op_names():
-        found = getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
+        module = importlib.import_module(f"rooftop.ops.{name}")
+        found = refusing(getattr(module, name))
+        setattr(module, name, found)  # one object, by whatever way it is reached: pickle asks for that
     else:
         raise AttributeError(f"module 'rooftop' has no attribute {name!r}; it has {', '.join(names())}")
     vars(sys.modules["rooftop"])[name] = found

@@ -12,7 +12,7 @@ import numpy as np
 
 from rooftop.codecs import device, ratio
 from rooftop.codecs.symbols import plain_values
-from rooftop.core import whole_file
+from rooftop.core import tensor_kinds, whole_file
 from rooftop.formats import codec_fast, codec_planes
 from rooftop.formats.array_chunks import LIMIT, Part, mapped, parts
 from rooftop.formats.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
@@ -128,12 +128,16 @@ def compress(
     kind, asked = _asked(abs, rel, psnr, lossless)
     if not isinstance(x, np.ndarray) and not _is_tensor(x):
         raise TypeError(f"compress: x is a {type(x).__name__}; it must be a NumPy array or a torch tensor")
-    if x.ndim > 4:
-        raise ValueError(f"compress: x has {x.ndim} dimensions; at most 4 are taken")
     _fits(codec, kind)
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= 3):
         raise ValueError(f"compress: rank is {rank!r}; it must be 1, 2, 3 or None")
     torch = not isinstance(x, np.ndarray)
+    if torch:
+        tensor_kinds.refuse("compress", [("x", x)])
+        if x.is_meta:
+            raise ValueError("compress: x is on the meta device and has no values")
+    if x.ndim > 4:
+        raise ValueError(f"compress: x has {x.ndim} dimensions; at most 4 are taken")
     e = element_of(x.dtype.newbyteorder("<") if isinstance(x, np.ndarray) and x.dtype.byteorder == ">" else x.dtype)
     if codec == "ratio" and e.kind != "float":
         raise ValueError(f"compress: codec 'ratio' is for floats; x is {e.name}")
@@ -277,6 +281,8 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
         _fill(c.stream, _bits_of_out(out, h))
         return out
     held = c.on_device
+    if held is None:
+        _plausible(c.stream)
     if to is not None and held is None and to.startswith("cuda") and h.codec != "ratio":
         _frequencies(c.stream)
         held = device.on_device(c.stream, to)
@@ -288,6 +294,18 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
         return to_numpy(bits, h.element)
     found = to_torch(bits, h.element)
     return found if to in (None, "cpu") else found.to(to)
+
+
+def _plausible(s: Stream) -> None:
+    """Raises FormatError where a chunk has fewer words than any chunk of so many values: before memory is taken for them."""
+    h = s.header
+    least = {"planes": codec_planes.least_words, "ratio": ratio.least_words}.get(h.codec, codec_fast.least_words)
+    for part in parts(h, limit=1 << 32):
+        counts = part.counts()
+        short = np.flatnonzero(s.words[part.first : part.last] < np.minimum(least(counts, h), 1 + -(-counts * h.element.bytes // 4)))
+        if len(short):
+            c = int(short[0])
+            raise FormatError(f"damaged chunk {part.first + c}: {s.words[part.first + c]} words are too few for {counts[c]} values")
 
 
 def _given(c: Any) -> Compressed:

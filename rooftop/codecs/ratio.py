@@ -116,6 +116,11 @@ def _bits(one: Made) -> float:
     return entropy_of(np.bincount(symbols, minlength=256)) + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
 
 
+def least_words(counts: np.ndarray, h: Header) -> np.ndarray:
+    """Of a coded chunk of so many values: the front, and of each stream its length and states. At most every second value is an anchor, in no stream."""
+    return 3 + 33 * -(-(counts // 2) // STREAM)
+
+
 def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Header, first: int) -> list[np.ndarray]:
     """The bits of chunks `first`, `first` + 1, ... Raises FormatError where one is damaged."""
     read = [_parsed(w, shape, h, first + i) for i, (w, shape) in enumerate(zip(words, shapes, strict=True))]

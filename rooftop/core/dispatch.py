@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, gradients, library
+from rooftop.core import debugging, gradients, library, tensor_kinds
 from rooftop.core.call import Choice, refusals, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import device_of
@@ -138,6 +138,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.runtime_options)
     runtime_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.runtime_options)
     mutated_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.mutates)
+    names = tuple(op.kinds)
     plain = (torch.Tensor, torch.nn.Parameter)
     is_grad_enabled = torch.is_grad_enabled
     is_compiling = torch.compiler.is_compiling
@@ -157,6 +158,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     def elsewhere(args: Sequence[Any], implementation: str | None, grad: bool) -> Any:
         """A call with a gradient, or not on plain tensors of a GPU. What is read with another sign than memory has (the imaginary part of a conjugate) is
         written out before."""
+        tensor_kinds.refuse(op.name, [(names[i], args[i]) for i in tensor_positions])
         passed = list(args)
         for i in tensor_positions:
             if args[i] is not None and args[i].is_neg():
@@ -194,6 +196,7 @@ def caller(op: Contract) -> Callable[..., Any]:
                 raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach registered ops; torch.autograd and torch.compile do")
             return registered(*args, implementation or "")
         if lists:
+            tensor_kinds.refuse(op.name, [(names[i], args[i]) for i in tensor_positions])
             return registered(*args, implementation or "")
         if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")

@@ -187,6 +187,11 @@ def _put(out: np.ndarray, at: int, values: np.ndarray) -> None:
     out[at : at + -(-values.nbytes // 4)].view(np.uint8)[: values.nbytes] = values.view(np.uint8)
 
 
+def least_words(counts: np.ndarray, h: Header) -> np.ndarray:
+    """Of a coded chunk of so many values: the front and the base."""
+    return np.full(len(counts), 3 if h.element.wide else 2)
+
+
 def decode(words: np.ndarray, starts: np.ndarray, part: Part, h: Header) -> np.ndarray:
     """The bits [n, 4096] of the chunks that begin at `starts` (i64 [n + 1], with the end) in `words`. Raises FormatError where a chunk is damaged; reads
     nothing outside of the chunks, whatever they hold."""

@@ -106,6 +106,11 @@ def encode(bits: np.ndarray, part: Part, h: Header, frequencies: np.ndarray) -> 
     return out, sizes.astype(np.uint32)
 
 
+def least_words(counts: np.ndarray, h: Header) -> np.ndarray:
+    """Of a coded chunk of so many values: the front, the states, and what is not entropy coded."""
+    return 33 + sum((-(-counts * size // 4) for _, size in rest_planes(h.element)), np.zeros(len(counts), np.int64))
+
+
 def decode(words: np.ndarray, starts: np.ndarray, part: Part, h: Header, frequencies: np.ndarray) -> np.ndarray:
     """The bits [n, 8192] of chunks. Raises FormatError where one is damaged."""
     e, n, valid, counts = h.element, part.last - part.first, part.valid(), part.counts()

@@ -18,6 +18,7 @@ import typer
 
 from rooftop.core import disk_cache, settings
 from rooftop.core.names import package_of
+from rooftop.core.texts import printable
 
 
 class NoGpuError(RuntimeError):
@@ -129,6 +130,8 @@ def _run_reporting_errors(task: Callable[[], object]) -> None:
         _end(str(error.args[0] if isinstance(error, LookupError) and error.args else error), WRONG)
     except SyntaxError as error:  # of a kernel's file, or a rung's
         _end(not_python(error), WRONG)
+    except MemoryError as error:  # an array that a file says is larger than the machine
+        _end(f"there is not enough memory: {error}".rstrip(": "), ENVIRONMENT)
     except OSError as error:  # a folder that cannot be written, a full disk
         if error.errno == errno.ENOSPC and error.filename is None:
             error = _full(error)
@@ -153,8 +156,13 @@ def _run_reporting_errors(task: Callable[[], object]) -> None:
         _end(said, ENVIRONMENT)
 
 
+def echo(text: object = "", err: bool = False) -> None:
+    """A line of a command. What came from outside (a kernel's source, a record, a compiler) can hold no control characters."""
+    typer.echo(printable(str(text)), err=err)
+
+
 def _end(text: str, code: int) -> NoReturn:
-    typer.echo(f"rooftop: {text}", err=True)
+    echo(f"rooftop: {text}", err=True)
     sys.exit(code)
 
 

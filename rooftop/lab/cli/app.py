@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooftop.core.texts import printable
 from rooftop.lab.ending import ENVIRONMENT as ENVIRONMENT
 from rooftop.lab.ending import OK as OK
 from rooftop.lab.ending import SLOWER as SLOWER
 from rooftop.lab.ending import WRONG as WRONG
+from rooftop.lab.ending import echo as echo
 
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
@@ -28,7 +30,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from rooftop import __version__
 
-        typer.echo(f"rooftop {__version__}")
+        echo(f"rooftop {__version__}")
         raise typer.Exit
 
 
@@ -56,7 +58,7 @@ def known(found: Sequence[Subject], dtype: str | None, tags: Iterable[str] | Non
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:
     """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their row."""
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, default=str))
+        echo(json.dumps(rows, indent=2, default=str))
         return
     from rich.console import Console
     from rich.measure import Measurement
@@ -70,10 +72,10 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, ti
         shown.add_row(*(cell(row.get(key)) for key in columns))
     if Measurement.get(console, console.options.update_width(10_000), shown).maximum <= console.width:
         if title:
-            typer.echo(title)  # a title of rich's is folded to the width of the table
+            echo(title)  # a title of rich's is folded to the width of the table
         console.print(shown)
     else:
-        typer.echo("\n".join(_narrow(rows, columns, title, console.width)))
+        echo("\n".join(_narrow(rows, columns, title, console.width)))
 
 
 LONG = 28  # characters: what is longer leaves the row of a narrow table
@@ -130,4 +132,4 @@ def cell(value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else printable(str(value))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, known, table
 
 TELL_S = 10.0  # seconds after which a check says how long it will take
 
@@ -84,7 +84,7 @@ def check(
     if backend == "gpu":
         _needs_gpu()
     if stale and not (todo := _stale(todo, records)):
-        typer.echo("nothing to check: a record proves every case as it is now")
+        echo("nothing to check: a record proves every case as it is now")
         return
     whole = len(todo)
     if quick:
@@ -101,14 +101,14 @@ def check(
             told, more = True, spent / len(results) * (len(todo) - len(results))
             if more > TELL_S:
                 sample = "" if quick or whole <= many.SAMPLE else f"; --quick checks a sample of {many.SAMPLE} of a kernel"
-                typer.echo(f"{len(results)} of {len(todo)} cases in {spent:.0f} s: about {_time(more)} more{sample}", err=True)
+                echo(f"{len(results)} of {len(todo)} cases in {spent:.0f} s: about {_time(more)} more{sample}", err=True)
     _show_checks(results, seed, every, as_json)
     if quick and len(todo) < whole and not as_json:
-        typer.echo(f"a sample: {len(todo)} of {whole} cases; without --quick all are checked, those that run here")
+        echo(f"a sample: {len(todo)} of {whole} cases; without --quick all are checked, those that run here")
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
     if all(r.status == "skipped" for r in results):
-        typer.echo("nothing was judged: every case was skipped", err=True)
+        echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
 
 
@@ -152,7 +152,7 @@ def _judge_contracts(names: list[str], as_json: bool) -> None:
     if any(r["status"] == "wrong" for r in rows):
         raise typer.Exit(WRONG)
     if not as_json:
-        typer.echo(f"a kernel to begin with: rooftop new kernel {names[0]}__triton, or {names[0]}__cuda")
+        echo(f"a kernel to begin with: rooftop new kernel {names[0]}__triton, or {names[0]}__cuda")
 
 
 def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subject:
@@ -223,7 +223,7 @@ def _fault(message: str) -> str:
 
 def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
+        echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
         return
     rows: list[dict[str, Any]] = []
     told: dict[tuple[str, str], int] = {}  # how often an error of a subject was met: the first is shown
@@ -245,7 +245,7 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
                       "message": "finding"}, False, "cases")  # fmt: skip
     if not every and (more := sum(n - SHOWN for n in alike.values() if n > SHOWN)):
-        typer.echo(f"{more} more cases are wrong in the same ways: --all shows them")
+        echo(f"{more} more cases are wrong in the same ways: --all shows them")
     summary: dict[str, dict[str, Any]] = {}
     reasons: dict[str, list[str]] = {}
     for r in results:
@@ -259,13 +259,13 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
                                     "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
     for reason, names in _by_reason(r for r in results if r.unasked).items():
-        typer.echo(f"not compiled for a GPU before they were simulated, so what a GPU refuses was not found: {', '.join(names)} ({reason})")
+        echo(f"not compiled for a GPU before they were simulated, so what a GPU refuses was not found: {', '.join(names)} ({reason})")
     same: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
     for reason, names in reasons.items():
         same.setdefault(re.sub(r"\d+", "0", reason), (reason, []))[1].extend(names)
     for reason, names in sorted(same.values(), key=lambda item: -len(item[1])):
         unique = list(dict.fromkeys(names))
-        typer.echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
+        echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -301,7 +301,7 @@ def inspect(
     archs: list[int | str] = [int(a) if a.isdigit() else a for a in arch or ["80", "89", "90"]]
     if sass or ptx:
         for s in found:
-            typer.echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))
+            echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))
         return
     jobs = [(s, inspects.inspect_case(s, case, a), a) for s in found for a in archs]
     if not jobs:
@@ -350,4 +350,4 @@ def _show_refusals(rows: list[dict[str, Any]]) -> None:
     for (reason, name), listed in archs.items():
         found.setdefault((reason, " ".join(listed)), []).append(name)
     for (reason, on), names in found.items():
-        typer.echo(f"not for {on}: {reason} ({', '.join(names)})")
+        echo(f"not for {on}: {reason} ({', '.join(names)})")

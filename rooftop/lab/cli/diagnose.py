@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app
+from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app, echo
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -50,7 +50,7 @@ def diagnose(
         raise typer.BadParameter("--case goes with an op or a rung, not with a report")
     if _is_trace(path):
         found = timeline.read(path)
-        typer.echo(json.dumps(found.to_json(), indent=2) if as_json else timeline.screen(found))
+        echo(json.dumps(found.to_json(), indent=2) if as_json else timeline.screen(found))
         return
     before = _report(path, kernel, card, floor)
     if diff is not None:
@@ -67,26 +67,26 @@ def diagnose(
     elif keep is not None:
         from rooftop.lab.counters.diagnose import scores
 
-        typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
+        echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
     if html is not None:
         from rooftop.core import whole_file
         from rooftop.lab.counters.diagnose import page
         from rooftop.lab.counters.diagnose.diagnosis import longest
 
         whole_file.write(html, page.html(longest(before), path.name))
-        typer.echo(f"{html}: {len(before)} kernels", err=True)
+        echo(f"{html}: {len(before)} kernels", err=True)
         if not as_json:
             return
     if as_json:
-        typer.echo(json.dumps([d.to_json() for d in before], indent=2))
+        echo(json.dumps([d.to_json() for d in before], indent=2))
         return
     from rooftop.lab.counters.diagnose import show
     from rooftop.lab.counters.diagnose.diagnosis import longest
 
     ordered = longest(before)
     if len(ordered) > 1 and not every:
-        typer.echo(show.summary(ordered) + "\n")
-    typer.echo("\n\n".join(show.screen(d) for d in (ordered if every else ordered[:1])))
+        echo(show.summary(ordered) + "\n")
+    echo("\n\n".join(show.screen(d) for d in (ordered if every else ordered[:1])))
 
 
 def _report(path: Path, kernel: str | None, card: str | None, floor_us: float | None) -> list[Any]:
@@ -149,7 +149,7 @@ def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
     from rooftop.lab.counters.diagnose.diagnosis import longest
 
     one, other = longest(before)[0], longest(after)[0]
-    typer.echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
+    echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
 
 
 def _record_outcome(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
@@ -176,9 +176,9 @@ def _note(found: list[Any], every: bool, lever: str | None) -> None:
     try:
         for d in longest(found) if every else longest(found)[:1]:
             if times[d.name, d.case] == 1 and (said := scores.note(path, d, lever)):
-                typer.echo(said, err=True)
+                echo(said, err=True)
     except (OSError, ReportError) as error:
-        typer.echo(f"the predictions are not kept: {error}", err=True)
+        echo(f"the predictions are not kept: {error}", err=True)
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -210,7 +210,7 @@ def predictions(
         return
     rows = [asdict(s) for s in scores.scores(scores.joined(path))]
     if not rows and not as_json:
-        typer.echo(f"{path}: no prediction has a result yet; diagnose a report of the kernel's next version (docs/profiling.md)")
+        echo(f"{path}: no prediction has a result yet; diagnose a report of the kernel's next version (docs/profiling.md)")
         return
     columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
     table(rows, columns, as_json)
@@ -242,7 +242,7 @@ def place(
     if report is not None:
         measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
     found = placing.place(subject, ladder, store.read(folder), count=count, measured=measured)
-    typer.echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
+    echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool, count: bool) -> None:
@@ -268,7 +268,7 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
             refusals.append(str(error))
     if not made:
         raise ValueError("; ".join(refusals))
-    typer.echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
+    echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
 
 
 def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
@@ -332,9 +332,9 @@ def profile(
     subject = subjects[0]
     chosen = inspect_case(subject, case, "h200")
     if len(subjects) > 1:
-        typer.echo(f"{what} means {len(subjects)} kernels; profiled is {subject.name} at {chosen.id}", err=True)
+        echo(f"{what} means {len(subjects)} kernels; profiled is {subject.name} at {chosen.id}", err=True)
     if how == "torch":
-        typer.echo(drive.torch_trace(subject, chosen, out))
+        echo(drive.torch_trace(subject, chosen, out))
         diagnose(str(out / "trace.json"))
         return
     out.mkdir(parents=True, exist_ok=True)
@@ -349,14 +349,14 @@ def _program(line: list[str], how: str, out: Path) -> None:
 
     said = command.run(line, how, out)
     if how == "events":
-        typer.echo(command.screen(said))
+        echo(command.screen(said))
     else:
-        typer.echo((out / "averages.txt").read_text(encoding="utf-8"))
+        echo((out / "averages.txt").read_text(encoding="utf-8"))
         try:
-            typer.echo(timeline.screen(timeline.read(out / "trace.json")))
+            echo(timeline.screen(timeline.read(out / "trace.json")))
         except ReportError:
             why = "there is no GPU that torch can use" if said["gpu"] is None else f"the program gave {said['gpu']} no work"
-            typer.echo(f"no timeline of a GPU: {why}; {out / 'trace.json'} holds what the CPU did")
+            echo(f"no timeline of a GPU: {why}; {out / 'trace.json'} holds what the CPU did")
     if said["status"]:
-        typer.echo(f"the program ended with status {said['status']}", err=True)
+        echo(f"the program ended with status {said['status']}", err=True)
         raise typer.Exit(1)

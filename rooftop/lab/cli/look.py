@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, table
+from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, echo, table
 
 
 @app.command(rich_help_panel=LOOK)
@@ -61,12 +61,12 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
             paths += helpers.all_of(path, base)
     shown = {str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p): p for p in paths}
     if as_json or not sys.stdout.isatty():
-        typer.echo(json.dumps(list(shown)) if as_json else "\n".join(shown))
+        echo(json.dumps(list(shown)) if as_json else "\n".join(shown))
         return
     wide = max(map(len, shown))
     width = shutil.get_terminal_size().columns
     for text, path in shown.items():
-        typer.echo(f"{text:<{wide}}  {about(path)}"[:width] if wide < width - 24 else text)
+        echo(f"{text:<{wide}}  {about(path)}"[:width] if wide < width - 24 else text)
 
 
 def about(path: Path) -> str:
@@ -100,7 +100,7 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
         raise ValueError(f"{name}: a rung is named by its number, as in {ladder}/04")
     page = ladder_text.page_of(ladder, store.read(settings.load().results))
     for line in ladder_text.rung(page, int(digits)) if number else ladder_text.overview(page):
-        typer.echo(line)
+        echo(line)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -116,7 +116,7 @@ def new(
     from rooftop.lab import scaffold
 
     for path in scaffold.written(kind, name, empty=empty):
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
 
 
 @app.command(rich_help_panel=LOOK)

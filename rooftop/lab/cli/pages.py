@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, echo, table
 
 if TYPE_CHECKING:
     from rooftop.lab.records.store import Record
@@ -33,11 +33,11 @@ def merge(
 
     found = store.merge(path, into or settings.load().results, renewal(()))
     if as_json:
-        typer.echo(json.dumps(found.__dict__))
+        echo(json.dumps(found.__dict__))
     else:
-        typer.echo(f"{found.records} records: {len(found.added)} files added, {len(found.grown)} grown, {len(found.same)} already there")
+        echo(f"{found.records} records: {len(found.added)} files added, {len(found.grown)} grown, {len(found.same)} already there")
         for note in found.notes:
-            typer.echo(f"note: {note}")
+            echo(f"note: {note}")
 
 
 @records_app.command("prune")
@@ -58,11 +58,11 @@ def prune(
     digests: Digests = {}
     done = pruning.prune(folder or settings.load().results, lambda found: staleness(found, digests), dry, renew=renewal((), digests))
     if as_json:
-        typer.echo(json.dumps(done.__dict__))
+        echo(json.dumps(done.__dict__))
     else:
         verb, gone = ("would be dropped", "would go") if dry else ("dropped", "gone")
         size = f"{done.bytes_dropped / 1e6:.1f} of {done.bytes / 1e6:.1f} MB"
-        typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
+        echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
 
 
 def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Record] | None:
@@ -81,7 +81,7 @@ def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Rec
         notes.append(f"{folder} is not pruned: {error}")
         return None
     if done.bytes_dropped:
-        typer.echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
+        echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
     return None if done.bytes_dropped else left
 
 
@@ -127,15 +127,15 @@ def report(
     known_digests.save(digests)
     if docs:
         said = "not as the records have it" if check else "written anew"
-        typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
+        echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
     else:
-        typer.echo(index.resolve())
+        echo(index.resolve())
         if lacking:
-            typer.echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
+            echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
     for note in cut:
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     if check and changed:
-        typer.echo("rooftop report --docs writes them")
+        echo("rooftop report --docs writes them")
         raise typer.Exit(WRONG)
 
 
@@ -171,7 +171,7 @@ def stub() -> None:
     from rooftop.core import whole_file
 
     whole_file.write(public_names.STUB, public_names.stub())
-    typer.echo(f"wrote {public_names.STUB}")
+    echo(f"wrote {public_names.STUB}")
 
 
 @app.command(rich_help_panel=SHOW)

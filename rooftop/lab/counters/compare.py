@@ -22,7 +22,7 @@ from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device
 from rooftop.lab import candidates
 from rooftop.lab.counters.jobs import CASES, Job
-from rooftop.lab.ending import Parser, ended
+from rooftop.lab.ending import Parser, echo, ended
 from rooftop.lab.inspect.sass_lines import accesses
 from rooftop.lab.records import identity, store
 from rooftop.lab.simt import machine
@@ -287,12 +287,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             job = job_of(subject, case)
         except RegistryError as error:  # a record of a rung that was renamed or is gone
-            print(f"{subject}, {case}: not compared: {error.args[0]}")
+            echo(f"{subject}, {case}: not compared: {error.args[0]}")
             continue
         rows = both(job, found)
         moved = sum(r.verdict == "moved" for r in rows)
-        print(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums {sums(rows)}")
-        print("".join(f"    {str(r).replace(chr(10), chr(10) + '    ')}\n" for r in rows if r.verdict != "agrees"), end="")
+        echo(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums {sums(rows)}")
+        for r in rows:
+            if r.verdict != "agrees":
+                echo("    " + str(r).replace("\n", "\n    "))
         made.append(record(job, found, rows))
     if given.out and made:
         with store.Writer(given.out, str(made[0]["device"]["name"])) as writer:

@@ -30,6 +30,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -39,18 +40,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rooftop.core import texts
 from rooftop.core.names import RENAMED
 from rooftop.core.spec import Device
 from rooftop.core.whole_file import named
 from rooftop.lab.records import form, parsed
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record
-from rooftop.lab.records.shapes import HEAD, SHAPES
+from rooftop.lab.records.shapes import HEAD, SHAPES, shown
 from rooftop.lab.records.software import host, versions
 
 __all__ = ["KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file", "versions"]
 
 KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared", "first-calls", "sweep", "language")
+SAID = 300  # characters of what is wrong with a line
+ESCAPED = re.compile(rb"\\[bfru]|[\x7f\xc2\xd8\xe2]")  # a line with none of these holds no control character: JSON has them escaped
 DEPTH = 32  # of tables and lists within each other: more is no record, and more than Python can write again
 
 Section = tuple[Record | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before
@@ -161,7 +165,14 @@ def _finite(text: str) -> float:
 
 
 def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
-    """The records of one line, whole; of a head: itself. Raises ValueError, saying why, where it is neither."""
+    """The records of one line, whole; of a head: itself. Raises ValueError, saying why in one line, where it is neither."""
+    try:
+        return _parsed(line, head or {})
+    except ValueError as error:
+        raise ValueError(texts.line(str(error), SAID)) from None
+
+
+def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Record]:
     try:
         value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -173,12 +184,12 @@ def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
         level = [v for one in level for v in (one.values() if isinstance(one, dict) else one) if isinstance(v, (dict, list))]
     if level:
         raise ValueError("nested too deeply")
-    if b"\\u" in line:
-        json.dumps(value, ensure_ascii=False).encode()  # half of a pair that stands for one character cannot be written
+    if ESCAPED.search(line):
+        shown(value)
     if value["kind"] == "run":
         HEAD(value, "")
         return [value]
-    records = [of_today(r) for r in form.joined(value, head or {})]
+    records = [of_today(r) for r in form.joined(value, head, len(line))]
     for record in records:
         SHAPES[record["kind"]](record, "")
     return records
