@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
 from rooftop.lab.simt.build import Library
-from rooftop.lab.simt.child import ENDED, SENT, TOO_MUCH
+from rooftop.lab.simt.child import ENDED, MOST_THREADS, SENT, TOO_LONG, TOO_MANY, TOO_MUCH, on_the_clock
 from rooftop.lab.simt.launching import Answer, LaunchError, Request
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            _send(struct.pack("QQ", len(request), most), [theirs.fileno(), contents])
+            _send(struct.pack("QQQ", len(request), most, seconds), [theirs.fileno(), contents])
         ours.sendall(request)
         said: dict[str, Any] | None = None
         blob = b""
@@ -114,6 +114,10 @@ def _ending(why: int, status: int, most: int, seconds: int) -> str:
     """How a process ended that did not answer."""
     if why == TOO_MUCH:
         return f"took more than {most >> 20} MiB of memory (ROOFTOP_SIMT_MIB) and was ended"
+    if why == TOO_LONG:
+        return f"had not ended after {on_the_clock(seconds)} s and was ended: it may take {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS)"
+    if why == TOO_MANY:
+        return f"started more than {MOST_THREADS} threads and was ended"
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"took more than {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS), or more memory than the system has, and was ended"
     if status < 0:
