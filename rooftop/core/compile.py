@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import base64
 import hashlib
 import json
 import multiprocessing
 import os
 import re
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,15 +18,17 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from rooftop.core import settings
+from rooftop.core import child, settings
 from rooftop.core.digests import without_comments
 from rooftop.core.names import package_of
 
 DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
 _NAMES = "__nv_name_map"  # the pseudo-file in which NVRTC reports name expressions
-_GAP = r"(?:[ \t]|\\\n)*"
-_INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
+_GAP = r"[ \t\f\v\r]*"
+_INCLUDE = re.compile(rf"^{_GAP}(?:#|%:|\?\?=){_GAP}(?:include|include_next|import|embed)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
+_SPLICED = re.compile(r"((?:[^\n]*\\[ \t\f\v\r]*\n)+)([^\n]*)")
+_SPLICE = re.compile(r"\\[ \t\f\v\r]*\n")
 
 
 class CompileError(ValueError):
@@ -120,7 +125,7 @@ def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
     while queue:
         for name in _included(queue.pop()):
             path = folder / name
-            if path.is_file() and path not in seen:
+            if not Path(name).is_absolute() and path.is_file() and path not in seen:
                 seen.add(path)
                 queue.append(path.read_text(encoding="utf-8"))
                 yield path
@@ -129,11 +134,17 @@ def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
 @lru_cache(512)  # for the shared headers, which most kernels include
 def _included(source: str) -> tuple[str, ...]:
     """The names of the files that a text includes, in order, without those in comments."""
+    source = _whole_lines(source)
     last = max((m.end() for m in _INCLUDE.finditer(source)), default=0)
     top = source[:last]
     if top.count("/*") != top.count("*/"):  # the comment around an include may end later
         top = source
     return tuple(found[1] or found[2] or "" for found in _INCLUDE.finditer(without_comments(top)))
+
+
+def _whole_lines(text: str) -> str:
+    """`text` with lines that a backslash continues put together, as a compiler reads them, each where its last part stood."""
+    return _SPLICED.sub(lambda m: "\n" * m[1].count("\n") + _SPLICE.sub("", m[1]) + m[2], text) if "\\" in text else text
 
 
 def whole_elf(found: bytes) -> bool:
@@ -152,7 +163,7 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
     file could change while the cached binary stays the same. `name` is the path shown. The headers in `folder` are searched too."""
     allowed = f"CUDA's own headers and those of rooftop/kernels/_device: {', '.join(sorted(p.name for p in folder.glob('*.cuh')))}"
     for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folder))):
-        bare = without_comments(text)
+        bare = without_comments(_whole_lines(text))
         for found in _INCLUDE.finditer(bare):
             quoted, angled, other = found[1], found[2], found[3]
             wanted = Path(quoted or angled or "")
@@ -190,6 +201,15 @@ def compile_cuda(
     folder = settings.load().cache / "cuda" / key[:2]
     if use_cache and (hit := _read(folder / key, target)):
         return hit
+    own = _own(name)
+    binary = compiled(source, name, target, kernels, options, of_many=of_many) if own else _compiled_apart(source, name, target, kernels, options)
+    if use_cache:
+        _write(folder / key, binary)
+    return binary
+
+
+def compiled(source: str, name: str, target: str, kernels: Sequence[str], options: Sequence[str], of_many: bool = False) -> Binary:
+    """What NVRTC makes of a source, in this process. Raises as `compile_cuda`."""
     program_class, options_class = _cuda_core()
     import io
 
@@ -202,17 +222,45 @@ def compile_cuda(
                 device_as_default_execution_space=True, lineinfo=True, **_flags(options), **(_kept_headers() if of_many else {}),
             ),
         )  # fmt: skip
-        compiled = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
+        made = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
     except (ToolchainError, CompileError):
         raise
     except Exception as error:  # cuda-core raises NVRTCError, from different modules depending on the version
         raise CompileError(_readable(str(error), log.getvalue(), name)) from None
-    symbols = compiled.symbol_mapping
-    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in symbols.items()}
-    binary = Binary(bytes(compiled.code), names, target, log.getvalue())
-    if use_cache:
-        _write(folder / key, binary)
-    return binary
+    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in made.symbol_mapping.items()}
+    return Binary(bytes(made.code), names, target, log.getvalue())
+
+
+def _own(name: str) -> bool:
+    """Whether a source is a file of the package, or is made of one: `name` is its path as errors show it."""
+    path = settings.CHECKOUT / name
+    return path.is_relative_to(settings.PACKAGE) and path.is_file() and not (Path(name).is_file() and not path.samefile(name))
+
+
+_PROCESSES: dict[int, child.Process] = {}  # by process: one that is forked starts its own
+
+
+def _compiled_apart(source: str, name: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> Binary:
+    """What NVRTC makes of somebody's source, in a process that has limits and reads no files but headers: NVRTC itself has neither."""
+    _cuda_core()  # raises ToolchainError
+    if os.getpid() not in _PROCESSES:
+        _PROCESSES[os.getpid()] = child.Process(Path(sys.executable), "rooftop.core.compile_child", {}, what="NVRTC")
+        atexit.register(_PROCESSES[os.getpid()].end)
+    job = {"what": "compilation", "kernel": name, "source": source, "target": target, "kernels": list(kernels), "options": list(options)}
+    try:
+        found = _PROCESSES[os.getpid()].ask(job, settings.load().step_seconds)
+        if "refused" in found:
+            raise CompileError(str(found["refused"]))
+        if "absent" in found:
+            raise ToolchainError(str(found["absent"]))
+        names = {str(k): str(v) for k, v in found["names"].items()}
+        return Binary(base64.b64decode(found["cubin"], validate=True), names, target, str(found["log"]))
+    except child.ChildError as error:
+        raise CompileError(f"{name} does not compile: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, CompileError):
+            raise
+        raise CompileError(f"{name} does not compile: the process of NVRTC answers what cannot be read") from None
 
 
 Job = tuple[str, str, str, Sequence[str]]  # source, name, target, kernels

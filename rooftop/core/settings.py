@@ -11,6 +11,7 @@
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 | `ROOFTOP_SIMT_SECONDS` | seconds of CPU time that one simulation, or one step of building it, may take | 3600 |
+| `ROOFTOP_STEP_SECONDS` | seconds on the clock in which a file of somebody's must be compiled by NVRTC, be loaded, or be through with one case of a check | 300 |
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Settings:
     predictions: Path = Path("predictions.jsonl")
     simt_seconds: int = 3600
     simt_mib: int = 0
+    step_seconds: int = 300
 
 
 def is_checkout() -> bool:
@@ -60,14 +62,14 @@ def load() -> Settings:
     mib = os.environ.get("ROOFTOP_CACHE_MIB") or "2048"
     if not mib.isdigit():
         raise ValueError(f"ROOFTOP_CACHE_MIB is {mib!r}; it must be a whole number of MiB")
-    seconds, memory = (os.environ.get(f"ROOFTOP_SIMT_{name}") for name in ("SECONDS", "MIB"))
-    for name, text, unit in (("SECONDS", seconds, "seconds"), ("MIB", memory, "MiB")):
-        if text and (not text.isdigit() or int(text) < 1):
-            raise ValueError(f"ROOFTOP_SIMT_{name} is {text!r}; it must be a whole number of {unit}, 1 or more")
+    seconds, memory, step = (os.environ.get(f"ROOFTOP_{name}") for name in ("SIMT_SECONDS", "SIMT_MIB", "STEP_SECONDS"))
+    for name, text, unit in (("SIMT_SECONDS", seconds, "seconds"), ("SIMT_MIB", memory, "MiB"), ("STEP_SECONDS", step, "seconds")):
+        if text and (not text.isdigit() or not 1 <= int(text) <= 10**9):
+            raise ValueError(f"ROOFTOP_{name} is {text!r}; it must be a whole number of {unit}, 1 to 1000000000")
     noted = os.environ.get("ROOFTOP_PREDICTIONS")
     predictions = Path(noted) if noted else _state(cache) / "predictions.jsonl"
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
-    return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions, int(seconds or 3600), int(memory or machine))
+    return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions, int(seconds or 3600), int(memory or machine), int(step or 300))
 
 
 def home(instead: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import platform
 import re
 import secrets
@@ -16,8 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from rooftop.core import compile, sandbox, settings
 from rooftop.lab import simt
-from rooftop.lab.simt import process, sandbox
+from rooftop.lab.simt import process
 
 SOURCE = """
 extern "C" {{
@@ -75,6 +77,34 @@ def test_no_file_no_network_no_program_no_other_process(tmp_path: Path) -> None:
     assert run("y[0] = kill(getppid(), 0);") == -1
     assert run(f'y[0] = system("touch {made}") != 0;') == 1
     assert mine.read_text(encoding="utf-8") == "secret" and not made.exists()
+
+
+@confined
+@pytest.mark.parametrize("line", ['#include "{}"', '\f#inc\\\nlude "{}"', '#define F "{}"\n#include F', '__attribute__((section(".x\\n.incbin \\"{}\\"\\n.text #"))) int q = 1;'])
+def test_neither_compiler_nor_assembler_reads_other_files(line: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.h"
+    mine.write_text("int secret = 7;\n", encoding="utf-8")
+    with pytest.raises(compile.CompileError) as error:
+        simt.simulate(f"{line.format(mine)}\n__global__ void k(int* y) {{ y[0] = 1; }}", "k", {"y": torch.zeros(1)}, grid=(1,), block=(1,), arguments=[("y", "ptr")])
+    assert "secret" not in str(error.value)
+
+
+def test_a_file_that_the_key_does_not_cover_is_refused_by_what_the_compiler_says_it_read() -> None:
+    """A file of the system's is open to it, and no header of it."""
+    there = next((p for p in Path("/usr/lib").rglob("*.py") if " " not in str(p) and not p.read_text(encoding="utf-8", errors="replace").strip()), None)
+    if there is None:
+        pytest.skip("no empty file in /usr/lib")
+    with pytest.raises(compile.CompileError, match=rf"includes {re.escape(str(there.resolve()))}, which is no header"):
+        simt.simulate(f'#include "{there}"\n__global__ void k(int* y) {{ y[0] = 1; }}', "k", {"y": torch.zeros(1)}, grid=(1,), block=(1,), arguments=[("y", "ptr")])
+
+
+def test_a_compilation_that_takes_too_long_or_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "constexpr long f(long n) {{ long s = 0; for (long i = 0; i < n; ++i) s += i; return s; }} {} __global__ void k(int* y) {{ y[0] = 1; }}"
+    many = " ".join(f"static constexpr long q{i} = f(200000{i});" for i in range(40))
+    monkeypatch.setenv("ROOFTOP_SIMT_SECONDS", "2")
+    with pytest.raises(compile.CompileError, match=r"took more than 2 s.*ROOFTOP_SIMT_SECONDS"):
+        simt.simulate(source.format(many), "k", {"y": torch.zeros(1)}, grid=(1,), block=(1,), arguments=[("y", "ptr")])
+    assert not list((settings.load().cache / "simt").glob(f"*/tmp-of-{os.getpid()}-*"))
 
 
 @pytest.mark.parametrize(
@@ -171,8 +201,6 @@ def test_a_simulation_ends_with_whoever_asked_for_it(monkeypatch: pytest.MonkeyP
 
 def _workers() -> int:
     """Descendants of the server of this process."""
-    import os
-
     own = process._SERVERS.get(os.getpid())
     if own is None:
         return 0

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings
-from rooftop.lab.simt import native, sandbox
+from rooftop.core import sandbox, settings
+from rooftop.lab.simt import native
 from rooftop.lab.simt.launching import Answer, LaunchError, Request, answer
 
 LOOK = 0.02  # seconds between two looks at what a simulation takes

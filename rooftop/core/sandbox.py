@@ -1,4 +1,4 @@
-"""What a process that runs simulated code, or compiles somebody's source, is kept from: the network, other processes and programs, all files but those it needs.
+"""What a process that runs simulated code, or compiles a source, is kept from: the network, other processes and programs, all files but those it needs.
 
 Means of Linux, each used where the system has it (docs/trust.md): a seccomp filter (which calls of the system are answered), Landlock (which files may be
 read or written), a network namespace of its own, limits of resources. The filter allows a list of calls and refuses all others. It is written here as it
@@ -80,10 +80,10 @@ READS, WRITES_INTO = READ_FILE | READ_DIR, READ_FILE | READ_DIR | WRITE_FILE | R
 LANDLOCK_RIGHTS = (13, 14, 15, 15, 16)  # rights of files that version 1, 2, ... knows
 NET_VERSION, SCOPE_VERSION = 4, 6  # from which on it keeps from TCP; from signals and named sockets of others
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/proc/self/maps", "/dev/null")
-PROGRAMS = (*SYSTEM, "/usr/bin", "/usr/include", "/usr/libexec", "/usr/local/include", "/usr/share", "/bin", "/etc/alternatives", "/opt")  # of a tool
+PROGRAMS = (*SYSTEM, "/usr/bin", "/bin", "/usr/include", "/usr/local/include", "/usr/libexec")  # of a tool
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 38, 22
 CAPSET = (126, 91)
-FILE_BYTES = 4 << 30  # that a tool may write into one file
+FILE_BYTES = 1 << 30  # that a tool may write into one file
 NOTHING = "seccomp filters (the network and other programs are open to simulated code)"
 
 
@@ -118,7 +118,7 @@ def confine(readable: Iterable[Path]) -> None:
         _filter(program(os.getpid()))
 
 
-def confine_tool(readable: Iterable[Path], writable: Iterable[Path]) -> None:
+def confine_tool(readable: Iterable[Path], writable: Iterable[Path] = ()) -> None:
     """The same for a compiler: it starts programs and writes files, into `writable` alone. By Landlock, where it is."""
     _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _no_network()
@@ -226,6 +226,7 @@ def _filter(instructions: list[tuple[int, int, int, int]]) -> None:
 
 def _become(told: str, command: Sequence[str]) -> None:
     given = json.loads(told)
+    os.setpgid(0, 0)  # who ends it ends what it has started
     limits(given["seconds"], FILE_BYTES, given["memory"])
     confine_tool(map(Path, given["readable"]), map(Path, given["writable"]))
     os.execv(command[0], command)
