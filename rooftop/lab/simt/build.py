@@ -22,7 +22,7 @@ from threading import Lock
 
 from rooftop.core import sandbox, settings
 from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, ToolchainError, headers
-from rooftop.lab.simt import host, link, ordinary, precompiled
+from rooftop.lab.simt import host, link, macros, ordinary, precompiled
 from rooftop.lab.simt.precompiled import as_made, sum_of
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
@@ -189,10 +189,12 @@ class Library:
 
 
 def build(
-    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS, values: Mapping[str, str] | None = None
+    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS, values: Mapping[str, str] | None = None,
+    rtc: bool = False,
 ) -> Library:  # fmt: skip
     """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folder` holds what it includes.
-    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py).
+    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py). `rtc`: the source finds the macros of NVRTC
+    (macros.py), not those of nvcc and the host.
 
     Raises CompileError with the compiler's own words and the user's lines, NoCompilerError where there is none."""
     started = time.perf_counter()
@@ -208,7 +210,8 @@ def build(
     order = family(text, kernels)
     made_values = "\n".join((values or {}).values())
     texts = [text, *(p.read_text(encoding="utf-8") for p in own.values())]
-    key = _key(path, str(arch), made_values, *texts, *order, *flags, *places, tool.version, _runtime_digest())
+    predefined = macros.nvrtc(tool.path, flags, RUNTIME / "simt.h", arch) if rtc else "#define __NVCC__ 1\n"
+    key = _key(path, str(arch), predefined, made_values, *texts, *order, *flags, *places, tool.version, _runtime_digest())
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
     target = cache_folder / f"{key}.{mode}.so"
@@ -232,7 +235,7 @@ def build(
         dims = cluster_dims("\n".join(texts))
         entries += "".join(f"SIMT_CLUSTER({i}, {dims[base]})\n" for name, i in numbers.items() if (base := base_name(name)) in dims)
         source = translate(text, path, unroll=unroll, marks=marks) + "\n" + entries + made_values
-        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{source}', encoding="utf-8")
+        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{predefined}{source}', encoding="utf-8")
         command = [*flags, *places, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
         read = (*flags, *places) if tool.clang else flags  # a header that g++ has read does not depend on the marks
         kept = _folder() / _key(str(RUNTIME), _runtime_digest(), tool.version, *read)

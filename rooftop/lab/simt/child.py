@@ -156,7 +156,7 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
 
 def _message_of(made: Answer) -> tuple[dict[str, Any], list[bytes]]:
     said = {name: getattr(made, name) for name in ("ran", "total", "threads", "status", "printed", "fma", "other")}
-    blobs = [made.findings, made.counts, *made.traffic]
+    blobs = [made.findings, made.counts, made.held, *made.traffic]
     return {**said, "blobs": [len(b) for b in blobs]}, blobs
 
 
