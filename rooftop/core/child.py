@@ -21,7 +21,8 @@ from rooftop.core import settings
 
 LIMIT = 300.0  # seconds that one job may take
 ANSWER = 1 << 28  # bytes of an answer
-LOOK = 0.25  # seconds between two looks at the memory that it takes
+LOOK = 0.25  # seconds between two looks at what it takes
+MOST_PROCESSES, MOST_PRINTED = 512, 1 << 30  # that it may start; bytes
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -67,9 +68,9 @@ class Process:
             try:
                 child.stdin.write(json.dumps(job).encode() + b"\n")
                 child.stdin.flush()
-                answer = _line(child, limit)
+                answer = _line(child, limit, self._errors.fileno())
             except (BrokenPipeError, EOFError):
-                message = self._killed() or f"ended: {self._last_words()}"
+                message = self._killed() or self._ended()
                 self.end()
                 raise self._error(f"the process of {self._what} {message}") from None
             except TimeoutError:
@@ -112,6 +113,21 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
         return "was killed (SIGKILL: by somebody, or for want of memory); run it again" if killed else None
+
+    def _ended(self) -> str:
+        assert self._child is not None
+        code = self._child.poll()  # None: it has closed its side alone
+        how = f" by {signal.Signals(-code).name}" if code is not None and code < 0 else "" if code in (None, 1) else f" with exit code {code}"
+        return f"ended{how}: {self._last_words()}"
+
+    def printed(self, most: int) -> str:
+        """What it has printed so far, its first `most` characters, with control characters written out."""
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        text = self._errors.read(4 * most + 4).decode(errors="replace")
+        shown = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text[:most])
+        return shown + ("\n..." if len(text) > most else "")
 
     def _last_words(self) -> str:
         self._errors.seek(self._earlier_output)
@@ -193,8 +209,8 @@ def end_with_parent() -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def _line(child: subprocess.Popen[bytes], limit: float) -> bytes:
-    """One line from a process. Raises TimeoutError, EOFError, _TooMuch."""
+def _line(child: subprocess.Popen[bytes], limit: float, printed: int) -> bytes:
+    """One line from a process. `printed`: the file of what it prints. Raises TimeoutError, EOFError, _TooMuch."""
     assert child.stdout is not None
     source, most = child.stdout.fileno(), settings.load().simt_mib
     parts: list[bytes] = []
@@ -205,6 +221,10 @@ def _line(child: subprocess.Popen[bytes], limit: float) -> bytes:
         if (now := time.monotonic()) >= look:
             if _memory(child.pid) > most << 20:
                 raise _TooMuch(f"took more than {most} MiB of memory (ROOFTOP_SIMT_MIB)")
+            if len(_session(child.pid)) > MOST_PROCESSES:
+                raise _TooMuch(f"started more than {MOST_PROCESSES} processes")
+            if os.fstat(printed).st_size > MOST_PRINTED:
+                raise _TooMuch(f"printed more than {MOST_PRINTED} bytes")
             look = now + LOOK
         if not ready:
             if now >= end:

@@ -6,6 +6,7 @@ are: NaN, infinite, vast, denormal, empty, at an odd address, and strided where 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -81,6 +82,14 @@ def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | Non
             made.append(Case(name, {**tensors, **{n: given.get(n, 1) for n in numbers}}))
     op = Contract(reference, outputs=lambda **_: {}, cases=made, work=lambda p: Work(0, 0, {}), mutates=tuple(listed), name=path.stem)
     return Subject(path.stem, op, CudaImplementation(path.resolve(), op.name, path.stem))
+
+
+def is_program(path: Path) -> bool:
+    """Whether a file is judged by running its Python: it is Python, or a `.cu` whose head lists functions of the `.py` beside it."""
+    if path.suffix == ".cu" and path.is_file():
+        with contextlib.suppress(ValueError):
+            return bool(head_text.parse(head_text.read(path), str(path)).python)
+    return path.suffix == ".py"
 
 
 def shapes_of(texts: Sequence[str]) -> list[dict[str, int]]:

@@ -43,16 +43,6 @@ CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name 
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
 
 
-def known(found: Sequence[Subject], dtype: str | None, tags: Iterable[str] | None = None) -> None:
-    """Raises ValueError for a dtype or a tag that no case of what was found has."""
-    cases = [c for s in found for c in s.op.cases]
-    dtypes, present = sorted({c.dtype for c in cases}), sorted({t for c in cases for t in c.tags})
-    if cases and dtype is not None and dtype not in dtypes:
-        raise ValueError(f"no case has dtype {dtype!r}; there are {', '.join(dtypes)}")
-    if cases and (unknown := sorted(set(tags or ()) - set(present))):
-        raise ValueError(f"no case has tag {', '.join(map(repr, unknown))}; there are {', '.join(present)}")
-
-
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:
     """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their row."""
     if as_json:
