@@ -172,11 +172,10 @@ class _TooMuch(Exception):
 def _session(leader: int) -> list[int]:
     """The processes of a session other than its leader."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != leader:
-            with contextlib.suppress(OSError):
-                if os.getsid(int(name)) == leader:
-                    found.append(int(name))
+    for process in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
+        with contextlib.suppress(OSError):
+            if process != leader and os.getsid(process) == leader:
+                found.append(process)
     return found
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from rooftop.core import child, settings
 from rooftop.core.digests import without_comments
 from rooftop.core.names import package_of
+from rooftop.core.whole_file import regular
 
 DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
@@ -341,8 +342,8 @@ def _readable(error: str, log: str, name: str) -> str:
 
 def _read(path: Path, target: str) -> Binary | None:
     try:
-        info = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        cubin = path.with_suffix(".cubin").read_bytes()
+        info = json.loads(regular(path.with_suffix(".json")))
+        cubin = regular(path.with_suffix(".cubin"))
         names, log = info["names"], info["log"]
         if hashlib.sha256(cubin).hexdigest() != info["sha256"] or not all(isinstance(v, str) for v in (log, *names.values())):
             return None

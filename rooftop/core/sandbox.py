@@ -224,7 +224,7 @@ def _filter(instructions: list[tuple[int, int, int, int]]) -> None:
         raise OSError(ctypes.get_errno(), "a seccomp filter cannot be set")
 
 
-def _become(told: str, command: Sequence[str]) -> None:
+def _become(told: str, command: list[str]) -> None:
     given = json.loads(told)
     os.setpgid(0, 0)  # who ends it ends what it has started
     limits(given["seconds"], FILE_BYTES, given["memory"])

@@ -11,7 +11,7 @@
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 | `ROOFTOP_SIMT_SECONDS` | seconds of CPU time that one simulation, or one step of building it, may take | 3600 |
-| `ROOFTOP_STEP_SECONDS` | seconds on the clock in which a file of somebody's must be compiled by NVRTC, be loaded, or be through with one case of a check | 300 |
+| `ROOFTOP_STEP_SECONDS` | seconds in which NVRTC must compile a file of somebody's, and a check must load it, or be through with a case | 300 |
 """
 
 from __future__ import annotations

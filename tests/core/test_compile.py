@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rooftop.core import compile as compiling
-from rooftop.core import sandbox
-from rooftop.core import registry
+from rooftop.core import registry, sandbox
 from rooftop.core.compile import CompileError, compile_cuda, compile_many
 
 
@@ -26,7 +25,7 @@ def test_many_programs_are_compiled_into_the_cache_and_one_that_fails_is_left(jo
 
 
 def test_headers_that_are_kept_change_no_byte_and_parts_hold_every_job_once() -> None:
-    from rooftop.core import compile as compiling, sandbox
+    from rooftop.core import compile as compiling
 
     source = "#include <cuda_fp16.h>\ntemplate <int N> __global__ void fill(__half* y) { y[threadIdx.x] = __hadd(y[threadIdx.x], __half(N)); }"
     plain = compile_cuda(source, name="fill.cu", target="sm_80", kernels=("fill<3>",), use_cache=False)
@@ -113,7 +112,7 @@ __global__ void k(int* y) { y[0] = q; }
 
 def test_a_source_that_nvrtc_has_no_end_of_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_STEP_SECONDS", "2")
-    with pytest.raises(CompileError, match="endless.cu does not compile: no answer in 2 s from the compilation of endless.cu"):
+    with pytest.raises(CompileError, match=r"endless\.cu does not compile: no answer in 2 s from the compilation of endless\.cu"):
         compile_cuda(WITHOUT_END, name="endless.cu", target="sm_90a", kernels=["k"])
     monkeypatch.undo()
     assert compile_cuda("__global__ void k(int* y) { y[0] = 1; }", name="next.cu", target="sm_90a", kernels=["k"], use_cache=False).cubin
@@ -123,6 +122,6 @@ def test_a_source_that_nvrtc_has_no_end_of_is_an_error(monkeypatch: pytest.Monke
 def test_nvrtc_reads_headers_alone_of_somebodys_source(tmp_path: Path) -> None:
     """What the search for includes would miss, the system still refuses."""
     (tmp_path / "mine.txt").write_text("secret")
-    with pytest.raises(CompileError, match="Permission denied|[cC]ould not open|cannot open") as error:
+    with pytest.raises(CompileError, match=r"[cC]ould not open|cannot open") as error:
         compiling._compiled_apart(f'#include "{tmp_path}/mine.txt"\n__global__ void k(int* y) {{ y[0] = 1; }}', "mine.cu", "sm_90a", ["k"], ())
     assert "secret" not in str(error.value)

@@ -14,12 +14,16 @@ from rooftop.core.spec import Launch
 from rooftop.lab import simt
 from rooftop.lab.simt import build, macros
 
-MORE = (
-    "__CUDACC__ __CUDACC_RTC__ __NVCC__ __CUDACC_VER_MAJOR__ __CUDACC_VER_MINOR__ __CUDACC_VER_BUILD__ __CUDA_ARCH__ __CUDA_ARCH_LIST__ __CUDA_ARCH_FEAT_SM90_ALL "
-    "__CUDA_ARCH_SPECIFIC__ __CUDA_ARCH_FAMILY_SPECIFIC__ CUDA_VERSION CUDART_VERSION _WIN32 NDEBUG __clang__ __COUNTER_ __CUDACC_RDC__ __INTEL_COMPILER"
-).split()
-VALUES = ["__CUDACC_RTC__", "__CUDACC__", "__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "__CUDACC_VER_BUILD__", "__CUDA_ARCH__", "__CUDA_ARCH_LIST__",
-          "__CUDA_ARCH_SPECIFIC__", "__CUDA_ARCH_FEAT_SM90_ALL", "__EDG_VERSION__", "__cplusplus", "CUDART_VERSION", "__CUDA_FTZ", "__CUDA_PREC_DIV"]  # fmt: skip
+MORE = [
+    "__CUDACC__", "__CUDACC_RTC__", "__NVCC__", "__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "__CUDACC_VER_BUILD__", "__CUDA_ARCH__",
+    "__CUDA_ARCH_LIST__", "__CUDA_ARCH_FEAT_SM90_ALL", "__CUDA_ARCH_SPECIFIC__", "__CUDA_ARCH_FAMILY_SPECIFIC__", "CUDA_VERSION",
+    "CUDART_VERSION", "_WIN32", "NDEBUG", "__clang__", "__COUNTER_", "__CUDACC_RDC__", "__INTEL_COMPILER",
+]  # fmt: skip
+VALUES = [
+    "__CUDACC_RTC__", "__CUDACC__", "__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "__CUDACC_VER_BUILD__", "__CUDA_ARCH__",
+    "__CUDA_ARCH_LIST__", "__CUDA_ARCH_SPECIFIC__", "__CUDA_ARCH_FEAT_SM90_ALL", "__EDG_VERSION__", "__cplusplus", "CUDART_VERSION",
+    "__CUDA_FTZ", "__CUDA_PREC_DIV",
+]  # fmt: skip
 
 
 def ran(text: str, results: int, **more: bool) -> list[int]:

@@ -13,7 +13,6 @@ from rooftop.core import settings
 from rooftop.core.digests import digest, strip
 from rooftop.core.head_text import without_head
 
-
 LOADED = "rooftop._files."  # how the names of modules begin that are loaded by their path
 
 

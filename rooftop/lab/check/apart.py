@@ -37,9 +37,6 @@ class Own:
         except BaseException:
             self.end()
             raise
-        if "raised" in said:
-            self.end()
-            _raise(said["raised"])
         if "lost" in said:
             self.lost = f"loading {Path(word).name}: {said['lost']}"
         else:
@@ -61,13 +58,13 @@ class Own:
                 continue
             try:
                 said = self._ask("case", number=number)
-                yield Result.from_json(said["result"]), str(said.get("digest", ""))
+                found = _result(said)
+                if found is None:
+                    raise ChildError(f"the process of {Path(self.word).name} answers what cannot be read")
+                yield found, str(said.get("digest", ""))
             except ChildError as error:
                 ended = case
                 yield Result(name, op, case, "error", message=str(error)), ""
-            except (KeyError, TypeError, ValueError):
-                ended = case
-                yield Result(name, op, case, "error", message=f"the process of {Path(self.word).name} answers what cannot be read"), ""
 
     def end(self) -> str:
         """End the process, with all that it has started. What the file printed, cut, without control characters."""
@@ -83,7 +80,18 @@ class Own:
             build.remove_left_by(pid)
 
     def _ask(self, what: str, **more: Any) -> Any:
-        return self._process.ask({"what": what, "kernel": self.word, **more}, settings.load().step_seconds)
+        said = self._process.ask({"what": what, "kernel": self.word, **more}, settings.load().step_seconds)
+        if "raised" in said:
+            _raise(said["raised"])
+        return said
+
+
+def _result(said: dict[str, Any]) -> Result | None:
+    """The result of an answer; None where it holds none."""
+    try:
+        return Result.from_json(said["result"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _raise(said: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ class Judge:
                 "unable": all(checker.backend_of(s, self.choice.backend)[1] for s in found)}  # fmt: skip
 
     def _judge(self, number: int) -> dict[str, Any]:
-        from rooftop.lab.check import many
+        from rooftop.lab.check import checker, many
         from rooftop.lab.check.result import Result
         from rooftop.lab.check.selection import card
 
@@ -48,6 +48,8 @@ class Judge:
             result = many.check_one(subject, case, self.choice.backend, self.choice.seed)
             digest = subject.digest(case, card()[1]) if self.choice.records is not None and result.status in ("ok", "wrong") else ""
         except BaseException as error:  # of the file's own functions
+            if isinstance(error, OSError) and checker.of_this_machine(error):
+                raise
             result, digest = Result(subject.name, subject.op.name, case.id, "error", message=named(error)), ""
         return {"result": result.to_json(), "digest": digest}
 
@@ -70,7 +72,8 @@ def _raised(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return {"raised": {"kind": "module", "text": str(error), "name": error.name}}
     if isinstance(error, OSError) and error.errno is not None:
-        return {"raised": {"kind": "system", "number": error.errno, "text": error.strerror or str(error), "name": None if error.filename is None else str(error.filename)}}
+        name = None if error.filename is None else str(error.filename)
+        return {"raised": {"kind": "system", "number": error.errno, "text": error.strerror or str(error), "name": name}}
     if isinstance(error, SyntaxError):
         return {"raised": {"kind": "value", "text": not_python(error)}}
     if isinstance(error, ValueError | LookupError) and type(error).__module__.startswith(("rooftop.", "builtins")):

@@ -140,7 +140,7 @@ def check(
         if isinstance(error, KeyboardInterrupt):
             raise
 
-        if isinstance(error, OSError) and _of_this_machine(error):
+        if isinstance(error, OSError) and of_this_machine(error):
             raise
 
         from rooftop.lab.simt import NotSimulatedError, SimulatedCrash, SimulatedFault
@@ -158,7 +158,7 @@ def check(
     return result
 
 
-def _of_this_machine(error: OSError) -> bool:
+def of_this_machine(error: OSError) -> bool:
     """Whether an error is that of a full disk or a cache that cannot be written: no kernel is to blame."""
     from rooftop.core import settings
 

@@ -12,8 +12,8 @@ STATUSES = ("ok", "wrong", "skipped", "error")
 
 @dataclass
 class Result:
-    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error. `unasked`: why it was not compiled for a GPU before it was simulated. `archs`: the
-    architectures that were simulated."""
+    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error. `unasked`: why it was not compiled for a GPU before it was
+    simulated. `archs`: the architectures that were simulated."""
 
     subject: str
     op: str
@@ -53,4 +53,5 @@ class Result:
         unasked, archs, path = said.get("unasked", ""), said.get("archs", []), said["path"]
         if not all(isinstance(w, str) for w in (*words.values(), unasked, *path)) or words["status"] not in STATUSES or not all(type(a) is int for a in archs):
             raise ValueError("no result")
-        return Result(**words, outputs={str(n): Verdict.from_json(v) for n, v in said["outputs"].items()}, path=tuple(path), unasked=unasked, archs=tuple(archs))
+        outputs = {str(n): Verdict.from_json(v) for n, v in said["outputs"].items()}
+        return Result(**words, outputs=outputs, path=tuple(path), unasked=unasked, archs=tuple(archs))

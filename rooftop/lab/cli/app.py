@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ from rooftop.lab.ending import SLOWER as SLOWER
 from rooftop.lab.ending import WRONG as WRONG
 
 if TYPE_CHECKING:
-    from rooftop.lab.candidates import Subject
+    pass
 
 LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
 app = typer.Typer(

@@ -113,7 +113,8 @@ def _folders(tool: Path) -> tuple[Path, ...]:
 def _headers_of(tool: Path) -> tuple[Path, ...]:
     """The folders of headers that a compiler knows by itself."""
     said = subprocess.run([str(tool), "-E", "-v", "-x", "c++", os.devnull], capture_output=True, text=True).stderr
-    return tuple(Path(line.strip()).resolve() for line in said.partition("search starts here:\n")[2].partition("End of search list")[0].splitlines() if line[:1] == " ")
+    listed = said.partition("search starts here:\n")[2].partition("End of search list")[0].splitlines()
+    return tuple(Path(line.strip()).resolve() for line in listed if line[:1] == " ")
 
 
 def _check_read(dependencies: Path, tool: Path, work: Path, path: str) -> None:
@@ -123,7 +124,8 @@ def _check_read(dependencies: Path, tool: Path, work: Path, path: str) -> None:
     for name in re.findall(r"(?:\\.|[^\s\\])+", text):
         file = (work / name.replace("\\ ", " ")).resolve()
         if not any(file.is_relative_to(folder.resolve()) for folder in known):
-            raise CompileError(f"{path} does not compile for simulation: it includes {file}, which is no header of CUDA's, of the compiler's or beside the source")
+            said = f"it includes {file}, which is no header of CUDA's, of the compiler's or beside the source"
+            raise CompileError(f"{path} does not compile for simulation: {said}")
 
 
 @cache
@@ -367,7 +369,7 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
             raise
         said.seek(0)
         done = subprocess.CompletedProcess(command, process.returncode, "", said.read(MOST_SAID).decode(errors="replace"))
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL) or (done.returncode != 0 and re.search(r"CPU time limit|signal terminated program", done.stderr)):
+    if done.returncode == -signal.SIGXCPU or (done.returncode != 0 and re.search(r"CPU time limit|signal terminated program", done.stderr)):
         raise CompileError(f"{path}: {Path(command[0]).name} took more than {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS), or was killed")
     if done.returncode != 0 and _NO_MEMORY.search(done.stderr):
         raise CompileError(f"{path}: {Path(command[0]).name} took more than {settings.load().simt_mib} MiB of memory (ROOFTOP_SIMT_MIB)")

@@ -37,7 +37,7 @@ TOO_MUCH, TOO_LONG, TOO_MANY = -1, -2, -3  # in place of an exit status: it took
 
 def on_the_clock(seconds: int) -> int:
     """In how many seconds a simulation that may take so many of CPU time must end: others may use the processor, but nobody sleeps for ever."""
-    return 2 * seconds + 2
+    return 4 * seconds + 2
 
 
 def serve(descriptor: int) -> None:

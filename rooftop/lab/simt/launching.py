@@ -34,7 +34,9 @@ class LaunchError(ValueError):
 class Request:
     """One simulation. `numbers`: name expression -> number of its symbol. `values`: what is no tensor, by name. `widths`: see `Native.widths`.
 
-    `held`: what the source's variables that may be written hold, as `Memory.held` gives it; None: what they are initialised to. `dynamic`: where dynamic shared memory begins on the GPU, by kernel. `caches`: of mode "traffic", for each launch the machine as the engine's structure
+    `held`: what the source's variables that may be written hold, as `Memory.held` gives it; None: what they are initialised to.
+
+    `dynamic`: where dynamic shared memory begins on the GPU, by kernel. `caches`: of mode "traffic", for each launch the machine as the engine's structure
     and the blocks that it holds at once."""
 
     library: Path

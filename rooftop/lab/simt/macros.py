@@ -18,8 +18,9 @@ from rooftop.core.compile import ToolchainError, nvrtc_version
 
 # Names that NVRTC defines and the host does not, with their values.
 DEFINED: dict[str, str] = {
-    "__CUDACC_RTC__": "1", "__CUDACC_DEVICE_ATOMIC_BUILTINS__": "1", "__CUDA_FTZ": "0", "__CUDA_PREC_DIV": "1", "__CUDA_PREC_SQRT": "1", "__USE_FAST_MATH__": "0",
-    "__EDG__": "1", "__EDG_VERSION__": "606", "__EDG_IA64_ABI": "1", "__EDG_CONSTEXPR_ENABLED__": "1", "__EDG_RUNTIME_USES_NAMESPACES": "1",
+    "__CUDACC_RTC__": "1", "__CUDACC_DEVICE_ATOMIC_BUILTINS__": "1", "__CUDA_FTZ": "0", "__CUDA_PREC_DIV": "1", "__CUDA_PREC_SQRT": "1",
+    "__USE_FAST_MATH__": "0", "__EDG__": "1", "__EDG_VERSION__": "606", "__EDG_IA64_ABI": "1", "__EDG_CONSTEXPR_ENABLED__": "1",
+    "__EDG_RUNTIME_USES_NAMESPACES": "1",
     "__EDG_TYPE_TRAITS_ENABLED": "1", "__EDG_PTRDIFF_TYPE__": "long", "__EDG_SIZE_TYPE__": "unsigned long", "__ARRAY_OPERATORS": "1",
     "__CHAR16_T_AND_CHAR32_T": "1", "__EXCEPTIONS": "1", "__cpp_exceptions": "199711L", "__RTTI": "1", "__cpp_rtti": "199711L", "__PLACEMENT_DELETE": "1",
     "__SIGNED_CHARS__": "1", "__VARIADIC_TEMPLATES": "1", "__cdecl": "", "CUDARTAPI": "", "CUDART_CB": "", "cudaHostAllocDefault": "0x00",
@@ -48,8 +49,8 @@ _NAME = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.M)
 def nvrtc(compiler: Path, flags: Sequence[str], header: Path, arch: int) -> str:
     """Directives that stand between the simulator's `header` and a source which NVRTC compiles for `arch`: 80, 89, 90."""
     version = _version()
-    own = {**DEFINED, "__CUDACC_VER_MAJOR__": version[0], "__CUDACC_VER_MINOR__": version[1], "__CUDACC_VER_BUILD__": version[2], "__CUDA_API_VER_MAJOR__": version[0],
-           "__CUDA_API_VER_MINOR__": version[1], "__CUDA_ARCH_LIST__": str(arch * 10)}  # fmt: skip
+    own = {**DEFINED, "__CUDACC_VER_MAJOR__": version[0], "__CUDACC_VER_MINOR__": version[1], "__CUDACC_VER_BUILD__": version[2],
+           "__CUDA_API_VER_MAJOR__": version[0], "__CUDA_API_VER_MINOR__": version[1], "__CUDA_ARCH_LIST__": str(arch * 10)}  # fmt: skip
     own["CUDART_VERSION"] = own["__CUDART_API_VERSION"] = str(int(version[0]) * 1000 + int(version[1]) * 10)
     if arch >= 90:  # compiled for sm_90a
         own |= {f"__CUDA_ARCH_FEAT_SM{arch}_ALL": "1", "__CUDA_ARCH_SPECIFIC__": str(arch * 10), "__CUDA_ARCH_FAMILY_SPECIFIC__": str(arch * 10)}
@@ -60,9 +61,12 @@ def nvrtc(compiler: Path, flags: Sequence[str], header: Path, arch: int) -> str:
 @cache
 def _of_the_host(compiler: Path, flags: tuple[str, ...], header: Path) -> tuple[str, ...]:
     """The macros that the host's compiler and library have defined once `header` is read, without those of the simulator and of BOTH."""
-    said = subprocess.run([str(compiler), *flags, "-dM", "-E", "-x", "c++", str(header)], capture_output=True, text=True, check=True).stdout
+    done = subprocess.run([str(compiler), *flags, "-dM", "-E", "-x", "c++", str(header)], capture_output=True, text=True)
+    if done.returncode != 0:
+        how = f"signal {-done.returncode} ended it" if done.returncode < 0 else f"it ended with {done.returncode} and said {done.stderr[:200].strip() or 'nothing'}"
+        raise ToolchainError(f"{compiler} does not work: {how}, listing its macros")
     own = {n for p in header.parent.rglob("*") if p.is_file() for n in _NAME.findall(p.read_text(encoding="utf-8"))}
-    return tuple(sorted(n for n in set(_NAME.findall(said)) - own if not BOTH.fullmatch(n)))
+    return tuple(sorted(n for n in set(_NAME.findall(done.stdout)) - own if not BOTH.fullmatch(n)))
 
 
 @cache
