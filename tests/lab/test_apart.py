@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -74,6 +75,21 @@ def test_what_its_functions_do_is_a_finding(where: str, what: str, says: str, tm
     subject = candidates.find([str(path)])[0]
     result = checker.check(subject, subject.op.case("one element f32"))
     assert result.status == "error" and says in result.message, result
+
+
+def test_the_python_beside_a_kernel_runs_in_the_other_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = 'op = "square"\ndtypes = ["f32"]\npython = ["supports"]\nargs = ["x: T[M, N]", "y: T[M, N]"]\n[[launch]]\nkernel = "k"\ngrid = [1]\nblock = [1]'
+    path = tmp_path / "mine.cu"
+    path.write_text(f"/* rooftop\n{head}\n*/\n__global__ void k(const float* x, float* y) {{ y[0] = x[0] * x[0]; }}\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text(
+        f"import os\nfrom pathlib import Path\nPath({str(tmp_path / 'who')!r}).write_text(str(os.getpid()))\ndef supports(p, head):\n    return 'nothing'\n"
+    )
+    assert command(monkeypatch, "check", str(path), "--case", "one element f32", "--json") == 1
+    said = capsys.readouterr()
+    assert [r["message"] for r in json.loads(said.out)["results"]] == ["nothing"]
+    assert (tmp_path / "who").read_text(encoding="utf-8") != str(os.getpid()) and f"{path}: Python, which may do all that you may" in flat(said.err)
 
 
 @pytest.mark.sampled("slow")

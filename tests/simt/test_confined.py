@@ -24,7 +24,7 @@ from rooftop.lab.simt import process
 SOURCE = """
 extern "C" {{
 int system(const char*); int open(const char*, int, ...); long read(int, void*, unsigned long); int socket(int, int, int); int fork(); int kill(int, int);
-int getppid();
+int getppid(); char* getenv(const char*);
 void* mmap(void*, unsigned long, int, int, int, long); void _exit(int); void abort();
 void* malloc(unsigned long); void* memset(void*, int, unsigned long); int unlink(const char*);
 }}
@@ -144,6 +144,13 @@ def test_memory_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_SIMT_SECONDS", "1")
     with pytest.raises(simt.SimulatedCrash, match=r"more than 1 s of CPU time \(ROOFTOP_SIMT_SECONDS\)"):
         run("for (long i = 0; i < 1l << 34; ++i) if (i % 3 == 1) y[0] = i;")
+
+
+def test_the_environment_is_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_MINE", "1")
+    process._stop(os.getpid())  # the next one begins with the variable set here
+    body = 'y[0] = (getenv("SECRET_OF_MINE") != 0) + 2 * (getenv("PATH") != 0);'
+    assert run(body) == 2
 
 
 @x86

@@ -108,6 +108,24 @@ template <typename T> __global__ void scale(int n, const T* x, T* y) {{
     assert {status for status, _ in judged(tmp_path, text)} == ({"ok"} if right else {"wrong"})
 
 
+@pytest.mark.parametrize(
+    ("factor", "first", "archs", "says"),
+    [("2", 80, [90], ""), ("__CUDA_ARCH__ < 900 ? 3 : 2", 80, [90, 80], "on sm_80: y: largest error"), ("__CUDA_ARCH__ < 900 ? 2 : 2", 80, [90, 80], ""),
+     ("__CUDA_ARCH__ < 900 ? 3 : 2", 90, [90], "")],
+)  # fmt: skip
+def test_each_architecture_that_a_source_tells_apart_is_simulated_and_named(factor: str, first: int, archs: list[int], says: str, tmp_path: Path) -> None:
+    from rooftop.lab.check import many, own_op
+
+    begin = HEAD.partition("[[launch]]")[0] + f"arch = {first}\n"
+    head = begin + '[[launch]]\nkernel = "scale<{T}>"\ngrid = ["ceil(N / 256)"]\nblock = [256]\n*/\n'
+    body = f"int i = blockIdx.x * 256 + threadIdx.x; if (i < n) y[i] = T({factor}) * x[i];"
+    (tmp_path / "k.cu").write_text(f"{head}template <typename T> __global__ void scale(int n, const T* x, T* y) {{ {body} }}\n", encoding="utf-8")
+    (tmp_path / "ref.py").write_text("def twice(x):\n    return x * 2\n", encoding="utf-8")
+    subject = own_op.subject(tmp_path / "k.cu", f"{tmp_path}/ref.py:twice", [{"N": 30}])
+    result = many.check_one(subject, subject.op.cases[0], "simt", 3)
+    assert (result.status, list(result.archs)) == ("wrong" if says else "ok", archs) and result.message.startswith(says)
+
+
 def test_the_clock_differs_between_runs() -> None:
     text = "__global__ void k(long long* y) { y[0] = clock64(); }"
     seen = set()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.compile import CompileError, ToolchainError, with_headers
+from rooftop.core.digests import without_comments
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Launch, Meta, Problem
 from rooftop.lab.candidates import Subject
@@ -42,7 +43,7 @@ def simulated(subject: Subject, arch: int = 90) -> tuple[int, ...]:
     implementation = subject.implementation
     assert implementation is not None and implementation.head is not None
     main = max(arch, implementation.arch)
-    texts = [*with_headers(implementation.head.source), *(text for _, text in implementation.head.expressions())]
+    texts = [*map(without_comments, with_headers(implementation.head.source)), *(text for _, text in implementation.head.expressions())]
     apart = implementation.arch < main and any(_TELLS_APART.search(text) for text in texts)
     return (main, implementation.arch) if apart else (main,)
 

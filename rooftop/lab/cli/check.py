@@ -121,12 +121,15 @@ def check(
 @contextlib.contextmanager
 def _loaded(words: list[str], choice: Choice, reference: str | None, shape: list[str] | None) -> Iterator[list[Own]]:
     """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are through."""
+    from rooftop.core import sandbox
     from rooftop.lab.check import own_op
     from rooftop.lab.check.apart import Own
 
     shapes = own_op.shapes_of(shape or [])
     if programs := [w for w in (*words, *([reference.rpartition(":")[0] or reference] if reference else [])) if own_op.is_program(Path(w))]:
         typer.echo(f"{', '.join(programs)}: Python, which may do all that you may; it runs in a process of its own (docs/trust.md)", err=True)
+    if (open_to_it := sandbox.missing()) and any(Path(w).suffix == ".cu" for w in words):
+        typer.echo(f"this system has no {', no '.join(open_to_it)}: simulate only what you trust (docs/trust.md)", err=True)
     files: list[Own] = []
     try:
         for word in words:

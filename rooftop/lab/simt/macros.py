@@ -63,7 +63,8 @@ def _of_the_host(compiler: Path, flags: tuple[str, ...], header: Path) -> tuple[
     """The macros that the host's compiler and library have defined once `header` is read, without those of the simulator and of BOTH."""
     done = subprocess.run([str(compiler), *flags, "-dM", "-E", "-x", "c++", str(header)], capture_output=True, text=True)
     if done.returncode != 0:
-        how = f"signal {-done.returncode} ended it" if done.returncode < 0 else f"it ended with {done.returncode} and said {done.stderr[:200].strip() or 'nothing'}"
+        words = done.stderr[:200].strip() or "nothing"
+        how = f"signal {-done.returncode} ended it" if done.returncode < 0 else f"it ended with {done.returncode} and said {words}"
         raise ToolchainError(f"{compiler} does not work: {how}, listing its macros")
     own = {n for p in header.parent.rglob("*") if p.is_file() for n in _NAME.findall(p.read_text(encoding="utf-8"))}
     return tuple(sorted(n for n in set(_NAME.findall(done.stdout)) - own if not BOTH.fullmatch(n)))
