@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import platform
 import re
 import secrets
+import struct
 import subprocess
 import threading
 import time
@@ -19,7 +21,7 @@ import torch
 
 from rooftop.core import compile, sandbox, settings
 from rooftop.lab import simt
-from rooftop.lab.simt import process
+from rooftop.lab.simt import native, process
 
 SOURCE = """
 extern "C" {{
@@ -165,6 +167,29 @@ def test_pages_that_leave_the_resident_set_count(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ROOFTOP_SIMT_MIB", "512")
     body = "y[0] = mmap(0, 1 << 20, 3, 0x21, -1, 0) == reinterpret_cast<void*>(-1l);"
     assert run(body) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "rest"),
+    [(b"[" * 100000, b""), (b"nonsense", b""), (b"[]", b""), (b"{}", b""), (b'{"blobs": [-1, 0, 1]}', b""), (b'{"parameters": 3}', b""),
+     (b'{"ran": 1, "total": 1, "threads": 1, "status": 0, "fma": 0, "other": 0, "printed": "", "blobs": [424, 0, 0]}', b"\xff" * 424),
+     (b'{"ran": "1", "total": 1, "threads": 1, "status": 0, "fma": 0, "other": 0, "printed": "", "blobs": [0, 0, 0]}', b"")],
+    ids=["deep", "no JSON", "a list", "empty", "negative", "of another kind", "no finding", "a text"],
+)  # fmt: skip
+def test_an_answer_that_is_written_in_its_place_is_an_end_too(header: bytes, rest: bytes) -> None:
+    message = b"A" + struct.pack("QQ", len(header), len(rest)) + header + rest
+    assert len(rest) in (0, ctypes.sizeof(native.RawFinding))
+    y = torch.zeros(len(message), dtype=torch.uint8)
+    y.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
+    source = """extern "C" { long write(int, const void*, unsigned long); void _exit(int); }
+    __global__ void k(unsigned char* y, int n) {
+        for (int d = 3; d < 16; ++d)
+            for (long at = 0, some = 0; at < n && some >= 0; at += some) some = write(d, y + at, n - at);
+        _exit(0);
+    }
+    """
+    with pytest.raises(simt.SimulatedCrash, match=r"answers what cannot be read"):
+        simt.simulate(source, "k", {"y": y}, grid=(1,), block=(1,), arguments=[("y", "ptr"), (len(message), "i32")])
 
 
 def test_a_crash_is_wrong_in_a_check_and_the_next_simulation_runs() -> None:
