@@ -106,6 +106,11 @@ def limits(seconds: int, file_bytes: int = 0, memory: int | None = None) -> None
         resource.setrlimit(what, (soft, hard))
 
 
+def on_the_clock(seconds: int) -> int:
+    """In how many seconds that must end which may take so many of CPU time: others may use the processor, but nobody sleeps for ever."""
+    return 4 * seconds + 2
+
+
 def confine(readable: Iterable[Path]) -> None:
     """Keep this process, for the rest of its life, from all but what a simulation needs. `readable`: folders and files beside the system's libraries.
 

@@ -22,6 +22,7 @@ from threading import Lock
 
 from rooftop.core import sandbox, settings
 from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, ToolchainError, headers
+from rooftop.core.sandbox import on_the_clock
 from rooftop.lab.simt import host, link, macros, ordinary, precompiled
 from rooftop.lab.simt.precompiled import as_made, sum_of
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
@@ -359,13 +360,14 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
         subprocess.Popen(confined, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said) as process,
     ):
         try:
-            process.wait(timeout=seconds)
+            process.wait(timeout=on_the_clock(seconds))
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
             if isinstance(error, subprocess.TimeoutExpired):
-                raise CompileError(f"{path}: {Path(command[0]).name} took more than {seconds} s (ROOFTOP_SIMT_SECONDS)") from None
+                late = f"had not ended after {on_the_clock(seconds)} s: it may take {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS)"
+                raise CompileError(f"{path}: {Path(command[0]).name} {late}") from None
             raise
         said.seek(0)
         done = subprocess.CompletedProcess(command, process.returncode, "", said.read(MOST_SAID).decode(errors="replace"))

@@ -35,11 +35,6 @@ SENT, ENDED = b"A", b"E"  # the two messages of a simulation: what it came to, a
 TOO_MUCH, TOO_LONG, TOO_MANY = -1, -2, -3  # in place of an exit status: it took more memory, time or threads than it may
 
 
-def on_the_clock(seconds: int) -> int:
-    """In how many seconds a simulation that may take so many of CPU time must end: others may use the processor, but nobody sleeps for ever."""
-    return 4 * seconds + 2
-
-
 def serve(descriptor: int) -> None:
     """Take requests until the other side is gone: each is a message with two descriptors, a socket to answer by and the tensors' contents."""
     import numpy  # noqa: F401  # for all that are forked
@@ -79,7 +74,7 @@ def _monitor(reply: int, contents: int, size: int, most: int, seconds: int) -> N
     watched = select.poll()
     watched.register(ended, select.POLLIN)
     watched.register(channel, select.POLLHUP | select.POLLRDHUP)
-    why, end = 0, time.monotonic() + on_the_clock(seconds)
+    why, end = 0, time.monotonic() + sandbox.on_the_clock(seconds)
     while ended not in (events := dict(watched.poll(LOOK * 1000))):
         if events:  # nobody waits for it
             os.kill(pid, signal.SIGKILL)

@@ -20,8 +20,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
+from rooftop.core.sandbox import on_the_clock
 from rooftop.lab.simt.build import Library
-from rooftop.lab.simt.child import ENDED, MOST_THREADS, SENT, TOO_LONG, TOO_MANY, TOO_MUCH, on_the_clock
+from rooftop.lab.simt.child import ENDED, MOST_THREADS, SENT, TOO_LONG, TOO_MANY, TOO_MUCH
 from rooftop.lab.simt.launching import Answer, LaunchError, Request
 from rooftop.lab.simt.native import RawFinding, array
 from rooftop.lab.simt.report import KINDS
