@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import base64
 import hashlib
 import json
 import multiprocessing
 import os
 import re
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -15,10 +18,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rooftop.core import settings
+from rooftop.core import child, settings
 from rooftop.core.digests import without_comments
-from rooftop.core.helpers import INCLUDE, SHARED, Folders, headers, with_headers
+from rooftop.core.helpers import INCLUDE, SHARED, Folders, headers, whole_lines, with_headers
 from rooftop.core.names import package_of
+from rooftop.core.whole_file import regular
 
 STANDARD = "c++17"
 _NAMES = "__nv_name_map"  # the pseudo-file in which NVRTC reports name expressions
@@ -123,7 +127,7 @@ def check_includes(source: str, name: str, folders: Folders = (SHARED,)) -> None
     own = {p.name: p for folder in reversed(folders) for p in sorted(folder.glob("*.cuh"))}
     allowed = f"CUDA's own headers and those of {' and '.join(map(_shown, folders))}: {', '.join(own)}"
     for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folders))):
-        bare = without_comments(text)
+        bare = without_comments(whole_lines(text))
         for found in INCLUDE.finditer(bare):
             quoted, angled, other = found[1], found[2], found[3]
             wanted = Path(quoted or angled or "")
@@ -174,6 +178,18 @@ def compile_cuda(
     folder = settings.load().cache / "cuda" / key[:2]
     if use_cache and (hit := _read(folder / key, target)):
         return hit
+    own = _own(name)
+    asked = (source, name, target, kernels, options, folders)
+    binary = compiled(*asked, of_many=of_many) if own else _compiled_apart(*asked)
+    if use_cache:
+        _write(folder / key, binary)
+    return binary
+
+
+def compiled(
+    source: str, name: str, target: str, kernels: Sequence[str], options: Sequence[str], folders: Folders = (SHARED,), of_many: bool = False
+) -> Binary:  # fmt: skip
+    """What NVRTC makes of a source, in this process. Raises as `compile_cuda`."""
     program_class, options_class = _cuda_core()
     import io
 
@@ -186,17 +202,46 @@ def compile_cuda(
                 device_as_default_execution_space=True, lineinfo=True, **_flags(options), **(_kept_headers() if of_many else {}),
             ),
         )  # fmt: skip
-        compiled = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
+        made = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
     except (ToolchainError, CompileError):
         raise
     except Exception as error:  # cuda-core raises NVRTCError, from different modules depending on the version
         raise CompileError(_readable(str(error), log.getvalue(), name)) from None
-    symbols = compiled.symbol_mapping
-    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in symbols.items()}
-    binary = Binary(bytes(compiled.code), names, target, log.getvalue())
-    if use_cache:
-        _write(folder / key, binary)
-    return binary
+    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in made.symbol_mapping.items()}
+    return Binary(bytes(made.code), names, target, log.getvalue())
+
+
+def _own(name: str) -> bool:
+    """Whether a source is a file of the package, or is made of one: `name` is its path as errors show it."""
+    path = settings.CHECKOUT / name
+    return path.is_relative_to(settings.PACKAGE) and path.is_file() and not (Path(name).is_file() and not path.samefile(name))
+
+
+_PROCESSES: dict[int, child.Process] = {}  # by process: one that is forked starts its own
+
+
+def _compiled_apart(source: str, name: str, target: str, kernels: Sequence[str], options: Sequence[str], folders: Folders) -> Binary:
+    """What NVRTC makes of somebody's source, in a process that has limits and reads no files but headers: NVRTC itself has neither."""
+    _cuda_core()  # raises ToolchainError
+    if os.getpid() not in _PROCESSES:
+        _PROCESSES[os.getpid()] = child.Process(Path(sys.executable), "rooftop.core.compile_child", {}, what="NVRTC")
+        atexit.register(_PROCESSES[os.getpid()].end)
+    job = {"what": "compilation", "kernel": name, "source": source, "target": target, "kernels": list(kernels), "options": list(options),
+           "folders": list(map(str, folders))}  # fmt: skip
+    try:
+        found = _PROCESSES[os.getpid()].ask(job, settings.load().step_seconds)
+        if "refused" in found:
+            raise CompileError(str(found["refused"]))
+        if "absent" in found:
+            raise ToolchainError(str(found["absent"]))
+        names = {str(k): str(v) for k, v in found["names"].items()}
+        return Binary(base64.b64decode(found["cubin"], validate=True), names, target, str(found["log"]))
+    except child.ChildError as error:
+        raise CompileError(f"{name} does not compile: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, CompileError):
+            raise
+        raise CompileError(f"{name} does not compile: the process of NVRTC answers what cannot be read") from None
 
 
 Job = tuple[str, str, str, Sequence[str], Folders]  # source, name, target, kernels, the folders of its headers
@@ -278,8 +323,8 @@ def _readable(error: str, log: str, name: str) -> str:
 
 def _read(path: Path, target: str) -> Binary | None:
     try:
-        info = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        cubin = path.with_suffix(".cubin").read_bytes()
+        info = json.loads(regular(path.with_suffix(".json")))
+        cubin = regular(path.with_suffix(".cubin"))
         names, log = info["names"], info["log"]
         if hashlib.sha256(cubin).hexdigest() != info["sha256"] or not all(isinstance(v, str) for v in (log, *names.values())):
             return None

@@ -20,8 +20,10 @@ Folders = tuple[Path, ...]
 
 KERNELS = settings.PACKAGE / "kernels"
 SHARED = KERNELS / "_device"
-_GAP = r"(?:[ \t]|\\\n)*"
-INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
+_GAP = r"[ \t\f\v\r]*"
+INCLUDE = re.compile(rf"^{_GAP}(?:#|%:|\?\?=){_GAP}(?:include|include_next|import|embed)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
+_SPLICED = re.compile(r"((?:[^\n]*\\[ \t\f\v\r]*\n)+)([^\n]*)")
+_SPLICE = re.compile(r"\\[ \t\f\v\r]*\n")
 _IMPORT = re.compile(r"^from rooftop\.kernels\.(\w+)(?:\.(\w+) import |(?: import (?:\(([^)]*)\)|([^\n(]*))))", re.M)
 
 
@@ -67,7 +69,7 @@ def included(source: str, where: Sequence[Path]) -> dict[str, Path]:
 
 
 def _found(name: str, where: Sequence[Path]) -> Path | None:
-    return next((p for folder in where if (p := folder / name).is_file()), None)
+    return None if Path(name).is_absolute() else next((p for folder in where if (p := folder / name).is_file()), None)
 
 
 def headers(source: str, where: Sequence[Path]) -> list[Path]:
@@ -78,6 +80,7 @@ def headers(source: str, where: Sequence[Path]) -> list[Path]:
 @lru_cache(512)  # for the shared headers, which most kernels include
 def _names(source: str) -> tuple[str, ...]:
     """The names of the files that a text includes, in order, without those in comments."""
+    source = whole_lines(source)
     last = max((m.end() for m in INCLUDE.finditer(source)), default=0)
     top = source[:last]
     if top.count("/*") != top.count("*/"):  # the comment around an include may end later
@@ -100,6 +103,11 @@ def expanded(source: str, where: Sequence[Path], seen: set[Path] | None = None) 
         return expanded(path.read_text(encoding="utf-8"), where, done)
 
     return INCLUDE.sub(text, without_comments(source))
+
+
+def whole_lines(text: str) -> str:
+    """`text` with lines that a backslash continues put together, as a compiler reads them, each where its last part stood."""
+    return _SPLICED.sub(lambda m: "\n" * m[1].count("\n") + _SPLICE.sub("", m[1]) + m[2], text) if "\\" in text else text
 
 
 def with_headers(source: str, where: Sequence[Path]) -> list[str]:

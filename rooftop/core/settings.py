@@ -11,6 +11,7 @@
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 | `ROOFTOP_SIMT_SECONDS` | seconds of CPU time that one simulation, or one step of building it, may take | 3600 |
+| `ROOFTOP_STEP_SECONDS` | seconds in which NVRTC must compile a file of somebody's, and a check must load it, or be through with a case | 300 |
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Settings:
     predictions: Path = Path("predictions.jsonl")
     simt_seconds: int = 3600
     simt_mib: int = 0
+    step_seconds: int = 300
 
 
 def is_checkout() -> bool:
@@ -62,6 +64,7 @@ def load() -> Settings:
         predictions=_folder(noted) if noted else _state(cache) / "predictions.jsonl",
         simt_seconds=_whole("ROOFTOP_SIMT_SECONDS", 3600, "seconds", 1),
         simt_mib=_whole("ROOFTOP_SIMT_MIB", machine, "MiB", 1),
+        step_seconds=_whole("ROOFTOP_STEP_SECONDS", 300, "seconds", 1),
     )
 
 

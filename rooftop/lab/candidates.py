@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.core.call import Call, problem_for_kernels
 from rooftop.core.contract import Contract
 from rooftop.core.head import Head
@@ -101,6 +101,12 @@ def find(names: Iterable[str], otherwise: str | None = None) -> list[Subject]:
     for word in words:
         found += [s for s in _one(word, otherwise) if s.name not in {f.name for f in found}]
     return found
+
+
+def is_own_file(word: str) -> bool:
+    """Whether a word of a command line is a file of the user's, not one of the package's."""
+    path = Path(word)
+    return path.suffix in (".cu", ".py") and path.is_file() and not path.resolve().is_relative_to(settings.PACKAGE)
 
 
 def _ops_with_kernels() -> list[str]:

@@ -258,7 +258,7 @@ def test_a_compiler_that_is_killed_is_not_said_to_have_refused(compiler: Callabl
 def test_words_about_an_earlier_job_are_not_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRUMBLES", "1")
     process = Process(Path(sys.executable), "tests._fake_compiler", {}, what="cuTile")
-    for function, says in (("a", "takes no tiles of words"), ("b", "ended: it said nothing$"), ("b", "takes no tiles of words")):
+    for function, says in (("a", "takes no tiles of words"), ("b", "ended with exit code 3: it said nothing$"), ("b", "takes no tiles of words")):
         with pytest.raises(ChildError, match=says):
             process.ask({"what": "compilation", "function": function})
     process.close()

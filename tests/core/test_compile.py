@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rooftop.core import compile as compiling
-from rooftop.core import helpers, registry
+from rooftop.core import helpers, registry, sandbox
 from rooftop.core.compile import CompileError, compile_cuda, compile_many
 
 FOLDERS = (helpers.SHARED,)
@@ -56,7 +56,7 @@ template <typename T> __global__ void k(int C, const T* x, T* y) {
 INCLUDES = [
     '#include "helper.cuh"', "#include <helper.cuh>", '#include "FOLDER/helper.cuh"', "#include <FOLDER/helper.cuh>", '#  include /* x */ "helper.cuh"',
     '#include "../f/helper.cuh"', '#include \\\n"helper.cuh"', '#define H "helper.cuh"\n#include H', '%:include "helper.cuh"', '#include "words.cuh"',
-    "#include <cuda_fp16.h>",
+    "#include <cuda_fp16.h>", '\f#include "helper.cuh"', '#inc\\\nlude "helper.cuh"', '#/**/include/**/"helper.cuh"', '\v#\f\\ \ninclude "helper.cuh"',
 ]  # fmt: skip
 
 
@@ -103,3 +103,28 @@ def test_a_compile_cache_that_is_broken_or_cannot_be_written_is_no_error(tmp_pat
         assert compiled().cached
     monkeypatch.setenv("ROOFTOP_CACHE", str(path / "below a file"))
     assert (compiled().cached, compiled().cubin) == (False, first.cubin)
+
+
+WITHOUT_END = """
+template<int N, int M> struct E { static constexpr int v = E<N - 1, 2 * M>::v + E<N - 1, 2 * M + 1>::v; };
+template<int M> struct E<0, M> { static constexpr int v = M; };
+static constexpr int q = E<24, 1>::v;
+__global__ void k(int* y) { y[0] = q; }
+"""
+
+
+def test_a_source_that_nvrtc_has_no_end_of_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOFTOP_STEP_SECONDS", "2")
+    with pytest.raises(CompileError, match=r"endless\.cu does not compile: no answer in 2 s from the compilation of endless\.cu"):
+        compile_cuda(WITHOUT_END, name="endless.cu", target="sm_90a", kernels=["k"])
+    monkeypatch.undo()
+    assert compile_cuda("__global__ void k(int* y) { y[0] = 1; }", name="next.cu", target="sm_90a", kernels=["k"], use_cache=False).cubin
+
+
+@pytest.mark.skipif(not sandbox.landlock_version(), reason="needs Landlock")
+def test_nvrtc_reads_headers_alone_of_somebodys_source(tmp_path: Path) -> None:
+    """What the search for includes would miss, the system still refuses."""
+    (tmp_path / "mine.txt").write_text("secret")
+    with pytest.raises(CompileError, match=r"[cC]ould not open|cannot open") as error:
+        compiling._compiled_apart(f'#include "{tmp_path}/mine.txt"\n__global__ void k(int* y) {{ y[0] = 1; }}', "mine.cu", "sm_90a", ["k"], ())
+    assert "secret" not in str(error.value)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -338,6 +339,15 @@ def test_the_doctor_says_what_to_do_without_a_cpp_compiler(monkeypatch: pytest.M
     assert "apt install g++" in row.do
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as a terminal leaves it, here and in what this process starts: under nohup and in the background of a script it is ignored, and inherited so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -353,6 +363,7 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
      "import caught",  # the package went on, half imported
      "os.kill(os.getpid(), signal.SIGINT)"],
 )  # fmt: skip
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_command_wherever_it_comes(task: str, tmp_path: Path) -> None:
     (tmp_path / "caught.py").write_text(
         "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.sched_yield()\nexcept BaseException:\n    pass\n", encoding="utf-8"

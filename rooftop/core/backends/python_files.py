@@ -14,10 +14,12 @@ from rooftop.core.head_text import shown, without_head
 from rooftop.core.helpers import with_imported
 from rooftop.core.names import RegistryError
 
+LOADED = "rooftop._files."  # how the names of modules begin that are loaded by their path
+
 
 def load_file(path: Path) -> ModuleType:
     """Import one file by its path, once."""
-    name = "rooftop._files." + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
+    name = LOADED + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
     name += f"_{digest(str(path))[:6]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +17,7 @@ from rooftop.lab.ending import WRONG as WRONG
 from rooftop.lab.ending import echo as echo
 
 if TYPE_CHECKING:
-    from rooftop.lab.candidates import Subject
+    pass
 
 LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
 app = typer.Typer(
@@ -43,16 +43,6 @@ What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, la
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
-
-
-def known(found: Sequence[Subject], dtype: str | None, tags: Iterable[str] | None = None) -> None:
-    """Raises ValueError for a dtype or a tag that no case of what was found has."""
-    cases = [c for s in found for c in s.op.cases]
-    dtypes, present = sorted({c.dtype for c in cases}), sorted({t for c in cases for t in c.tags})
-    if cases and dtype is not None and dtype not in dtypes:
-        raise ValueError(f"no case has dtype {dtype!r}; there are {', '.join(dtypes)}")
-    if cases and (unknown := sorted(set(tags or ()) - set(present))):
-        raise ValueError(f"no case has tag {', '.join(map(repr, unknown))}; there are {', '.join(present)}")
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:

@@ -79,7 +79,7 @@ def of_job(job: Job, device: Device = TARGETS[90]) -> tuple[Traffic, ...]:
     """The traffic of each launch of a job, all of its blocks simulated. Raises as `rooftop.lab.simt.run_launches` does."""
     launches = job.launches(device)
     head = job.implementation.head
-    library = build(head.source, path=head.path, kernels=[x.kernel for x in launches], mode="traffic", arch=device.arch, folders=head.folders)
+    library = build(head.source, path=head.path, kernels=[x.kernel for x in launches], mode="traffic", arch=device.arch, folders=head.folders, rtc=True)
     memory = job.memory(device, "cpu")
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     caches = []

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import names, settings, texts
+from rooftop.core.whole_file import regular
 from rooftop.lab.records import compact, form, shapes
 
 PART = "records"  # the folder of the cache
@@ -62,7 +63,7 @@ def _version(source: str) -> str:
 
 def _load(path: Path, source: str) -> dict[str, tuple[Stamp, Content]]:
     try:
-        content = path.read_bytes()
+        content = regular(path)
         digest, body = content[:32], memoryview(content)[32:]
         if hashlib.sha256(body).digest() != digest:
             return {}

@@ -43,7 +43,7 @@ from typing import Any
 from rooftop.core import texts
 from rooftop.core.names import RENAMED
 from rooftop.core.spec import Device
-from rooftop.core.whole_file import named
+from rooftop.core.whole_file import named, regular
 from rooftop.lab.records import form, parsed
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record
@@ -212,7 +212,7 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
 
     Raises RecordError where any other line is neither a record nor a head."""
     found: list[Section] = []
-    lines = (path.read_bytes() if content is None else content).split(b"\n")
+    lines = (regular(path) if content is None else content).split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

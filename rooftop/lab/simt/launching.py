@@ -34,6 +34,8 @@ class LaunchError(ValueError):
 class Request:
     """One simulation. `numbers`: name expression -> number of its symbol. `values`: what is no tensor, by name. `widths`: see `Native.widths`.
 
+    `held`: what the source's variables that may be written hold, as `Memory.held` gives it; None: what they are initialised to.
+
     `dynamic`: where dynamic shared memory begins on the GPU, by kernel. `caches`: of mode "traffic", for each launch the machine as the engine's structure
     and the blocks that it holds at once."""
 
@@ -56,6 +58,7 @@ class Request:
     widths: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] = ((), ())
     dynamic: Mapping[str, int] = field(default_factory=dict)
     caches: Sequence[tuple[bytes, int]] = ()
+    held: bytes | None = None
 
 
 @dataclass
@@ -72,6 +75,7 @@ class Answer:
     fma: int = 0
     other: int = 0
     traffic: tuple[bytes, ...] = ()
+    held: bytes = b""
 
 
 def answer(request: Request, lib: native.Native, storage: int) -> Answer:
@@ -89,7 +93,7 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     contents: list[bytes] = []
     place: Memory | None = None
     for schedule in range(request.schedules if mode == "check" else 1):
-        place = Memory(lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept))
+        place = Memory(lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept), held=request.held)
         for number, launch in enumerate(launches):
             if mode == "count":
                 lib.dynamic_at(request.dynamic.get(launch.kernel, 0))
@@ -100,7 +104,7 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
             if mode == "traffic":
                 made.traffic = (*made.traffic, lib.traffic(*request.caches[number]))
         if schedule == 0:
-            contents = place.contents()
+            contents, made.held = place.contents(), place.held()
         if made.status == native.ENDLESS:
             break  # another order of warps would take as long
     raw, made.printed = lib.findings(), lib.printed()
@@ -123,7 +127,7 @@ def _affects_results(lib: native.Native, request: Request, storage: int) -> bool
     seen: list[list[bytes]] = []
     written: list[bytes] = []
     for poison in POISONS[1:]:
-        place = Memory(lib, request.tensors, request.variables, storage, uninitialised=request.uninitialised, poison=poison)
+        place = Memory(lib, request.tensors, request.variables, storage, uninitialised=request.uninitialised, poison=poison, held=request.held)
         for launch in request.launches:
             if _launch(lib, request, launch, place, request.seed, poison, workers=1)[2]:
                 return True

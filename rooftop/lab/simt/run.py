@@ -92,17 +92,21 @@ def run_launches(
     values: Mapping[str, str] | None = None,
     workers: int | None = None,
     widen: bool = True,
+    rtc: bool = False,
+    held: dict[Path, bytes] | None = None,
 ) -> Report:
     """Run the launches of one call, in order, on the tensors of `memory`, which are written in place (by the first schedule).
 
     `widen`: counting, accesses are as wide as NVRTC and ptxas make them at their line, where those can be asked; else as the source has them.
     `constant`: tensors that must not be written; None: those that kernels have only pointers to const to.
 
+    `rtc`: NVRTC compiles the source on a GPU, not nvcc. `held`: what `__device__` variables hold, by the library: they begin with that, and it is put there.
+
     Raises ValueError for less than one schedule or block."""
     for name, given in (("schedules", schedules), ("blocks", blocks)):
         if given is not None and given < 1:
             raise ValueError(f"{name} is {given}; it must be 1 or more")
-    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folders=folders, values=values)
+    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folders=folders, values=values, rtc=rtc)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     started = time.perf_counter()
     code = machine.MachineCode()
@@ -110,16 +114,18 @@ def run_launches(
         target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
         code = machine.of(text, path, list(library.kernels), target, folders).only([x.kernel for x in launches])
     chosen = settings.load()
-    held = hold(tensors)
+    placed = hold(tensors)
     request = Request(
-        library=library.path, numbers=library.kernels, launches=launches, tensors=held, values={n: v for n, v in memory.items() if n not in tensors},
+        library=library.path, numbers=library.kernels, launches=launches, tensors=placed, values={n: v for n, v in memory.items() if n not in tensors},
         variables=variables(library.path), mode=mode, stack=stack_bytes(library.path), workers=workers or chosen.jobs, patience=chosen.patience,
         seconds=chosen.simt_seconds, uninitialised=set(uninitialised), constant=None if constant is None else set(constant), seed=seed, schedules=schedules,
         blocks=blocks, widths=counts.widths(library.path, code) if mode == "count" else ((), ()),
-        dynamic={x.kernel: (code.shared.get(x.kernel, 0) + 15) // 16 * 16 for x in launches},
+        dynamic={x.kernel: (code.shared.get(x.kernel, 0) + 15) // 16 * 16 for x in launches}, held=(held or {}).get(library.path),
     )  # fmt: skip
     answer = process.ask(request, tensors, path)
-    found = findings.read(library.path, native.array(native.RawFinding, answer.findings), Layout(held, request.variables), {path: text})
+    if held is not None and answer.held:
+        held[library.path] = answer.held
+    found = findings.read(library.path, native.array(native.RawFinding, answer.findings), Layout(placed, request.variables), {path: text})
     seen = counts.read(library.path, native.array(native.RawCount, answer.counts), {path: text}, code) if mode == "count" else counts.Counts()
     return Report(
         findings=found, lines=seen.lines, outputs=tensors, fma=answer.fma + sum(seen.fma.values()), other_flops=answer.other + sum(seen.flops.values()),
@@ -162,7 +168,7 @@ def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 
     report = run_launches(
         implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,
         constant=[n for n in call.inputs if n not in call.mutated and memory[n] is not None],
-        arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=implementation.head.folders,
+        arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=implementation.head.folders, rtc=True,
     )  # fmt: skip
     return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
 
@@ -181,15 +187,20 @@ class SimulatedFault(RuntimeError):
         self.report = report
 
 
+_HELD: dict[Path, bytes] = {}  # what variables of a module hold on a GPU, as long as a process has it loaded
+
+
 def run_simulator(call: Call, memory: dict[str, Any]) -> None:
-    """Run a call of CUDA C++ on CPU memory, as the checker runs it on a GPU. Raises SimulatedFault where it does what it must not."""
+    """Run a call of CUDA C++ on CPU memory, as the checker runs it on a GPU: the source's variables keep their values from one call of a kernel to the next.
+
+    Raises SimulatedFault where it does what it must not."""
     head = call.implementation.head
     assert head is not None
     inputs = [n for n in call.inputs if memory[n] is not None]
     fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
-        arch=call.problem.device.arch, folders=head.folders,
+        arch=call.problem.device.arch, folders=head.folders, rtc=True, held=_HELD,
     )  # fmt: skip
     if report.faults:
         raise SimulatedFault(report)
