@@ -44,7 +44,8 @@ def simulated(subject: Subject, arch: int = 90) -> tuple[int, ...]:
     implementation = subject.implementation
     assert implementation is not None and implementation.head is not None
     main = max(arch, implementation.arch)
-    texts = [*map(without_comments, with_headers(implementation.head.source, implementation.head.folders)), *(text for _, text in implementation.head.expressions())]
+    head = implementation.head
+    texts = [*map(without_comments, with_headers(head.source, head.folders)), *(text for _, text in head.expressions())]
     apart = implementation.arch < main and any(_TELLS_APART.search(text) for text in texts)
     return (main, implementation.arch) if apart else (main,)
 
