@@ -25,7 +25,7 @@ class Pair:
 
 def pair(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> list[Pair]:
     """The kernels that take longest first. They are the same kernel by name and NVTX range; else by the name without template arguments and parameters, which a
-    change may touch; else, where one is left on each side, as the only ones."""
+    change may touch; else, where each report has but one, whatever its name."""
     left = [_groups(found) for found in (before, after)]
     pairs: list[Pair] = []
     keys: tuple[Callable[[Diagnosis], object], ...] = (lambda d: (d.name, d.case), lambda d: (base(d.name), d.case), lambda d: base(d.name))
@@ -36,7 +36,7 @@ def pair(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> list[Pair]:
             left[0].remove(one)
             left[1].remove(other)
             pairs.append(Pair(_middle(one), _middle(other), len(other)))
-    if len(left[0]) == len(left[1]) == 1:
+    if not pairs and len(left[0]) == len(left[1]) == 1:
         pairs.append(Pair(_middle(left[0][0]), _middle(left[1][0]), len(left[1][0])))
     else:
         pairs += [Pair(_middle(g), None, len(g)) for g in left[0]] + [Pair(None, _middle(g), len(g)) for g in left[1]]
