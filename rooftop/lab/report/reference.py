@@ -23,7 +23,7 @@ from rooftop.core.op import Op
 from rooftop.core.spec import DTYPES, Case, Input
 from rooftop.lab import public_calls
 
-TRIED = 8  # cases of an op whose call is looked at
+TRIED = 12  # cases of an op whose call is looked at
 WIDE = 100  # columns of a signature on one line
 
 
@@ -174,6 +174,7 @@ rooftop.append_kv(k_cache, v_cache, k, v, lengths=torch.tensor([5, 17], dtype=to
     "argsort": """places = rooftop.argsort(torch.randn(64, 1024), descending=True)""",
     "attention": """q, k, v = torch.randn(1, 64, 32, 128), torch.randn(1, 64, 8, 128), torch.randn(1, 64, 8, 128)  # tokens before heads
 y = rooftop.attention(q, k, v, causal=True)""",
+    "attention_mask": """mask = rooftop.attention_mask(64, 64, torch.tensor([64, 17]), window=(-1, 0))""",
     "bias_mask_scale_add": """x, residual = torch.randn(64, 512), torch.randn(64, 512)
 y = rooftop.bias_mask_scale_add(x, torch.randn(512), residual, p=0.1, seed=7)""",
     "dequantize": """q = rooftop.quantize(torch.randn(64, 512), "int8", granularity="row")
@@ -184,6 +185,8 @@ y = rooftop.grouped_matmul(a, b, ends)""",
     "hadamard_quantize": """q = rooftop.hadamard_quantize(torch.randn(64, 512), 128, "int8")""",
     "int_matmul": """a, b = torch.randint(-8, 8, (64, 128), dtype=torch.int8), torch.randint(-8, 8, (32, 128), dtype=torch.int8)
 y = rooftop.int_matmul(a, b.t())""",
+    "layer_norm": """x, weight, bias = torch.randn(64, 512), torch.randn(512), torch.randn(512)
+y = rooftop.layer_norm(x, (512,), weight, bias)""",
     "linear_cross_entropy": """x, weight, target = torch.randn(64, 128), torch.randn(1000, 128), torch.randint(1000, (64,))
 loss = rooftop.linear_cross_entropy(x, weight, target)""",
     "linear_jsd": """x, weight = torch.randn(16, 64), torch.randn(100, 64)

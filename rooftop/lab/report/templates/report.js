@@ -73,14 +73,19 @@
     blocks.filter(function (block) { return !kept.includes(block); }).forEach(function (block) { fill(block, linesOf(textOf(block))); });
     kept.forEach(function (block, i) { fill(block, lines.splice(0, counts[i])); });
   }
+  function look(pre) {
+    pre.removeAttribute("data-lines");
+    numbered(Array.from(pre.querySelectorAll("[data-from]")));
+  }
   const near = new IntersectionObserver(function (seen) {
     seen.filter(function (one) { return one.isIntersecting; }).forEach(function (one) {
       near.unobserve(one.target);
-      one.target.removeAttribute("data-lines");
-      numbered(Array.from(one.target.querySelectorAll("[data-from]")));
+      look(one.target);
     });
   }, { rootMargin: "800px" });
-  document.querySelectorAll("pre[data-lines]").forEach(function (pre) { near.observe(pre); });
+  document.querySelectorAll("pre[data-lines]").forEach(function (pre) {
+    if (pre.getBoundingClientRect().top < innerHeight + 800) { look(pre); } else { near.observe(pre); }
+  });
 
   // On a narrow screen a drawing is made to fit; a tap shows it at its own size, and the next one does not.
   document.querySelectorAll("figure.drawing").forEach(function (figure) {
