@@ -14,9 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rooftop.core import settings
+from rooftop.core.names import extra
 from rooftop.core.spec import Device
 
-EXTRA = "pip install 'rooftop[tpu]', Python 3.11; or make npu-env in a checkout"
+EXTRA = f"{extra('tpu')}, with Python 3.11; or make npu-env there"
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ def _ended(task: Callable[[], object]) -> None:
         if absent.partition(".")[0] in ("", "rooftop"):
             raise
         package = package_of(absent)
-        _end(f"{package} is not installed: pip install {package}", ENVIRONMENT)
+        said = f"{package} is not installed: pip install {package}" if package else f"Python finds no module {absent}, which rooftop does not use itself"
+        _end(said, ENVIRONMENT)
     except SystemExit as end:
         if isinstance(end.__context__, USAGE):
             sys.exit(WRONG)

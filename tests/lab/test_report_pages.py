@@ -129,7 +129,7 @@ def test_pages_load_nothing(made: Made) -> None:
 
 
 def test_what_others_wrote_is_escaped(made: Made) -> None:
-    made.house.ladders.joinpath("steps", "04_x.cu").write_text(kernel("</script><script>alert(2)</script> & \\\"quoted\\\""), encoding="utf-8")
+    made.house.ladders.joinpath("steps", "04_x.cu").write_text(kernel('</script><script>alert(2)</script> & \\"quoted\\"'), encoding="utf-8")
     registry.ladder.cache_clear()
     records = [*made.climb(), made.bench("steps/01_plain", 1e-3, device={**H100, "name": "</script><img src=x onerror=alert(3)>"})]
     pages = made.build(records)

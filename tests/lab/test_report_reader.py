@@ -1,4 +1,4 @@
-"""What a reader of the pages finds, and where: the code of a rung before its tables, how an op is called, the reference, search; in a browser where there is one."""
+"""What a reader of the pages finds, and where: the code of a rung before its tables, how an op is called, the reference, search; in a browser too."""
 
 from __future__ import annotations
 
@@ -133,7 +133,13 @@ def test_a_document_as_a_page() -> None:
     text = "# T\n\nA **b** `c`.\n\n- one\n- two\n\n```python\nx = 1 < 2\n```\n\n## Next & last\n\n1. a\n2. b\n"
     shown = str(document.html(text))
     assert document.title(text) == "T" and list(document.chapters(text)) == [("next-last", "Next & last")]
-    for part in ("<p>A <b>b</b> <code>c</code>.</p>", "<ul><li>one</li><li>two</li></ul>", "x = 1 &lt; 2", '<h2 id="next-last">', "<ol><li>a</li><li>b</li></ol>"):
+    for part in (
+        "<p>A <b>b</b> <code>c</code>.</p>",
+        "<ul><li>one</li><li>two</li></ul>",
+        "x = 1 &lt; 2",
+        '<h2 id="next-last">',
+        "<ol><li>a</li><li>b</li></ol>",
+    ):
         assert part in shown
 
 

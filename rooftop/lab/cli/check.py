@@ -13,7 +13,7 @@ import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
 
-TELL_S = 10.0  # seconds after which a check says how long it will take
+TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case, Device
@@ -92,16 +92,18 @@ def check(
     keep = _record_writer(records) if records is not None else None
     _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
-    began, told = time.monotonic(), False
+    began = told = time.monotonic()
     for subject, c, result in many.check_many(todo, backend, seed, jobs):
         results.append(result)
         if keep:
             keep(subject, c, result)
-        if not told and (spent := time.monotonic() - began) > TELL_S:
-            told, more = True, spent / len(results) * (len(todo) - len(results))
-            if more > TELL_S:
-                sample = "" if quick or whole <= many.SAMPLE else f"; --quick checks a sample of {many.SAMPLE} of a kernel"
-                typer.echo(f"{len(results)} of {len(todo)} cases in {spent:.0f} s: about {_time(more)} more{sample}", err=True)
+        now = time.monotonic()
+        if now - told > TELL_S and len(results) < len(todo):
+            more = (now - began) / len(results) * (len(todo) - len(results))
+            first = told == began
+            sample = f"; --quick checks a sample of {many.SAMPLE} of a kernel" if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
+            typer.echo(f"{len(results)} of {len(todo)} cases in {now - began:.0f} s: about {_time(more)} more{sample}", err=True)
+            told = now
     _show_checks(results, seed, every, as_json)
     if quick and len(todo) < whole and not as_json:
         typer.echo(f"a sample: {len(todo)} of {whole} cases; without --quick all are checked, those that run here")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app
+from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app, kept_records
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -206,9 +206,7 @@ def predictions(
         raise typer.BadParameter("--kept goes without a file")
     path = settings.load().predictions if kept else path
     if path is None:
-        from rooftop.lab.records import store
-
-        found = steps.predict(steps.steps(store.read(settings.load().results)))
+        found = steps.predict(steps.steps(kept_records()))
         titles = {"idea": "idea of the step", "steps": "steps", "error": "median error", "bias": "bias", "no_change": "no change"}
         table([asdict(s) for s in steps.summary(found)], titles, as_json)
         return
@@ -232,32 +230,27 @@ def place(
     whose head names no op is taken as one of the ladder's.
 
     Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
-    from rooftop.core import registry, settings
+    from rooftop.core import registry
     from rooftop.lab import candidates
     from rooftop.lab.counters.diagnose import reports
-    from rooftop.lab.records import store
     from rooftop.lab.report import place as placing
 
-    folder = settings.load().results
     subject = next((s for s in candidates.find([what], otherwise=registry.ladder(ladder).op) if s.implementation is not None), None)
     if subject is None:
         raise ValueError(f"{what}: there is no kernel to place, only a reference")
     measured = None
     if report is not None:
         measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
-    found = placing.place(subject, ladder, store.read(folder), count=count, measured=measured)
+    found = placing.place(subject, ladder, kept_records(), count=count, measured=measured)
     typer.echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool, count: bool) -> None:
-    from rooftop.core import settings
     from rooftop.lab import candidates
     from rooftop.lab.counters.diagnose import without
     from rooftop.lab.inspect.inspector import inspect_case
-    from rooftop.lab.records import store
 
-    folder = settings.load().results
-    records = store.read(folder)
+    records = kept_records()
     subjects = [s for s in candidates.find([what]) if s.implementation is not None]
     if not subjects:
         raise ValueError(f"{what}: there is no kernel to diagnose, only a reference")

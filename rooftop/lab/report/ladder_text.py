@@ -14,6 +14,7 @@ from rooftop.lab.report import data, ladder_cases, rung_counts, site
 from rooftop.lab.report.counts import COUNTED
 from rooftop.lab.report.model import LadderPage, RungRow
 
+
 def page_of(name: str, records: list[Record]) -> LadderPage:
     """The ladder with what is recorded of it, and the simulator's counts that are kept from before. Raises RegistryError for no such ladder."""
     ladder = registry.ladder(name)

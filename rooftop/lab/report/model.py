@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rooftop.lab.report.rung_counts import RungCounts
 
 
-
 @dataclass(frozen=True)
 class Prediction:
     name: str
