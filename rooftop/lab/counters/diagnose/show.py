@@ -11,6 +11,7 @@ from rooftop.lab.counters.diagnose.pairs import Pair
 WIDTH = 110
 BAR = 24
 MOST = 20  # kernels that a summary lists
+SAME = 0.02  # times this close show no change
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -131,7 +132,9 @@ def difference(before: Diagnosis, after: Diagnosis) -> str:
     texts = [{w.key: w.text for w in d.wastes} for d in (before, after)]
     lines += [f"  gone     {plain(t, 150)}" for k, t in texts[0].items() if k not in texts[1]]
     lines += [f"  new      {plain(t, 150)}" for k, t in texts[1].items() if k not in texts[0]]
-    for lever in before.levers:
-        if before.seconds and after.seconds and lever.low is not None and lever.high is not None and lever.low <= before.seconds / after.seconds <= lever.high:
-            lines.append(f"  as predicted for: {lever.text} ({gain(lever.low, lever.high)})")
+    ratio = before.seconds / after.seconds if before.seconds and after.seconds else 1.0
+    if abs(ratio - 1) > SAME:
+        for lever in before.levers:
+            if lever.low is not None and lever.high is not None and lever.low <= ratio <= lever.high:
+                lines.append(f"  as predicted for: {lever.text} ({gain(lever.low, lever.high)})")
     return "\n".join(lines)

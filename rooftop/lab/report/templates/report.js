@@ -84,7 +84,7 @@
     });
   }, { rootMargin: "800px" });
   document.querySelectorAll("pre[data-lines]").forEach(function (pre) {
-    if (pre.getBoundingClientRect().top < innerHeight + 800) { look(pre); } else { near.observe(pre); }
+    if (pre.clientHeight && pre.getBoundingClientRect().top < innerHeight + 800) { look(pre); } else { near.observe(pre); }
   });
 
   // On a narrow screen a drawing is made to fit; a tap shows it at its own size, and the next one does not.
