@@ -75,7 +75,7 @@ def _import_cuda_core() -> tuple[type, type]:
 
 def _absent(error: ImportError) -> str:
     """Which package to install: cuda-core itself imports cuda-bindings."""
-    package = "cuda-bindings" if "bindings" in str(error) else package_of(error.name or "cuda")
+    package = "cuda-bindings" if "bindings" in str(error) else package_of(error.name or "cuda") or "cuda-core"
     return f"{package} is not installed ({error}): pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
 
 

@@ -35,11 +35,25 @@ class UnknownName(RegistryError):
         super().__init__(f"no {kind} {name!r}; {hint(name, known)}")
 
 
-PACKAGES = {"liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime"}
+SAME = (
+    "torch", "triton", "numpy", "ml_dtypes", "rich", "typer", "jinja2", "markupsafe", "scipy", "numcodecs", "zarr", "transformers", "torchao", "safetensors",
+    "jax",
+)  # fmt: skip
+PACKAGES = {  # module -> the package of an index that has it
+    **{name: name for name in SAME}, "liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda.tile": "cuda-tile",
+    "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime", "cutlass": "nvidia-cutlass-dsl", "ncu_report": "ncu-report", "quack": "quack-kernels",
+    "flashinfer": "flashinfer-python",
+}  # fmt: skip
 
 
-def package_of(module: str) -> str:
-    """The package to install for a missing module: `cuda.bindings.nvrtc` is in cuda-bindings."""
+def package_of(module: str) -> str | None:
+    """The package to install for a missing module: `cuda.bindings.nvrtc` is in cuda-bindings. None for a module that rooftop does not use: nobody here knows
+    which package has it, or whether any has."""
     parts = module.split(".")
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    return next((PACKAGES[p] for p in prefixes if p in PACKAGES), parts[0])
+    return next((PACKAGES[p] for p in prefixes if p in PACKAGES), None)
+
+
+def extra(name: str) -> str:
+    """How the packages of an extra are installed. rooftop itself is on no index: the extras are those of its checkout."""
+    return f"pip install '.[{name}]' in rooftop's checkout"

@@ -15,9 +15,10 @@ from types import MappingProxyType
 from typing import Any
 
 from rooftop.core import settings
+from rooftop.core.names import extra
 from rooftop.core.spec import Device
 
-EXTRA = "pip install 'rooftop[tpu]', Python 3.11; or make npu-env in a checkout"
+EXTRA = f"{extra('tpu')}, with Python 3.11; or make npu-env there"
 
 
 @dataclass(frozen=True)

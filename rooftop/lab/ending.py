@@ -92,7 +92,8 @@ def _ended(task: Callable[[], object]) -> None:
         if absent.partition(".")[0] in ("", "rooftop"):
             raise
         package = package_of(absent)
-        _end(f"{package} is not installed: pip install {package}", ENVIRONMENT)
+        said = f"{package} is not installed: pip install {package}" if package else f"Python finds no module {absent}, which rooftop does not use itself"
+        _end(said, ENVIRONMENT)
     except SystemExit as end:
         if (where := _own_file(end)) is not None:  # a kernel's Python must not say how the command ends
             _end(f"{where} ends the process: SystemExit: {end.code}", WRONG)

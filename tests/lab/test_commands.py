@@ -194,6 +194,24 @@ def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch
     assert capsys.readouterr().err == f"rooftop: {package} is not installed: pip install {package}\n"
 
 
+def test_where_there_are_no_records_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in an installed package: nothing but the measured figures is missing."""
+    monkeypatch.setenv("ROOFTOP_RESULTS", str(tmp_path / "results"))
+    for words in (("show", "softmax_cuda"), ("predictions",), ("report", "--out", str(tmp_path / "pages"))):
+        command(monkeypatch, *words)
+        said = [line for line in capsys.readouterr().err.splitlines() if "no records" in line]
+        assert said == [f"no records in {tmp_path / 'results'}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder"]
+
+
+def test_a_module_that_rooftop_does_not_use_is_no_package_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError("No module named 'my_helpers.data'", name="my_helpers.data")
+
+    monkeypatch.setattr(cli, "commands", absent)
+    assert command(monkeypatch, "ls") == 3
+    assert capsys.readouterr().err == "rooftop: Python finds no module my_helpers.data, which rooftop does not use itself\n"
+
+
 WITHOUT_BINDINGS = """
 import sys
 
@@ -266,9 +284,7 @@ def test_a_cache_that_cannot_be_used_names_its_setting(
     assert "ROOFTOP_CACHE" in capsys.readouterr().err
 
 
-def test_another_file_that_is_not_there_is_no_matter_of_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_file_that_is_not_there_is_no_matter_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
 
     def fails() -> None:

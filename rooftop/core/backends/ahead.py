@@ -27,6 +27,7 @@ from rooftop.core.cubins import AbsentCompiler, Cubin
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
 from rooftop.core.implementation import MachineCode, Prepared, Where
+from rooftop.core.names import extra
 from rooftop.core.spec import Launch, Meta, Problem
 
 
@@ -71,7 +72,7 @@ class AheadImplementation(ModuleImplementation):
 
     @property
     def install(self) -> str:  # type: ignore[override]
-        return f"pip install 'rooftop[{self.extra}]'"
+        return extra(self.extra)
 
     def runs(self) -> Where:
         return Where("none", f"{self.language} kernels run on a GPU only")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from rooftop.lab.ending import WRONG as WRONG
 from rooftop.lab.ending import echo as echo
 
 if TYPE_CHECKING:
-    pass
+    from rooftop.lab.records.store import Record
 
 LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
 app = typer.Typer(
@@ -43,6 +44,23 @@ What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, la
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
+
+
+def kept_records() -> list[Record]:
+    """The records of the settings' folder; a line on stderr where there are none."""
+    from rooftop.core import settings
+    from rooftop.lab.records import store
+
+    folder = settings.load().results
+    found = store.read(folder)
+    say_if_none(found, folder)
+    return found
+
+
+def say_if_none(found: Sequence[Record], folder: Path) -> None:
+    """That there are no records, as in an installed package, and where some are."""
+    if not found:
+        echo(f"no records in {folder}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder", err=True)
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:

@@ -15,7 +15,7 @@ import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
 
-TELL_S = 10.0  # seconds after which a check says how long it will take
+TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -97,7 +97,7 @@ def check(
             return
         keep = _record_writer(records) if records is not None else None
         _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
-        began, told = time.monotonic(), False
+        began = told = time.monotonic()
         device = card()[1] if keep else None
         checked = many.check_many(todo, backend, seed, jobs)
         judged = ((r, identity.facts(s, [c], device) if device and r.status in ("ok", "wrong") else {}) for s, c, r in checked)
@@ -105,11 +105,13 @@ def check(
             results.append(result)
             if keep:
                 keep(result, facts)
-            if not told and (spent := time.monotonic() - began) > TELL_S:
-                told, more = True, spent / len(results) * (count - len(results))
-                if more > TELL_S:
-                    sample = "" if quick or whole <= many.SAMPLE else f"; --quick checks a sample of {many.SAMPLE} of a kernel"
-                    echo(f"{len(results)} of {count} cases in {spent:.0f} s: about {_time(more)} more{sample}", err=True)
+            now = time.monotonic()
+            if now - told > TELL_S and len(results) < count:
+                more = (now - began) / len(results) * (count - len(results))
+                first = told == began
+                sample = f"; --quick checks a sample of {many.SAMPLE} of a kernel" if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
+                echo(f"{len(results)} of {count} cases in {now - began:.0f} s: about {_time(more)} more{sample}", err=True)
+                told = now
     _show_checks(results, seed, every, as_json)
     if quick and count < whole and not as_json:
         echo(f"a sample: {count} of {whole} cases; without --quick all are checked, those that run here")

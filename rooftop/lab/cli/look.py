@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, echo, table
+from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, echo, kept_records, table
 
 
 @app.command(rich_help_panel=LOOK)
@@ -90,15 +90,13 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
     """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; for one rung, also the difference from the rung before.
 
     Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
-    from rooftop.core import settings
-    from rooftop.lab.records import store
     from rooftop.lab.report import ladder_text
 
     ladder, _, number = name.partition("/")
     digits = number.partition("_")[0]
     if number and not digits.isdigit():
         raise ValueError(f"{name}: a rung is named by its number, as in {ladder}/04")
-    page = ladder_text.page_of(ladder, store.read(settings.load().results))
+    page = ladder_text.page_of(ladder, kept_records())
     for line in ladder_text.rung(page, int(digits)) if number else ladder_text.overview(page):
         echo(line)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, echo, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, echo, say_if_none, table
 
 if TYPE_CHECKING:
     from rooftop.lab.records.store import Record
@@ -123,6 +123,7 @@ def report(
             changed = list(made(folder=records, cut=cut, digests=digests))
         else:
             known = recorded.read(records or settings.load().results, cut) if known is None else known
+            say_if_none(known, records or settings.load().results)
             index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute)
     known_digests.save(digests)
     if docs:

@@ -23,7 +23,7 @@ from rooftop.lab.candidates import Asked
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
+from rooftop.lab.report import checks, derivation, language_page, predictions, reference, sweep_page
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.joined import Joined, operations_of
 from rooftop.lab.report.known import Digests as Digests
@@ -84,7 +84,9 @@ class Gatherer(Joined):
         bench = self._of_kind("bench")
         stale = sum(self.stale(r) is not None for r in bench)
         languages = language_page.rows(self.records, self.measured, self.stale, self.house)
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages)
+        tutorial = settings.CHECKOUT / "docs" / "tutorial.md"
+        text = tutorial.read_text(encoding="utf-8") if self.house is registry.HOUSE and tutorial.is_file() else ""
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages, text)
 
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""
@@ -219,7 +221,9 @@ class Gatherer(Joined):
         base = self.house.ops / f"{name.removesuffix('_bwd') if op.forward else name}.py"
         about = _docstring(base.read_text(encoding="utf-8")) if op.twin_of is None else f"{op.twin_of.name} in place."
         family = next((i.path.parent.name for i in found), "")
-        return OpScore(name, family, f"The gradient of {op.forward.name}." if op.forward else about, implementations, ladders, views, tuple(scores))
+        entry = reference.functions().get(name) if self.house is registry.HOUSE else None
+        about = f"The gradient of {op.forward.name}." if op.forward else about
+        return OpScore(name, family, about, implementations, ladders, views, tuple(scores), entry, reference.usage(op) if entry else "")
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:
