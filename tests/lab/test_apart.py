@@ -33,10 +33,10 @@ def run(inputs, outputs, scratch, config):
 ONE = Choice("auto", 3, case="one element f32")
 
 
-def own(folder: Path, run: str, choice: Choice = ONE) -> list[Result]:
+def own(folder: Path, run: str) -> list[Result]:
     path = folder / "square__mine__torch.py"
     path.write_text(KERNEL.format(load="", supports="return None", run=run), encoding="utf-8")
-    file = Own(str(path), choice)
+    file = Own(str(path), ONE)
     try:
         return [r for r, _ in file.results()]
     finally:
@@ -119,9 +119,16 @@ def test_a_right_kernel_is_right_and_what_it_prints_is_no_answer(tmp_path: Path,
 
 
 def test_a_case_without_end_is_ended_and_the_others_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROOFTOP_STEP_SECONDS", "8")
+    path = tmp_path / "square__mine__torch.py"
+    run = "import subprocess; subprocess.Popen(['sleep', '617']); time.sleep(600)"
+    path.write_text(KERNEL.format(load="", supports="return None", run=run), encoding="utf-8")
+    file = Own(str(path), Choice("auto", 3, dtype="f16", tags=("edge",)))
+    monkeypatch.setenv("ROOFTOP_STEP_SECONDS", "8")  # of cases: loading takes what a busy machine takes
     started = time.monotonic()
-    results = own(tmp_path, run="import subprocess; subprocess.Popen(['sleep', '617']); time.sleep(600)", choice=Choice("auto", 3, dtype="f16", tags=("edge",)))
+    try:
+        results = [r for r, _ in file.results()]
+    finally:
+        file.end()
     judged = [r for r in results if r.status == "error"]
     assert "no answer in 8 s from the case of square__mine__torch.py (ROOFTOP_STEP_SECONDS)" in judged[0].message
     assert len(judged) > 3 and {r.message for r in judged[1:]} == {f"not judged: {judged[0].case} ended the process"}
