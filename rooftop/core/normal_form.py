@@ -45,7 +45,7 @@ _COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
 def of_function(path: Path, name: str, known: Mapping[str, Any] | None = None) -> str:
     """The hash of the function (class, constant) `name` of a file's top level. `known`: values of parameters to specialise it for: None, numbers, booleans,
     texts, or PRESENT. Raises KeyError if the file has no such name."""
-    return _reached(_file(path), name, None if known is None else tuple(sorted(known.items(), key=lambda item: item[0])), ())[0]
+    return _reached(*_named(path, name), None if known is None else tuple(sorted(known.items(), key=lambda item: item[0])), ())[0]
 
 
 def of_object(function: Any, known: Mapping[str, Any] | None = None) -> str:
@@ -78,7 +78,7 @@ def reached_kernels(path: Path, names: Sequence[str]) -> list[str]:
     """The hashes of all functions with a decorator `jit` that the functions `names` of a file reach, sorted."""
     found: dict[tuple[Path, str], str] = {}
     seen: set[tuple[Path, str]] = set()
-    todo = [(_file(path), n) for n in names if n in _file(path).bound]
+    todo = [_named(path, n) for n in names]
     while todo:
         file, name = todo.pop()
         if (file.path, name) in seen:
@@ -141,6 +141,14 @@ class _File:
 @cache
 def _file(path: Path) -> _File:
     return _File(path)
+
+
+def _named(path: Path, name: str) -> tuple[_File, str]:
+    """Where a name of a file's top level is bound: there, or in the file of the package that it is imported from."""
+    found = _file(path).target(ast.Name(name))
+    if not isinstance(found, tuple):
+        raise KeyError(f"{path} has no {name} at its top level")
+    return found
 
 
 def _located(dotted: str) -> tuple[_File, str] | str:

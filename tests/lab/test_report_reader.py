@@ -13,7 +13,8 @@ import pytest
 from _report import H200, Made, Strict, make, quoted, ratio
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rooftop.core import api, registry
+from rooftop import public_names
+from rooftop.core import registry
 from rooftop.lab.report import document, reference, search, site
 
 
@@ -57,7 +58,7 @@ def test_the_difference_has_no_line_of_a_head_but_its_config() -> None:
 
 def test_the_reference_has_every_public_name() -> None:
     spaces = reference.namespaces()
-    assert {e.name for e in spaces[0][2]} | set(api.namespaces()) | set(api.LIFTED) == set(api.names())
+    assert {e.name for e in spaces[0][2]} | set(public_names.namespaces()) | set(public_names.LIFTED) == set(public_names.names())
     for space, about, entries in spaces:
         assert about and entries, space
         assert all(e.signature.startswith(e.name) for e in entries if e.kind != "value")
