@@ -17,7 +17,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from rooftop.core import api
+from rooftop import public_names
 from rooftop.core.contract import Contract
 from rooftop.core.op import Op
 from rooftop.core.spec import DTYPES, Case, Input
@@ -57,7 +57,7 @@ def sentence(text: str) -> str:
 @cache
 def functions() -> dict[str, Entry]:
     """The package's own functions, by name, as the stub has them."""
-    tree = ast.parse(api.STUB.read_text(encoding="utf-8"))
+    tree = ast.parse(public_names.STUB.read_text(encoding="utf-8"))
     return {
         node.name: Entry(node.name, "rooftop", "function", _signature(node), ast.get_docstring(node) or "")
         for node in tree.body if isinstance(node, ast.FunctionDef)
@@ -95,7 +95,7 @@ def _laid_out(name: str, arguments: list[str], result: str) -> str:
 def namespaces() -> tuple[tuple[str, str, tuple[Entry, ...]], ...]:
     """(module, its docstring, its public names), the package itself first."""
     found = [("rooftop", importlib.import_module("rooftop").__doc__ or "", tuple(functions().values()))]
-    for space in api.namespaces():
+    for space in public_names.namespaces():
         module = importlib.import_module(f"rooftop.{space}")
         found.append((f"rooftop.{space}", module.__doc__ or "", tuple(_of_module(module, name) for name in sorted(module.__all__, key=str.lower))))
     return tuple(found)
