@@ -72,7 +72,7 @@ def within(got: np.ndarray, x: np.ndarray, how: dict[str, Any]) -> bool:
     value 0, with which Zarr fills chunks up."""
     if got.shape != x.shape or got.dtype.newbyteorder("=") != x.dtype.newbyteorder("="):
         return False
-    if how.get("lossless"):
+    if how.get("lossless") or x.dtype.kind not in "fiub":  # what no codec takes may pass one by, as a chunk that is not written
         return got.astype(x.dtype).tobytes() == x.tobytes()
     a, b = got.astype(np.float64), x.astype(np.float64)
     some = np.isfinite(b)
