@@ -21,9 +21,9 @@ ASK_THE_FACE = {
     "rooftop.sparse.tensor": "SparseTensor @ x is rooftop.sparse.matmul", "rooftop.sparse.products": "chooses among public ops",
     "rooftop.sparse.linear": "calls public ops",
 }  # fmt: skip
-FOUND_BY_FILE_NAME = {("rooftop.core.registry", "rooftop.ops")}  # which is what a registry is for
+FOUND_BY_FILE_NAME = {("rooftop.core.registry", "rooftop.ops"), ("rooftop.core.registry", "rooftop.kernels")}  # which is what a registry is for
 COMPUTED = {  # modules that import by a name that is no text: of files of their own folder, or of packages of others
-    "rooftop.kernels._device.tpu", "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.public_names",
+    "rooftop.kernels._device.tpu", "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.lab.report.reference", "rooftop.public_names",
     *(f"rooftop.{face}" for face in ("quant", "codecs", "comm")),
 }  # fmt: skip
 

@@ -113,7 +113,7 @@ def test_words_of_a_cuda_kernel_make_nothing_stale(tmp_path: Path, old: str, new
 
 
 def test_a_header_that_is_moved_renamed_or_split_makes_nothing_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooftop.core.compile import expanded
+    from rooftop.core.helpers import expanded
     from rooftop.core.digests import c_code
 
     one, several = tmp_path / "one", tmp_path / "several"

@@ -18,7 +18,7 @@ from rooftop.core import normal_form
 from rooftop.core.call import problem_for_kernels
 from rooftop.core.contract import Contract
 from rooftop.core.digests import digest
-from rooftop.core.implementation import Implementation
+from rooftop.core.implementation import Implementation, UnsupportedError
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem, Step
 
 DIGITS = 8  # of `source` and `machine`: a record has many like it
@@ -62,7 +62,7 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What a record depends on; its fields are keys of the record. A peer has no `source`."""
+    """What a record depends on; its fields are keys of the record. A peer has no `source`, nor has what the kernel refuses."""
 
     digest: str
     source: str = ""
@@ -120,7 +120,10 @@ def _of_case(subject: Made, case: Case, device: Device, asked: Asked) -> Identit
     if subject.implementation is None:
         return Identity(digest(contract, subject.name))
     problem = asked.problem(subject.op, case, as_recorded(device))
-    config, steps = _prepared(subject.implementation, problem)
+    try:
+        config, steps = _prepared(subject.implementation, problem)
+    except UnsupportedError as error:
+        return Identity(digest(contract, subject.name, str(error)))
     return Identity(digest(contract, launched(subject.implementation, problem, config, steps)), subject.implementation.source(steps)[:DIGITS])
 
 
