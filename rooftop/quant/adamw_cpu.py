@@ -14,8 +14,8 @@ from torch import Tensor
 
 from rooftop.formats.number_formats import decode, encode, scale_of
 from rooftop.formats.quantized import Quantized
-from rooftop.ops._random import FACTORS, LOW
-from rooftop.ops._random import signed as _signed
+from rooftop.formats.random_bits import FACTORS, LOW
+from rooftop.formats.random_bits import signed as _signed
 from rooftop.ops.adamw_8bit import BLOCK, ROOT, SMALLEST
 
 PIECE = 1 << 17
