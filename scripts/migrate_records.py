@@ -106,7 +106,8 @@ def launched(joined: Any, r: dict[str, Any]) -> Any:
 
     key = r["op"], r["subject"], r["case"], tuple(r.get("cases", ())), device_of(r)
     if key not in _LAUNCHED:
-        _LAUNCHED[key] = _launched(joined, subject, r["cases"] if r["kind"] == "sanitize" else [r["case"]], identity.as_recorded(device_of(r)))
+        device = identity.as_recorded(device_of(r), subject.implementation)
+        _LAUNCHED[key] = _launched(joined, subject, r["cases"] if r["kind"] == "sanitize" else [r["case"]], device)
     return _LAUNCHED[key]
 
 
