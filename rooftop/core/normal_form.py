@@ -453,10 +453,6 @@ class _Folder(ast.NodeTransformer):
     def __init__(self, values: dict[str, Any], again: set[str]) -> None:
         self.values, self.again = values, again
 
-    def is_read(self, annotation: ast.expr) -> bool:
-        """Whether a compiler reads an annotation: of a function with a decorator each, else those that say that a parameter is a constant."""
-        return self.known is None and (self.decorated or bool(re.search("Constant|[cC]onstexpr", ast.unparse(annotation))))
-
     def block(self, body: Sequence[ast.stmt], values: dict[str, Any]) -> list[ast.stmt]:
         """The statements folded; `values` is what is known, before and then after them."""
         found: list[ast.stmt] = []
