@@ -15,7 +15,8 @@ from rooftop.lab.records.store import Record, RecordError
 
 def row(subject: str, at: str, stale: bool = False, kind: str = "check", case: str = "big f32", card: str = "H100", **more: object) -> Record:
     return {
-        "kind": kind, "op": "add", "subject": subject, "case": case, "at": f"2026-11-22T00:00:0{at}+00:00", "device": {"name": card}, "digest": "old" if stale else "new",
+        "kind": kind, "op": "add", "subject": subject, "case": case, "at": f"2026-11-22T00:00:0{at}+00:00",
+        "device": {"name": card}, "digest": "old" if stale else "new",
         "error": {"ok": True}, **more,
     }  # fmt: skip
 
