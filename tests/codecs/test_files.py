@@ -174,7 +174,7 @@ def test_files_that_are_no_arrays(tmp_path: Path) -> None:
     for name in ("objects", "pickle", "cut", "head", "huge", "zip", "text"):
         found = said("compress", tmp_path / f"{name}.npy", "--lossless")
         assert f"{name}.npy cannot be read as a .npy file: " in found and "\n" not in found
-    assert "is no file" in said("compress", tmp_path, "--lossless")
+    assert "Is a directory" in said("compress", tmp_path, "--lossless")
 
 
 def test_a_model_that_is_written_can_be_read(tmp_path: Path) -> None:
