@@ -140,8 +140,8 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
 
 
 def _message_of(made: Answer) -> tuple[dict[str, Any], list[bytes]]:
-    said = {name: getattr(made, name) for name in ("ran", "total", "threads", "status", "printed", "fma", "other")}
-    blobs = [made.findings, made.counts, *made.traffic]
+    said = {name: getattr(made, name) for name in ("ran", "total", "threads", "status", "printed", "fma", "other", "journal")}
+    blobs = [made.findings, made.counts]
     return {**said, "blobs": [len(b) for b in blobs]}, blobs
 
 

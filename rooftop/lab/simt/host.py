@@ -110,13 +110,22 @@ def _is_function(words: Sequence[str]) -> bool:
     return ")" in outside and ("operator" in outside or "=" not in outside)
 
 
+def body(part: Sequence[Token]) -> int | None:
+    """Of a declaration that is a function's definition: the index of the brace that opens its body."""
+    code = [(i, t.text) for i, t in enumerate(part) if t.kind in ("word", "symbol", "string", "number", "raw")]
+    words = [text for _, text in code]
+    depth = 0
+    for n, (i, word) in enumerate(code):
+        if word == "{" and depth == 0 and words[-1] == "}" and _is_function(words[:n]):
+            return i
+        depth += (word in ("(", "[", "{")) - (word in (")", "]", "}"))
+    return None
+
+
 def _hosts(part: Sequence[Token], device: Collection[str]) -> bool:
     words = [t.text for t in part if t.kind in ("word", "symbol", "string", "number", "raw")]
-    depth = 0
-    for i, word in enumerate(words):
-        if word == "{" and depth == 0 and words[-1] == "}" and _is_function(words[:i]):
-            return not any(w in device for w in words[:i])
-        depth += (word in ("(", "[", "{")) - (word in (")", "]", "}"))
+    if (at := body(part)) is not None:
+        return not any(t.text in device for t in part[:at])
     if any(w in device for w in words):
         return False
     outside = _outside(words)

@@ -72,7 +72,7 @@ def ask(request: Request, tensors: Mapping[str, Tensor], path: str) -> Answer:
                 ctypes.memmove(address, base + at, n)
         finally:
             del shared  # the map is closed behind it
-    return Answer(**said, findings=blobs[0], counts=blobs[1], traffic=tuple(blobs[2:]))
+    return Answer(**said, findings=blobs[0], counts=blobs[1])
 
 
 def parameters(library: Library, kernel: str) -> list[Parameter]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 KINDS = (  # in the order of the engine's `Kind`
     "out-of-bounds", "misaligned", "uninitialised", "shared-race", "warp-race", "global-race", "barrier-divergence", "deadlock", "absent-lane",
-    "const-write", "missing-wait", "not-simulated", "assert",
+    "const-write", "missing-wait", "not-simulated", "assert", "launch", "host", "leak",
 )  # fmt: skip
 Index = tuple[int, int, int]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from rooftop.lab.simt import host, ptx
 from rooftop.lab.simt.tokens import Token, tokenise
@@ -23,17 +24,21 @@ class TranslateError(ValueError):
     """The source uses a form that this step cannot read; the text names file and line."""
 
 
-def translate(text: str, path: str, *, unroll: bool = False, marks: Collection[str] | None = None) -> str:
+def translate(
+    text: str, path: str, *, unroll: bool = False, marks: Collection[str] | None = None, tokens: list[Token] | None = None,
+    includes: Mapping[str, str] | None = None,
+) -> str:
     """`text` in C++, beginning with a `#line` that names `path`; every line stays where it was. `unroll`: loops so marked, in g++'s words.
 
+    `tokens`: those of `text`, where they have been changed before (program_text.py); `includes`: files that stand for its headers, by name.
     `marks`: the file holds code of the host's, which is left out; these words make a function the device's (see `host.marks`).
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
     try:
-        tokens = host.left_out(tokenise(text), marks) if marks is not None else tokenise(text)
+        tokens = tokens if tokens is not None else host.left_out(tokenise(text), marks) if marks is not None else tokenise(text)
     except host.UnreadableError as error:
         raise TranslateError(f"{path}:{error}") from None
     path = MARK + path
-    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None).run())
+    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None or includes is not None, includes or {}).run())
 
 
 def device_code(text: str, path: str, own: Mapping[str, str]) -> str:
@@ -99,8 +104,8 @@ def constants(text: str) -> set[str]:
 
 
 class _Translator:
-    def __init__(self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False) -> None:
-        self.tokens, self.path, self.at, self.unroll, self.ordinary = tokens, path, 0, unroll, ordinary
+    def __init__(self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False, includes: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.tokens, self.path, self.at, self.unroll, self.ordinary, self.includes = tokens, path, 0, unroll, ordinary, includes
         self.scopes: list[bool] = []  # for each open brace, whether it is a namespace's
         self.recent: list[str] = []  # the last words before a brace
 
@@ -152,6 +157,8 @@ class _Translator:
     def _defined(self, token: Token) -> str:
         """A directive, changed: a macro with inline PTX, translated. Its uses are at their own lines, so that it may be one line."""
         if self.ordinary and (included := _INCLUDE.match(token.text)):  # a header of the host's may not be here, and need not
+            if (own := self.includes.get(included[1][1:-1])) is not None:
+                return f'#include "{own}"\n#line {token.line + 1} "{self.path}"'
             return f'#if __has_include({included[1]})\n{token.text}\n#endif\n#line {token.line + 1} "{self.path}"'
         match = _DEFINE.match(token.text)
         if match is None or "asm" not in match[2]:

@@ -225,6 +225,7 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
 }
 
 void mode_stall(Worker& w, Warp& warp) {
+    if (w.plain) return;
     u32 full = 0;
     for (u32 todo = warp.valid & ~warp.exited; todo; todo &= todo - 1)
         if (warp.lanes[__builtin_ctz(todo)].state == READY) full |= 1u << __builtin_ctz(todo);
@@ -249,12 +250,13 @@ static inline void leave_event(Worker& w, const Event& e) {
 }
 
 void mode_sync(Worker& w, Fiber& f, u32 meeting) {
+    if (w.plain) return;
     std::vector<Meeting>& met = f.warp->met;
     if (met.size() <= meeting) met.resize(meeting + 1);
     met[meeting].lanes |= 1u << f.lane;
     leave_event(w, {meeting, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1});
 }
-void mode_met(Warp& warp, u32 meeting) { warp.met[meeting].over = true; }
+void mode_met(Warp& warp, u32 meeting) { if (!worker->plain) warp.met[meeting].over = true; }
 
 static inline void note(Worker& w, const void* p, u32 bytes, EventKind kind, u64 pc) {
     const char* at = static_cast<const char*>(p);
@@ -291,9 +293,10 @@ void mode_unit(Worker& w, Unit& u, bool begins) {
         for (Fiber& f : u.fibers) f.trace.clear();
     w.mode->turns.clear(), w.mode->paths.clear();
 }
-void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { note(w, p, bytes, write ? WRITE : READ, pc); }
-void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
+void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { if (w.plain) return; note(w, p, bytes, write ? WRITE : READ, pc); }
+void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { if (w.plain) return; note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
 void mode_copy_begin(Worker& w, Copy& c) {
+    if (w.plain) return;
     if (c.filled) note(w, c.from, c.filled, COPY_READ, c.pc);
     note(w, c.to, c.bytes, COPY_WRITE, c.pc);
 }
@@ -331,6 +334,7 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     return arena;
 }
 __attribute__((visibility("default"))) void simt_mark(size_t, u32, u32, const u64*, const u64*, u32) {}
+__attribute__((visibility("hidden"))) void simt_forget_range(size_t, size_t) {}
 struct SiteWidths {     // as rooftop/lab/simt/native.py writes it
     u32 site, line, shared, global, shared_split, global_split, again;
 };

@@ -12,7 +12,9 @@ SIMT_INLINE void __threadfence_system() { simt::fence(); }
 SIMT_INLINE void __threadfence_block() { simt::fence(); }
 SIMT_INLINE void __nanosleep(unsigned) { simt::pause(); }
 SIMT_INLINE long long clock64() { return simt::clock_now(); }
+#ifndef SIMT_PROGRAM
 #define clock() static_cast<int>(simt::clock_now())
+#endif
 SIMT_INLINE unsigned long long globaltimer() { return simt::clock_now(); }
 SIMT_INLINE unsigned __activemask() { return simt::active_mask(); }
 SIMT_INLINE bool __isShared(const void* p) { return simt::is_shared(p); }

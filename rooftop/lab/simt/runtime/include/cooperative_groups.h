@@ -37,12 +37,12 @@ struct lanes_group : thread_group {
 class thread_block : public thread_group {
 public:
     SIMT_MEMBER static void sync() { __syncthreads(); }
-    SIMT_MEMBER static unsigned thread_rank() { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
-    SIMT_MEMBER static dim3 group_index() { return blockIdx; }
-    SIMT_MEMBER static dim3 thread_index() { return threadIdx; }
-    SIMT_MEMBER static dim3 dim_threads() { return blockDim; }
-    SIMT_MEMBER static dim3 group_dim() { return blockDim; }
-    SIMT_MEMBER static unsigned size() { return blockDim.x * blockDim.y * blockDim.z; }
+    SIMT_MEMBER static unsigned thread_rank() { return (simt::thread_index().z * simt::block_extent().y + simt::thread_index().y) * simt::block_extent().x + simt::thread_index().x; }
+    SIMT_MEMBER static dim3 group_index() { return simt::block_index(); }
+    SIMT_MEMBER static dim3 thread_index() { return simt::thread_index(); }
+    SIMT_MEMBER static dim3 dim_threads() { return simt::block_extent(); }
+    SIMT_MEMBER static dim3 group_dim() { return simt::block_extent(); }
+    SIMT_MEMBER static unsigned size() { return simt::block_extent().x * simt::block_extent().y * simt::block_extent().z; }
     SIMT_MEMBER static unsigned num_threads() { return size(); }
 };
 SIMT_INLINE thread_block this_thread_block() { return {}; }
@@ -102,14 +102,14 @@ class grid_group : public thread_group {
 public:
     SIMT_MEMBER static void sync() { simt::grid_barrier(); }
     SIMT_MEMBER static bool is_valid() { return simt::cooperative(); }
-    SIMT_MEMBER static unsigned long long block_rank() { return (static_cast<unsigned long long>(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x; }
-    SIMT_MEMBER static unsigned long long num_blocks() { return static_cast<unsigned long long>(gridDim.x) * gridDim.y * gridDim.z; }
+    SIMT_MEMBER static unsigned long long block_rank() { return (static_cast<unsigned long long>(simt::block_index().z) * simt::grid_extent().y + simt::block_index().y) * simt::grid_extent().x + simt::block_index().x; }
+    SIMT_MEMBER static unsigned long long num_blocks() { return static_cast<unsigned long long>(simt::grid_extent().x) * simt::grid_extent().y * simt::grid_extent().z; }
     SIMT_MEMBER static unsigned long long thread_rank() { return block_rank() * thread_block::size() + thread_block::thread_rank(); }
     SIMT_MEMBER static unsigned long long size() { return num_blocks() * thread_block::size(); }
     SIMT_MEMBER static unsigned long long num_threads() { return size(); }
-    SIMT_MEMBER static dim3 group_dim() { return gridDim; }
-    SIMT_MEMBER static dim3 dim_blocks() { return gridDim; }
-    SIMT_MEMBER static dim3 block_index() { return blockIdx; }
+    SIMT_MEMBER static dim3 group_dim() { return simt::grid_extent(); }
+    SIMT_MEMBER static dim3 dim_blocks() { return simt::grid_extent(); }
+    SIMT_MEMBER static dim3 block_index() { return simt::block_index(); }
 };
 SIMT_INLINE grid_group this_grid() { return {}; }
 
