@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +42,11 @@ def simt(
     shared: Annotated[int, typer.Option(help="Of an ordinary .cu: bytes of dynamic shared memory.")] = 0,
     cluster: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks of a cluster.")] = None,
     cooperative: Annotated[bool, typer.Option("--cooperative", help="Of an ordinary .cu: a cooperative launch.")] = False,
+    args: Annotated[str | None, typer.Option(help="Of a program: its arguments, as in --args '512 3'.")] = None,
+    include: Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu: a folder with headers that it includes.")] = None,
+    repeat: Annotated[int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")] = 1,
+    budget: Annotated[float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")] = 10.0,
+    expect: Annotated[list[str] | None, typer.Option(help="Of --arg: what a tensor must hold afterwards, as in --expect y=ref.npy.")] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
@@ -50,20 +55,29 @@ def simt(
 
     Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the minimum in brackets.
     Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel reaches something that is not simulated.
-    An ordinary .cu file needs no changes: host code is removed.
+    An ordinary .cu file runs as it is, from its main(), without a GPU.
 
-    Examples: [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold] ·
+    Examples: [bold]rooftop simt my.cu[/bold] · [bold]rooftop simt my.cu --args '1024 3'[/bold] · [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold] ·
     [bold]rooftop simt any.cu --kernel scale --grid 4 --block 256 --arg n=1000 --arg x=f32:1024[/bold]"""
-    from rooftop.core import whole_file
+    from rooftop.core import head_text, whole_file
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
     from rooftop.lab.simt import annotate
 
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
-    own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
+    own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative, tuple(expect or ()))
+    if (path := Path(what)).suffix in (".cu", ".cuh") and path.is_file() and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
+        from rooftop.lab.cli import programs
+
+        for option, said in (("--case", case), ("--shape", shape)):
+            if said is not None:
+                raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
+        raise typer.Exit(programs.simulate(path, args, own.args, include or [], kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
+    if args is not None:
+        raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
-    report = dataclasses.replace(counted, findings=checked.findings if checked else counted.findings)
+    report = replace(counted, findings=checked.findings if checked else counted.findings)
     if html is not None:
         whole_file.write(html, annotate.as_html(report, sources, title))
     if as_json:
@@ -101,7 +115,7 @@ def _build_ahead() -> None:
     threading.Thread(target=build_it, daemon=True).start()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Ordinary:
     """What the command line says of a launch of an ordinary `.cu`."""
 
@@ -112,10 +126,16 @@ class _Ordinary:
     shared: int
     cluster: str | None
     cooperative: bool
+    expect: tuple[str, ...] = ()
 
     @property
     def given(self) -> bool:
         return self != _Ordinary(None, None, None, (), 0, None, False)
+
+    @property
+    def launches(self) -> bool:
+        """Whether it says how a kernel is launched, and not only which, or with what a function is called."""
+        return replace(self, kernel=None, args=()).given or bool(self.kernel and self.args)
 
 
 def _run(
@@ -245,8 +265,8 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
             if unknown:
                 example = ",".join(f"{n}={'x'.join(str(min(d, 64)) for d in v.shape)}" for n, v in c.tensors())
                 raise ValueError(f"--shape names {', '.join(sorted(unknown))}; the inputs are {', '.join(n for n, _ in c.tensors())}, as in --shape {example}")
-            inputs: dict[str, Any] = {n: dataclasses.replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()}
-            return dataclasses.replace(c, name="as given", inputs=inputs)
+            inputs: dict[str, Any] = {n: replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()}
+            return replace(c, name="as given", inputs=inputs)
 
         cases = [resized(c) for c in cases]
     reasons = []

@@ -40,7 +40,7 @@ def left_out(tokens: Sequence[Token], device: Collection[str]) -> list[Token]:
     kept: list[Token] = []
     at = 0
     while at < len(tokens):
-        end, opens = _declaration(tokens, at)
+        end, opens = declaration(tokens, at)
         part = tokens[at:end]
         if not opens and _hosts(part, device):
             kept += [t if t.kind == "directive" else replace(t, kind="space", text="\n" * t.text.count("\n")) for t in part]
@@ -50,7 +50,7 @@ def left_out(tokens: Sequence[Token], device: Collection[str]) -> list[Token]:
     return kept
 
 
-def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
+def declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
     """Where the declaration at `at`, at the level of a namespace, ends; and whether it opens a namespace (or closes one)."""
     words: list[str] = []
     depth, body, line = 0, False, tokens[at].line

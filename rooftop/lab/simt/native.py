@@ -63,7 +63,7 @@ class RawCount(ctypes.Structure):
     _fields_ = [
         ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64), ("sectors", _U64),
         ("ideal_sectors", _U64), ("bytes_useful", _U64), ("wavefronts", _U64), ("ideal_wavefronts", _U64),
-        ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("unused", _U32),
+        ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("apart", ctypes.c_int32),
         ("of_width", _U64 * 5), ("source_of_width", _U64 * 5),
     ]  # fmt: skip
 

@@ -64,7 +64,7 @@ def kernels(text: str) -> list[Kernel]:
             template = any(t.text == "template" for t in tokens[start:i])
             name = "::".join([*(s for s in scopes if s), tokens[at].text])
             conditional = sum(n for line, n in asked if line < token.line) > 0
-            found.append(Kernel(name, tuple(_parameters(tokens[at + 2 : close])), template, token.line, conditional))
+            found.append(Kernel(name, tuple(parameters(tokens[at + 2 : close])), template, token.line, conditional))
         if token.kind == "symbol" and token.text in "{};":
             if token.text == "{":
                 words = [t.text for t in tokens[start:i]]
@@ -75,7 +75,7 @@ def kernels(text: str) -> list[Kernel]:
     return list({k.name: k for k in found}.values())
 
 
-def _parameters(tokens: Sequence[Token]) -> list[Parameter]:
+def parameters(tokens: Sequence[Token]) -> list[Parameter]:
     parts: list[list[str]] = [[]]
     depth = 0
     for token in tokens:

@@ -69,6 +69,32 @@ class Run:
     journal: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
 
+def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
+    """A file as a program, and what is assumed of its inputs: it runs its own main(), or one made for `solve` or for functions of torch's tensors.
+
+    `given`: what `--arg` says of these. Raises ValueError where the file has none of them."""
+    from rooftop.lab.simt import ordinary, program_caller
+
+    source = program_build.read(path, folders)
+    if program_build.has_main(source):
+        return source, ""
+    texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
+    text = source.texts[source.shown]
+    try:
+        if (function := program_caller.solve(text)) is not None:
+            code, assumed = program_caller.call_of_solve(function, texts)
+            return replace(source, added=code), assumed
+        if offered := program_caller.torch_functions(text):
+            code, assumed = program_caller.call_of_torch(offered, texts)
+            return replace(source, added=code), assumed
+    except program_caller.Unknown as unknown:
+        raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: launch a kernel of it by --kernel, --grid, --block and --arg") from None
+    if (other := program_build.main_beside(source, folders)) is not None:
+        return other, ""
+    have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
+    raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: launch a kernel of it by --kernel, --grid, --block and --arg; it has {have}")
+
+
 def run(
     source: Source, arguments: Sequence[str] = (), *, mode: Mode = "check", seed: int = 0, repeat: int = 1, blocks: int | None = None, only: str | None = None,
     budget: float = 10.0, most: float = 60.0,
@@ -124,13 +150,14 @@ def _events(journal: str) -> list[dict[str, Any]]:
 
 def _read(source: Source, built: program_build.Program, answered: Answer, mode: Mode) -> Run:
     events = _events(answered.journal)
-    texts = dict(source.texts)
+    texts = {**source.texts, program_build.CALLER: source.added}
     addresses = {int(e["pc"]) for e in events if "pc" in e} | {int(a["pc"]) for e in events for a in e.get("arguments", ()) if isinstance(a, dict)}
     where = places(built.path, addresses)
 
     def name(pc: int) -> str:
         text = text_of(*where[pc], texts)
         found = re.search(r"cuda\w*(?:Malloc|Alloc)\w*\s*(?:<[^>]*>)?\(\s*(?:\(\s*void\s*\*\s*\*\s*\)\s*|reinterpret_cast<void\s*\*\*>\(\s*)?&?\s*\(?([\w.\->\[\]]+)", text)
+        found = found or re.search(r"(?:auto|Tensor|device_vector<[^=]*>)\s*&?\s+(\w+)\s*[=({]", text)
         return found[1] if found else f"memory of line {where[pc][1]}"
 
     tensors = {}

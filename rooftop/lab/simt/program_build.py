@@ -18,7 +18,7 @@ from rooftop.core.digests import without_comments
 from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_text
 from rooftop.lab.simt.precompiled import sum_of
 from rooftop.lab.simt.tokens import tokenise
-from rooftop.lab.simt.translate import cluster_dims, constants, translate
+from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 
 DEFINES = ("-DSIMT_PROGRAM", "-fno-builtin-printf", "-fno-builtin-puts", "-fno-builtin-putchar", "-fno-builtin-vprintf")
 OWN = {  # what the program calls of the C and C++ libraries -> what it calls instead
@@ -30,6 +30,7 @@ OWN = {  # what the program calls of the C and C++ libraries -> what it calls in
     "popen": "simt_own_popen", "fork": "simt_own_fork", "socket": "simt_own_socket", "getchar": "simt_own_getchar", "sleep": "simt_own_sleep",
     "usleep": "simt_own_usleep", "printf": "simt_own_printf", "vprintf": "simt_own_vprintf",
 }  # fmt: skip
+CALLER = "the caller"  # what a main() of ours is shown as
 PLAIN = "plain."  # before the names of the plain build's functions
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
@@ -104,6 +105,17 @@ def has_main(source: Source) -> bool:
     return any(_MAIN.search(without_comments(text)) for text in source.texts.values())
 
 
+def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
+    """The program in the file's folder that includes it; None where there is none."""
+    top = source.path.resolve()
+    for path in sorted(top.parent.glob("*.cu")):
+        if path.resolve() != top and _MAIN.search(without_comments(head_text.read(path))):
+            other = read(source.path.parent / path.name, folders)
+            if any(name.endswith(top.name) for name in list(other.texts)[1:]):
+                return other
+    return None
+
+
 @dataclass(frozen=True)
 class Program:
     """A built program. `pairs`: places of what both builds hold, from the library's first byte: plain, watched."""
@@ -148,7 +160,7 @@ def built(source: Source, mode: str, only: str | None = None, options: Sequence[
         clusters = f'extern "C" const simt::ClusterDims simt_cluster_dims[] = {{{table}{{nullptr, {{0, 0, 0}}}}}};\n'
         used = "#undef __global__\n#define __global__ __attribute__((used))\n" if pointed else ""
         (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST inline\n#define SIMT_MAIN extern "C" inline\n#define main simt_main\n{used}{text}', encoding="utf-8")
-        (work / "plain.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST\n#define SIMT_MAIN\n{text}{source.added}\n{clusters}', encoding="utf-8")
+        (work / "plain.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST\n#define SIMT_MAIN\n{text}#line 1 "{MARK}{CALLER}"\n{source.added}\n{clusters}', encoding="utf-8")
 
         def compiled(name: str, flags: Sequence[str]) -> None:
             kept = build._folder() / build._key(str(build.RUNTIME), build._runtime_digest(), tool.version, *flags)
@@ -169,7 +181,7 @@ def built(source: Source, mode: str, only: str | None = None, options: Sequence[
         nm = build._binutils("nm")
         script, theirs = link.script(nm, work / "kernel.o", named, work / "plain.o")
         (work / "layout").write_text(script, encoding="utf-8")
-        worker, objects = build.engine(mode, "program")
+        worker, objects = build.engine(mode, "program", "libraries")
         shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout", "-Wl,--no-undefined")
         openmp = ("-fopenmp",) if "-fopenmp" in plain_flags else ()
         build._run(

@@ -34,7 +34,7 @@ def _marked(tokens: list[Token], device: Collection[str]) -> Iterator[Token]:
     at = 0
     while at < len(tokens):
         try:
-            end, opens = host._declaration(tokens, at)
+            end, opens = host.declaration(tokens, at)
         except host.UnreadableError:  # functions from here on are not told apart
             end, opens = len(tokens), True
         part = tokens[at:end]

@@ -5,6 +5,7 @@
 // results. Once a launch repeats what it did and changes nothing more, it is not run again.
 #define SIMT_PROGRAM 1
 #include "scheduler.h"
+#include "include/library_types.h"
 
 #include <chrono>
 #include <cerrno>
@@ -432,6 +433,18 @@ static u64 memory_digest() {
     return h;
 }
 
+Library::Library() {
+    begin();
+    if (!Open::depth++) Open::set(PROT_READ | PROT_WRITE);
+}
+Library::~Library() {
+    if (!--Open::depth) Open::set(PROT_NONE);
+}
+void Library::wrote(void* p, size_t bytes) {
+    if (allocation_of(p)) mark(static_cast<u64>(static_cast<char*>(p) - arena), bytes, 1);
+    ++program.changes;
+}
+
 static std::string shown(const LaunchArgument* list, unsigned count) {
     std::string text = "[";
     for (unsigned i = 0; i < count; ++i) {
@@ -561,6 +574,10 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     return cudaSuccess;                                          // told at the next call, as on a GPU
 }
 }  // namespace simt
+
+// Of callers that are made for a file (program_caller.py): launches so far; and a fresh start after a fault.
+unsigned long long simt_launches() { return program.done_launches; }
+void simt_fresh() { program.sticky = program.last = cudaSuccess; }
 
 // -- the program -------------------------------------------------------------------------------------------------------------------------------------
 

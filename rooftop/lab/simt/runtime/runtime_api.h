@@ -175,6 +175,8 @@ SIMT_API cudaError_t cudaStreamCreate(cudaStream_t* s);
 SIMT_API cudaError_t cudaEventCreate(cudaEvent_t* e);
 SIMT_API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = nullptr);
 SIMT_API cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to);
+SIMT_API unsigned long long simt_launches();
+SIMT_API void simt_fresh();
 SIMT_API cudaError_t simt_opt_in(int attribute, int value);
 namespace simt {
 [[noreturn]] SIMT_API void not_on_the_host(const char* what);     // a library or feature that is not here: the program ends, and says so
