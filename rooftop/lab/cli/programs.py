@@ -21,7 +21,7 @@ PRINTED = 40  # lines of what the program prints that are shown
 
 
 def simulate(
-    path: Path, args: str | None, given_args: Sequence[str], folders: Sequence[Path], kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None, budget: float,
+    source: Source, assumed: str, args: str | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None, budget: float,
     check: bool, html: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end."""
@@ -29,7 +29,7 @@ def simulate(
     from rooftop.lab.simt import annotate, build, program, verdict
 
     build.progress = lambda text: typer.echo(text, err=True)
-    source, assumed = program.source_of(path, folders, given_args)
+    path = source.path
     words = shlex.split(args) if args else []
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "seed": seed}
     checked, counted = program.both(source, words, blocks=blocks, **given) if check else (None, program.run(source, words, mode="count", blocks=blocks, **given))

@@ -62,7 +62,7 @@ def simt(
     from rooftop.core import head_text, whole_file
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
-    from rooftop.lab.simt import annotate
+    from rooftop.lab.simt import annotate, program
 
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
@@ -73,7 +73,14 @@ def simt(
         for option, said in (("--case", case), ("--shape", shape)):
             if said is not None:
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
-        raise typer.Exit(programs.simulate(path, args, own.args, include or [], kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
+        source, assumed = program.source_of(path, include or [], own.args)
+        raise typer.Exit(programs.simulate(source, assumed, args, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
+    if path.suffix in (".cu", ".cuh") and path.is_file() and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
+        from rooftop.lab.cli import programs
+
+        extents = {"grid": _extents("--grid", own.grid, own.kernel), "block": _extents("--block", own.block, own.kernel)}
+        source = program.kernel_of(path, include or [], own.kernel, own.args, **extents, shared=shared, cooperative=cooperative)
+        raise typer.Exit(programs.simulate(source, "", None, None, seed, schedules, repeat, blocks, budget, check, html, as_json))
     if args is not None:
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
@@ -100,6 +107,15 @@ def simt(
             typer.echo(f"checked{times}: {said} ({checked.seconds:.2f} s)")
     if report.findings:
         raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
+
+
+def _unusual(path: Path, kernel: str) -> bool:
+    """Whether a kernel is none that `ordinary` finds in the file itself: of a header, made by a macro, or one of several of its name."""
+    from rooftop.core import head_text
+    from rooftop.lab.simt import ordinary
+
+    base = kernel.partition("<")[0].strip()
+    return sum(base in (k.name, k.name.rpartition("::")[2]) for k in ordinary.every_kernel(head_text.read(path))) != 1
 
 
 def _build_ahead() -> None:

@@ -44,7 +44,12 @@ class Struct:
 
 
 def kernels(text: str) -> list[Kernel]:
-    """The kernels that a source defines."""
+    """The kernels that a source defines, the last of each name."""
+    return list({k.name: k for k in every_kernel(text)}.values())
+
+
+def every_kernel(text: str) -> list[Kernel]:
+    """All of them, overloads too."""
     every = list(tokenise(text))
     tokens = [t for t in every if t.kind in ("word", "number", "string", "symbol")]
     asked = [(t.line, 1 if m[1] == "if" else -1) for t in every if t.kind == "directive" and (m := re.match(r"\s*#\s*(if|endif)", t.text))]
@@ -72,7 +77,7 @@ def kernels(text: str) -> list[Kernel]:
             elif token.text == "}" and scopes:
                 scopes.pop()
             start = i + 1
-    return list({k.name: k for k in found}.values())
+    return found
 
 
 def parameters(tokens: Sequence[Token]) -> list[Parameter]:

@@ -69,6 +69,15 @@ class Run:
     journal: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
 
+def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[str], **launch: Any) -> Source:
+    """A file whose kernel `entry` a main() of ours launches; its own main() is called by another name."""
+    from rooftop.lab.simt import program_caller
+
+    source = program_build.read(path, folders)
+    code, _ = program_caller.call_of_kernel(entry, given=dict((n.strip(), v.strip()) for n, _, v in (g.partition("=") for g in given)), **launch)
+    return replace(source, added=code, device=True)
+
+
 def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
     """A file as a program, and what is assumed of its inputs: it runs its own main(), or one made for `solve` or for functions of torch's tensors.
 
@@ -84,8 +93,9 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if (function := program_caller.solve(text)) is not None:
             code, assumed = program_caller.call_of_solve(function, texts)
             return replace(source, added=code), assumed
-        if offered := program_caller.torch_functions(text):
-            code, assumed = program_caller.call_of_torch(offered, texts)
+        offered = program_caller.module(source.whole)
+        if (functions := program_caller.torch_functions(text)) or offered:
+            code, assumed = program_caller.call_of_torch(functions, offered, texts)
             return replace(source, added=code), assumed
     except program_caller.Unknown as unknown:
         raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: launch a kernel of it by --kernel, --grid, --block and --arg") from None

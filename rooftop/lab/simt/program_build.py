@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rooftop.core import head_text, settings
@@ -47,6 +47,8 @@ class Source:
     includes: Mapping[str, Mapping[str, str]]
     missing: tuple[str, ...] = ()  # headers that are nowhere: "file:line: name"
     added: str = ""  # C++ behind it: a main() of ours
+    device: bool = False  # without its host code
+    units: tuple[str, ...] = ()  # other files of the program's, compiled behind it
 
     @property
     def shown(self) -> str:
@@ -106,14 +108,29 @@ def has_main(source: Source) -> bool:
 
 
 def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
-    """The program in the file's folder that includes it; None where there is none."""
+    """The program in the file's folder: the one file there with a main(), and the others that have none. None where there is not one such file."""
     top = source.path.resolve()
-    for path in sorted(top.parent.glob("*.cu")):
-        if path.resolve() != top and _MAIN.search(without_comments(head_text.read(path))):
-            other = read(source.path.parent / path.name, folders)
-            if any(name.endswith(top.name) for name in list(other.texts)[1:]):
-                return other
-    return None
+    mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(head_text.read(p)))]
+    including = [p for p in mains if any(Path(n).name == top.name for n in list(read(p, folders).texts)[1:])]
+    chosen = including or (mains if len(mains) == 1 else [])
+    if len(chosen) != 1:
+        return None
+    other = read(chosen[0], folders)
+    return other if including else together(other, folders)
+
+
+def _units(path: Path) -> list[Path]:
+    return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
+
+
+def together(source: Source, folders: Sequence[Path]) -> Source:
+    """A program with the files beside it that have no main() of their own."""
+    made = source
+    for path in _units(source.path):
+        if str(path) not in made.texts and not _MAIN.search(without_comments(head_text.read(path))):
+            unit = read(path, folders)
+            made = replace(made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path)))
+    return made
 
 
 @dataclass(frozen=True)
@@ -127,6 +144,16 @@ class Program:
 
 
 def built(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
+    """The library that runs a program; where it calls what other files define, with the files beside it. See `built_alone`."""
+    try:
+        return built_alone(source, mode, only, options)
+    except CompileError as error:
+        if "undefined reference" not in str(error) or source.units or not (more := together(source, ())).units:
+            raise
+    return built_alone(more, mode, only, options)
+
+
+def built_alone(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
     """The library that runs a program, `mode` as in `build.build`; `only`: the kernel to be watched. Raises CompileError, NoCompilerError."""
     started = time.perf_counter()
     tool = build.compiler()
@@ -143,7 +170,7 @@ def built(source: Source, mode: str, only: str | None = None, options: Sequence[
         plain_flags = (*plain_flags, "-fopenmp")
     key = build._key(
         *source.texts, *texts, *(f"{a} {b}" for of in source.includes.values() for a, b in of.items()), source.added, only or "", *watched_flags, *places,
-        *plain_flags, *options, tool.version, build._runtime_digest(),
+        *plain_flags, *options, str(source.device), *source.units, tool.version, build._runtime_digest(),
     )  # fmt: skip
     target = settings.load().cache / "simt" / key[:2] / f"{key}.{mode}.so"
     if build._whole(target):
@@ -158,9 +185,10 @@ def built(source: Source, mode: str, only: str | None = None, options: Sequence[
         dims = cluster_dims(source.whole)
         table = "".join(f'{{"{name}", {{{_three(given)}}}}}, ' for name, given in dims.items())
         clusters = f'extern "C" const simt::ClusterDims simt_cluster_dims[] = {{{table}{{nullptr, {{0, 0, 0}}}}}};\n'
+        caller = f'#line 1 "{MARK}{CALLER}"\n{source.added}\n' if source.added else ""
         used = "#undef __global__\n#define __global__ __attribute__((used))\n" if pointed else ""
-        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST inline\n#define SIMT_MAIN extern "C" inline\n#define main simt_main\n{used}{text}', encoding="utf-8")
-        (work / "plain.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST\n#define SIMT_MAIN\n{text}#line 1 "{MARK}{CALLER}"\n{source.added}\n{clusters}', encoding="utf-8")
+        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST inline\n#define SIMT_MAIN extern "C" inline\n#define main simt_main\n{used}{text}{caller}', encoding="utf-8")
+        (work / "plain.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST\n#define SIMT_MAIN\n{text}{caller}{clusters}', encoding="utf-8")
 
         def compiled(name: str, flags: Sequence[str]) -> None:
             kept = build._folder() / build._key(str(build.RUNTIME), build._runtime_digest(), tool.version, *flags)
@@ -211,13 +239,16 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
     made: dict[str, str] = {}
     pointed = False
     for shown, text in source.texts.items():
-        tokens, by_pointer = program_text.prepare(tokenise(text), marks, kernels)
+        tokens = host.left_out(tokenise(text), marks) if source.device else tokenise(text)
+        tokens, by_pointer = program_text.prepare(tokens, marks, kernels)
         pointed |= by_pointer
         includes = {name: names[other] for name, other in source.includes[shown].items()}
         made[shown] = translate(text, shown, unroll=unroll, tokens=tokens, includes=includes)
     for shown in list(source.texts)[1:]:
+        if shown in source.units:
+            continue
         (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")
-    return made[source.shown] + "\n", pointed
+    return "\n".join(made[shown] for shown in (source.shown, *source.units)) + "\n", pointed
 
 
 def _once(text: str) -> bool:
@@ -235,6 +266,8 @@ def _named_apart(work: Path) -> None:
     kernel, plain = symbols("kernel"), symbols("plain")
     undefined = [f"{n} {OWN[n]}" for kind, n in plain if kind == "U" and n in OWN]
     own = [f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in _BY_NAME and not n.startswith("DW.ref")]
+    groups = {re.sub(r"([CD])[012](?=I?E)", r"\g<1>5", n) for kind, n in plain if kind in _BY_NAME} - {n for _, n in plain}  # of constructors' code
+    own += [f"{n} {PLAIN + n}" for n in sorted(groups)]
     shared = {n for kind, n in kernel if kind in "BDVu"} & {n for kind, n in plain if kind in "BD"}
     (work / "names").write_text("".join(f"{x}\n" for x in (*own, *undefined)), encoding="utf-8")
     (work / "weak").write_text("".join(f"{n}\n" for n in sorted(shared)), encoding="utf-8")

@@ -14,7 +14,6 @@ from rooftop.lab.simt.tokens import Token, tokenise
 SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers among the parameters, by how many there are
 SMALL = re.compile(r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass")  # names of numbers that are small
 MOST = 1 << 20  # elements of an array of assumed size
-SHAPES = ((128, 128), (4096,), (2, 64, 64), (1, 2, 128, 64))  # of torch's tensors, in the order in which they are tried
 TYPES = {"f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"}
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
 _WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong)(?:int|long|unsigned)*&?")
@@ -116,7 +115,7 @@ def call_of_solve(function: Function, given: Mapping[str, str]) -> tuple[str, st
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
     frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer)
-    code = _FILL + "int main() {\n" + "\n".join(lines) + f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();{frees}\n    return 0;\n}}\n"
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();{frees}\n    return 0;\n}}\n"
     return code, f"{function.name}({', '.join(said)})"
 
 
@@ -136,71 +135,70 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
 """
 
 
-def call_of_torch(every: Sequence[Function], given: Mapping[str, str]) -> tuple[str, str]:
-    """C++ with a main() that calls each function with the first tensors that it takes, and what is assumed."""
+FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
+CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
+
+
+def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> tuple[str, str]:
+    """C++ with a main() that launches a kernel with arguments in the order in which they are given: as `--arg` writes them."""
+    lines, names = [], []
+    for i, (name, text) in enumerate(given.items()):
+        kind, colon, rest = text.partition(":")
+        sizes, _, contents = rest.partition(":")
+        if colon and kind in CTYPES and re.fullmatch(r"\d+(x\d+)*", sizes):
+            count = 1
+            for n in sizes.split("x"):
+                count *= int(n)
+            fill = {"": f"simt_made::fill({name}, {count}, {i});", "random": f"simt_made::fill({name}, {count}, {i});", "empty": "",
+                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)  # fmt: skip
+            if fill is None:
+                raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
+            lines.append(f"    {CTYPES[kind]}* {name}; cudaMalloc(&{name}, {count} * sizeof({CTYPES[kind]})); {fill}")
+            names.append(name)
+        elif text.endswith(".npy"):
+            raise ValueError(f"--arg {name}={text}: of this kernel tensors are given as TYPE:SIZE")
+        else:
+            names.append("nullptr" if text in ("null", "nullptr") else text)
+    extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
+    launch = f'simt::Launching simt_l("{entry}", "", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
+    call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + f"\n    {launch} {call}\n    cudaDeviceSynchronize();\n    exit(0);\n}}\n"
+    return code, ""
+
+
+def module(text: str) -> str | None:
+    """The name of the module of Python that a text defines for torch."""
+    found = re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(\s*(\w+)", text, re.M)
+    kind = found and {"P": "module", "TORCH_LIBRARY": "library", "TORCH_LIBRARY_FRAGMENT": "library"}.get(found[0].split("(")[0].strip().replace("PYBIND11_MODULE", "P"), "library_impl")
+    return f"simt_{kind}_{'simt_extension' if found[1] == 'TORCH_EXTENSION_NAME' else found[1]}" if found else None
+
+
+def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping[str, str]) -> tuple[str, str]:
+    """C++ with a main() that calls each function, or all that the module offers, with the first tensors that it takes; and what is assumed."""
     calls = []
     for f in every:
+        if offered is not None and not any(p.name in given for p in f.parameters):
+            continue
         args = []
         for i, p in enumerate(f.parameters):
             plain = p.text.replace(" ", "")
-            if "optional" in plain:
-                args.append("c10::nullopt")
-            elif re.search(r"vector<|List|ArrayRef", plain):
-                break
-            elif _TENSOR.search(plain):
-                args.append(_tensor(given[p.name], i) if p.name in given else f"made({i})")
+            if _TENSOR.search(plain) and p.name in given:
+                args.append(_tensor(given[p.name], i))
             elif p.name in given:
                 args.append(given[p.name])
-            elif _WHOLE.fullmatch(plain):
-                args.append("3" if SMALL.search(p.name) else "size")
             else:
-                args.append("true" if plain == "bool" else "1.0f" if _REAL.fullmatch(plain) else "{}")
-        else:
-            lambda_ = f"[](auto&& made, int64_t size) {{ (void)made, (void)size; {f.name}({', '.join(args)}); }}"
-            calls.append(f'    simt_made::attempt("{f.name}", {lambda_});')
-    if not calls:
-        raise Unknown("its functions take lists of tensors")
-    shapes = ", ".join("{" + ", ".join(map(str, s)) + "}" for s in SHAPES)
-    kinds = ", ".join(f"torch::{k}" for k in TYPES.values())
-    code = _ATTEMPT.replace("SHAPES", shapes).replace("KINDS", kinds) + "int main() {\n" + "\n".join(calls) + "\n    return 0;\n}\n"
-    return code, f"{', '.join(f.name for f in every)} with tensors of the first type and shape that it takes"
+                args.append(f"made.template of<std::decay_t<{p.text}>>()")
+        calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
+    if offered is not None and not calls:
+        calls.append(f"    SimtModule m; {offered}(m);")
+    code = "SIMT_MAIN int main() {\n" + "\n".join(calls) + "\n    return 0;\n}\n"
+    return code, "each function with tensors of the first type and shape that it takes" if not given else "as given"
 
 
 def _tensor(text: str, seed: int) -> str:
     kind, _, sizes = text.partition(":")
     if kind not in TYPES or not re.fullmatch(r"\d+(x\d+)*", sizes):
         raise ValueError(f"--arg {text}: a tensor is written TYPE:SIZExSIZE, as in f32:128x128, of the types {', '.join(TYPES)}")
-    return f"simt_made::tensor(torch::{TYPES[kind]}, {{{sizes.replace('x', ', ')}}}, {seed})"
+    return f"simt::made_tensor(torch::{TYPES[kind]}, {{{sizes.replace('x', ', ')}}}, {seed})"
 
 
-_ATTEMPT = """
-namespace simt_made {
-inline torch::Tensor tensor(torch::ScalarType kind, std::vector<int64_t> shape, int seed) {
-    torch::Tensor t(shape, kind);
-    std::mt19937 drawn(seed + 1);
-    const bool whole = !t.is_floating_point();
-    for (int64_t i = 0; i < t.numel(); ++i) t.set(i, whole ? drawn() % 16 : drawn() / 2147483648.0 - 1.0);
-    return t;
-}
-template <class F> void attempt(const char* name, F call) {
-    std::string why;
-    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{SHAPES})
-        for (const torch::ScalarType kind : {KINDS}) {
-            simt_fresh();
-            const unsigned long long before = simt_launches();
-            try {
-                call([&](int seed) { return tensor(kind, shape, seed); }, shape.back());
-                cudaDeviceSynchronize();
-                if (simt_launches() == before) continue;
-                std::cout << name << ": tensors of " << c10::toString(kind) << ", sizes";
-                for (const int64_t n : shape) std::cout << ' ' << n;
-                std::cout << std::endl;
-                return;
-            } catch (const std::exception& e) {
-                why = e.what();
-            }
-        }
-    std::cout << name << ": takes none of the tensors tried" << (why.empty() ? "" : ": ") << why << std::endl;
-}
-}
-"""

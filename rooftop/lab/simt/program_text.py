@@ -116,6 +116,7 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
     """`kernel<<<grid, block>>>(arguments)` as a call of the runtime. `macro`: the parameters of the macro whose body this is."""
     made: list[Token] = []
     pointed = False
+    tokens = _together(tokens)
     at = 0
     while at < len(tokens):
         token = tokens[at]
@@ -152,6 +153,31 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             made.append(token)
             at += 1
     return made, pointed
+
+
+def _together(tokens: list[Token]) -> list[Token]:
+    """`<< <` and `>> >`, as some editors part them, in one piece."""
+    made: list[Token] = []
+    opened = False
+    at = 0
+
+    def follows(at: int, text: str) -> int:
+        while at < len(tokens) and tokens[at].kind in _BLANK:
+            at += 1
+        return at if at < len(tokens) and tokens[at].text == text else 0
+
+    while at < len(tokens):
+        t = tokens[at]
+        if t.text == "<<" and (end := follows(at + 1, "<")) and t.kind == "symbol":
+            made.append(replace(t, text="<<<"))
+            opened, at = True, end + 1
+        elif opened and t.text == ">" and t.kind == "symbol" and (two := follows(at + 1, ">")) and (end := follows(two + 1, ">")) and follows(end + 1, "("):
+            made.append(replace(t, text=">>>"))
+            opened, at = False, end + 1
+        else:
+            made.append(t)
+            at += 1
+    return made
 
 
 def _plain(tokens: Sequence[Token]) -> str:

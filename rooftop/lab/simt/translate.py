@@ -34,7 +34,7 @@ def translate(
     `marks`: the file holds code of the host's, which is left out; these words make a function the device's (see `host.marks`).
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
     try:
-        tokens = tokens if tokens is not None else host.left_out(tokenise(text), marks) if marks is not None else tokenise(text)
+        tokens = _shared_first(tokens) if tokens is not None else _shared_first(host.left_out(tokenise(text), marks) if marks is not None else tokenise(text))
     except host.UnreadableError as error:
         raise TranslateError(f"{path}:{error}") from None
     path = MARK + path
@@ -101,6 +101,21 @@ def constants(text: str) -> set[str]:
         kept, _ = _attributes(tokens[at + 1 : end])
         found |= {name for name, _, _ in _declarators(kept)}
     return found
+
+
+def _shared_first(tokens: list[Token]) -> list[Token]:
+    """`float __shared__ s[32]` with `__shared__` in front."""
+    for at in [i for i, t in enumerate(tokens) if t.kind == "word" and t.text == "__shared__"]:
+        first = at
+        while first > 0 and (t := tokens[first - 1]).kind != "directive" and (t.kind in ("space", "newline", "comment", "word", "number") or t.text in ("::", "<", ">", ",")):
+            first -= 1
+        while first < at and tokens[first].kind != "word":
+            first += 1
+        before = [t for t in tokens[first:at] if t.kind == "word"]
+        if before and not all(t.text in _SPECIFIERS for t in before) and not {"__device__", "__global__", "template"} & {t.text for t in before}:
+            tokens.insert(first, tokens.pop(at))
+            tokens.insert(first + 1, Token("space", " ", tokens[first].line))
+    return tokens
 
 
 class _Translator:
@@ -241,10 +256,14 @@ class _Translator:
         for name, at, stop in declarators:
             declarator = "".join(t.text for t in kept[at:stop]).replace("\n", " ").strip()
             if extern:
+                first_dim, rows = re.match(r"\s*\w+\s*(\[[^\]]*\])?(.*)", declarator, re.S).groups()  # type: ignore[union-attr]
+                kind, before = type_text, ""
+                if rows.strip():
+                    kind, before = f"simt_row_{name}", f"typedef {type_text} simt_row_{name}{rows}; "
                 if outside:
-                    made.append((name, f"(static_cast<{type_text}*>(simt::dynamic_shared()))"))
+                    made.append((name, f"{before}|(static_cast<{kind}*>(simt::dynamic_shared()))"))
                 else:
-                    made.append((name, f"{type_text}* const {name} = static_cast<{type_text}*>(simt::dynamic_shared());"))
+                    made.append((name, f"{before}{kind}* const {name} = static_cast<{kind}*>(simt::dynamic_shared());"))
                 continue
             kind = f"simt_type_{name}"
             typedef = f"typedef {type_text} {declarator.replace(name, kind, 1)};"

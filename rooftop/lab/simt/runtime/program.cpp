@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <sys/time.h>
@@ -62,6 +63,7 @@ static struct {
     double budget = 0, most = 0, started = 0;                    // seconds: of a launch's watched blocks, of the whole program
     std::map<void*, u64> events;
     u64 done_launches = 0;
+    std::vector<std::function<void()>>* capturing = nullptr;     // a graph that is being made: what is asked for is not done yet
     int opted_in = 48 << 10;
     bool protects = false, running = false;
     jmp_buf leave;
@@ -215,6 +217,10 @@ static void digest_of(const void* p, size_t bytes) {             // of all that 
 }
 static cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 pc, const char* what) {
     begin();
+    if (program.capturing) {
+        program.capturing->push_back([=] { copy(to, from, bytes, kind, pc, what); });
+        return cudaSuccess;
+    }
     if (program.sticky) return failed(program.sticky);
     if (!bytes) return cudaSuccess;
     Open open;
@@ -233,6 +239,10 @@ static cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 
 }
 static cudaError_t fill(void* p, int v, size_t bytes, u64 pc) {
     begin();
+    if (program.capturing) {
+        program.capturing->push_back([=] { fill(p, v, bytes, pc); });
+        return cudaSuccess;
+    }
     if (program.sticky) return failed(program.sticky);
     if (!bytes) return cudaSuccess;
     Open open;
@@ -367,7 +377,7 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
         case cudaDevAttrMultiProcessorCount: *v = 132; break;
         case cudaDevAttrMaxThreadsPerMultiProcessor: *v = 2048; break;
         case cudaDevAttrComputeCapabilityMajor: *v = 9; break;
-        case cudaDevAttrComputeCapabilityMinor: *v = 0; break;
+        case cudaDevAttrComputeCapabilityMinor: case cudaDevAttrComputeMode: case cudaDevAttrIntegrated: case cudaDevAttrKernelExecTimeout: *v = 0; break;
         default: *v = 1;
     }
     return cudaSuccess;
@@ -387,6 +397,25 @@ cudaError_t cudaEventCreate(cudaEvent_t* e) {
     static u64 next = 16;
     *e = reinterpret_cast<cudaEvent_t>(next++);
     return cudaSuccess;
+}
+typedef std::vector<std::function<void()>> Steps;
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+    program.capturing = new Steps;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* g) {
+    if (!program.capturing) return failed(cudaErrorInvalidValue);
+    *g = reinterpret_cast<cudaGraph_t>(program.capturing);
+    program.capturing = nullptr;
+    return cudaSuccess;
+}
+cudaError_t simt_graph_nodes(cudaGraph_t g, size_t* n) {
+    *n = reinterpret_cast<Steps*>(g)->size();
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t) {
+    for (const auto& step : *reinterpret_cast<Steps*>(g)) step();
+    return program.sticky ? failed(program.sticky) : cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
     program.events[e] = program.done_launches;
@@ -494,6 +523,17 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     const u64 pc = here(reinterpret_cast<void*>(address));
     if (worker && worker->current) not_simulated("a launch <<<...>>> by a kernel (dynamic parallelism)");
     begin();
+    if (program.capturing) {
+        const std::string kept(static_cast<const char*>(closure), bytes);
+        const auto pointer = given.pointer ? reinterpret_cast<char*>(given.pointer) - static_cast<char*>(closure) : -1;
+        program.capturing->push_back([=]() mutable {
+            Given again = given;
+            std::string own = kept;
+            again.pointer = pointer < 0 ? nullptr : reinterpret_cast<void**>(&own[static_cast<size_t>(pointer)]);
+            launch(again, entry, &own[0], bytes, nullptr, 0, address);
+        });
+        return cudaSuccess;
+    }
     if (program.sticky) return failed(program.sticky);
     const u64 threads = u64(given.block.x) * given.block.y * given.block.z, blocks = u64(given.grid.x) * given.grid.y * given.grid.z;
     if (!blocks) return refused(pc, cudaErrorInvalidConfiguration, "a launch of %s with 0 blocks: grid (%u, %u, %u)", given.kernel, given.grid.x, given.grid.y, given.grid.z);

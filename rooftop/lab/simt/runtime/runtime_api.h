@@ -30,7 +30,12 @@ enum cudaSharedCarveout { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveo
 enum cudaDeviceAttr {
     cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxBlockDimX, cudaDevAttrMaxBlockDimY, cudaDevAttrMaxBlockDimZ, cudaDevAttrMaxGridDimX, cudaDevAttrMaxGridDimY,
     cudaDevAttrMaxGridDimZ, cudaDevAttrMaxSharedMemoryPerBlock, cudaDevAttrTotalConstantMemory, cudaDevAttrWarpSize, cudaDevAttrMaxPitch,
-    cudaDevAttrMaxRegistersPerBlock, cudaDevAttrClockRate, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrConcurrentKernels = 31,
+    cudaDevAttrMaxRegistersPerBlock, cudaDevAttrClockRate, cudaDevAttrTextureAlignment, cudaDevAttrGpuOverlap, cudaDevAttrMultiProcessorCount,
+    cudaDevAttrKernelExecTimeout, cudaDevAttrIntegrated, cudaDevAttrCanMapHostMemory, cudaDevAttrComputeMode, cudaDevAttrConcurrentKernels = 31,
+    cudaDevAttrEccEnabled, cudaDevAttrPciBusId, cudaDevAttrPciDeviceId, cudaDevAttrAsyncEngineCount = 40, cudaDevAttrGlobalL1CacheSupported = 79,
+    cudaDevAttrLocalL1CacheSupported = 80, cudaDevAttrHostNativeAtomicSupported = 86, cudaDevAttrSingleToDoublePrecisionPerfRatio = 87,
+    cudaDevAttrComputePreemptionSupported = 90, cudaDevAttrCanUseHostPointerForRegisteredMem = 91, cudaDevAttrMaxBlocksPerMultiprocessor = 106,
+    cudaDevAttrMaxPersistingL2CacheSize = 108, cudaDevAttrReservedSharedMemoryPerBlock = 111, cudaDevAttrHostRegisterSupported = 99,
     cudaDevAttrMemoryClockRate = 36, cudaDevAttrGlobalMemoryBusWidth = 37, cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39,
     cudaDevAttrUnifiedAddressing = 41, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76, cudaDevAttrStreamPrioritiesSupported = 78,
     cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxRegistersPerMultiprocessor = 82, cudaDevAttrManagedMemory = 83,
@@ -224,20 +229,29 @@ template <class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxActiveBlocksPerM
 template <class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, F, int threads, size_t shared, unsigned) { *n = simt_resident(threads, shared); return cudaSuccess; }
 template <class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F, size_t = 0, int limit = 0) { *block = limit > 0 && limit < 1024 ? limit : 1024, *grid = 2 * 132; return cudaSuccess; }
 template <class S, class F> SIMT_HOST_INLINE cudaError_t cudaOccupancyMaxPotentialBlockSizeVariableSMem(int* grid, int* block, F, S, int limit = 0) { *block = limit > 0 && limit < 1024 ? limit : 1024, *grid = 2 * 132; return cudaSuccess; }
+typedef struct CUgraph_st* cudaGraph_t;
+typedef struct CUgraphExec_st* cudaGraphExec_t;
+typedef struct CUgraphNode_st* cudaGraphNode_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+SIMT_API cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode = cudaStreamCaptureModeGlobal);
+SIMT_API cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* g);
+SIMT_API cudaError_t simt_graph_nodes(cudaGraph_t g, size_t* n);
+SIMT_API cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t);
+template <class... A> SIMT_HOST_INLINE cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t g, A...) { *e = reinterpret_cast<cudaGraphExec_t>(g); return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* e, cudaGraph_t g, unsigned long long = 0) { return cudaGraphInstantiate(e, g); }
+SIMT_HOST_INLINE cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t*, size_t* n) { return simt_graph_nodes(g, n); }
+SIMT_HOST_INLINE cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 #define SIMT_ABSENT(name, what) \
     template <class... A> SIMT_HOST_INLINE cudaError_t name(const A&...) { simt::not_on_the_host(#name ": " what); }
-SIMT_ABSENT(cudaStreamBeginCapture, "CUDA graphs") SIMT_ABSENT(cudaGraphCreate, "CUDA graphs") SIMT_ABSENT(cudaStreamEndCapture, "CUDA graphs")
-SIMT_ABSENT(cudaGraphInstantiate, "CUDA graphs") SIMT_ABSENT(cudaGraphLaunch, "CUDA graphs") SIMT_ABSENT(cudaGraphDestroy, "CUDA graphs")
-SIMT_ABSENT(cudaGraphExecDestroy, "CUDA graphs") SIMT_ABSENT(cudaMallocArray, "textures and arrays") SIMT_ABSENT(cudaMalloc3DArray, "textures and arrays")
+SIMT_ABSENT(cudaGraphCreate, "graphs made node by node") SIMT_ABSENT(cudaGraphAddKernelNode, "graphs made node by node")
+SIMT_ABSENT(cudaGraphAddMemcpyNode, "graphs made node by node") SIMT_ABSENT(cudaGraphExecUpdate, "graphs that change") SIMT_ABSENT(cudaMallocArray, "textures and arrays") SIMT_ABSENT(cudaMalloc3DArray, "textures and arrays")
 SIMT_ABSENT(cudaCreateTextureObject, "textures") SIMT_ABSENT(cudaDestroyTextureObject, "textures") SIMT_ABSENT(cudaBindTexture, "textures")
 SIMT_ABSENT(cudaBindTexture2D, "textures") SIMT_ABSENT(cudaBindTextureToArray, "textures") SIMT_ABSENT(cudaUnbindTexture, "textures")
 SIMT_ABSENT(cudaFreeArray, "textures and arrays") SIMT_ABSENT(cudaMemcpyToArray, "textures and arrays") SIMT_ABSENT(cudaMemcpy2DToArray, "textures and arrays")
 SIMT_ABSENT(cudaCreateSurfaceObject, "surfaces") SIMT_ABSENT(cudaStreamSetAttribute, "L2 access policies") SIMT_ABSENT(cudaIpcGetMemHandle, "memory of other processes")
 SIMT_ABSENT(cudaMemPoolCreate, "memory pools") SIMT_ABSENT(cudaGetDriverEntryPoint, "the driver API") SIMT_ABSENT(cudaGetDriverEntryPointByVersion, "the driver API")
-typedef struct CUgraph_st* cudaGraph_t;
-typedef struct CUgraphExec_st* cudaGraphExec_t;
-typedef struct CUgraphNode_st* cudaGraphNode_t;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
 
 namespace simt {
 struct ClusterDims { const char* name; unsigned dims[3]; };

@@ -209,5 +209,7 @@ static constexpr int warpSize = 32;
 #include "arithmetic.h"
 #include "ptx.h"
 #ifdef SIMT_PROGRAM
+#define __CUDA_RUNTIME_H__   // helpers of CUDA's samples ask for these
+#define __DRIVER_TYPES_H__
 #include "runtime_api.h"
 #endif

@@ -70,6 +70,7 @@ struct TensorOptions {
     template <class L> TensorOptions layout(L) const { return *this; }
     ScalarType dtype() const { return kind; }
 };
+inline std::ostream& operator<<(std::ostream& o, const TensorOptions& t) { return o << t.dtype(); }
 struct Storage {
     void* p = nullptr;
     size_t bytes;
@@ -283,7 +284,60 @@ using c10::optional; using c10::elementSize;
 using c10::DeviceType;
 namespace cuda { inline void synchronize() { cudaDeviceSynchronize(); } inline bool is_available() { return true; } using namespace at::cuda; }
 }  // namespace torch
-struct SimtModule { template <class... A> SimtModule& def(A&&...) { return *this; } SimtModule& doc(...) { return *this; } };
+namespace simt {
+// Functions that a file offers are called with the first tensors that they take: a type and a shape that throw, or that launch nothing, are passed over.
+inline at::Tensor made_tensor(at::ScalarType kind, std::vector<int64_t> shape, int seed) {
+    at::Tensor t(shape, kind);
+    std::mt19937 drawn(seed + 1);
+    const bool whole = !t.is_floating_point();
+    for (int64_t i = 0; i < t.numel(); ++i) t.set(i, whole ? drawn() % 16 : drawn() / 2147483648.0 - 1.0);
+    return t;
+}
+struct Made {
+    at::ScalarType kind;
+    std::vector<int64_t> shape;
+    int seed = 0;
+    template <class T> T of() {
+        if constexpr (std::is_same_v<T, at::Tensor>) return made_tensor(kind, shape, seed++);
+        else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) return {made_tensor(kind, shape, seed++), made_tensor(kind, shape, seed++)};
+        else if constexpr (std::is_same_v<T, bool>) return true;
+        else if constexpr (std::is_integral_v<T>) return static_cast<T>(shape.back());
+        else if constexpr (std::is_floating_point_v<T>) return T(1);
+        else return T{};
+    }
+};
+template <class F> void attempt(const char* name, F call) {
+    std::string why;
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{128, 128}, {4096}, {2, 64, 64}, {1, 2, 128, 64}})
+        for (const at::ScalarType kind : {at::kFloat, at::kHalf, at::kBFloat16, at::kInt, at::kDouble, at::kChar, at::kLong, at::kByte}) {
+            simt_fresh();
+            const unsigned long long before = simt_launches();
+            try {
+                Made made{kind, shape};
+                call(made);
+                cudaDeviceSynchronize();
+                if (simt_launches() == before) continue;
+                std::cout << name << ": tensors of " << c10::toString(kind) << ", sizes";
+                for (const int64_t n : shape) std::cout << ' ' << n;
+                std::cout << std::endl;
+                return;
+            } catch (const std::exception& e) {
+                why = e.what();
+            }
+        }
+    std::cout << name << ": takes none of the tensors tried" << (why.empty() ? "" : ": ") << why << std::endl;
+}
+}  // namespace simt
+struct SimtModule {
+    template <class R, class... P, class... A> SimtModule& def(const char* name, R (*f)(P...), A&&...) {
+        simt::attempt(name, [f](simt::Made& made) { std::tuple<std::decay_t<P>...> all{made.of<std::decay_t<P>>()...}; std::apply(f, all); });
+        return *this;
+    }
+    template <class R, class... P> SimtModule& impl(const char* name, R (*f)(P...)) { return def(name, f); }
+    template <class... A> SimtModule& def(A&&...) { return *this; }
+    template <class... A> SimtModule& impl(A&&...) { return *this; }
+    SimtModule& doc(...) { return *this; }
+};
 namespace py { struct arg { arg(const char*) {} template <class T> arg& operator=(T&&) { return *this; } }; }
 namespace pybind11 { using py::arg; typedef SimtModule module_; typedef SimtModule module; }
 #define TORCH_EXTENSION_NAME simt_extension
