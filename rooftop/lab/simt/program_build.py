@@ -265,9 +265,7 @@ def _named_apart(work: Path) -> None:
 
     kernel, plain = symbols("kernel"), symbols("plain")
     undefined = [f"{n} {OWN[n]}" for kind, n in plain if kind == "U" and n in OWN]
-    own = [f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in _BY_NAME and not n.startswith("DW.ref")]
-    groups = {re.sub(r"([CD])[012](?=I?E)", r"\g<1>5", n) for kind, n in plain if kind in _BY_NAME} - {n for _, n in plain}  # of constructors' code
-    own += [f"{n} {PLAIN + n}" for n in sorted(groups)]
+    own = [f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in (*_BY_NAME, "n") and not n.startswith("DW.ref")]
     shared = {n for kind, n in kernel if kind in "BDVu"} & {n for kind, n in plain if kind in "BD"}
     (work / "names").write_text("".join(f"{x}\n" for x in (*own, *undefined)), encoding="utf-8")
     (work / "weak").write_text("".join(f"{n}\n" for n in sorted(shared)), encoding="utf-8")
