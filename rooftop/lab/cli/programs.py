@@ -97,7 +97,7 @@ def _unfinished(run: Run, words: Sequence[str]) -> str:
         return "it came to what is not simulated"
     if run.over:
         return "its time was over: smaller sizes (--args, where it takes them) or a longer --budget let it come to its end"
-    if run.ended == "exit" and run.status and not run.launches:
+    if run.ended in ("exit", "returned") and run.status and not run.launches:
         hint = "" if words else "; if it wants arguments, give them by --args 'WORD WORD'"
         return f"it ends with exit code {run.status} before any launch{hint}"
     if not run.launches and run.ended in ("returned", "exit"):

@@ -52,7 +52,7 @@ def _symbols(nm: Path, file: Path, letters: Collection[str]) -> list[_Symbol]:
 
 def _short(name: str) -> str:
     """A demangled name as the source has it: without the parameters of the function that it is local to."""
-    return name.replace("(anonymous namespace)::", "").rpartition(")::")[2]
+    return name.replace("(anonymous namespace)::", "").replace("simt_unnamed::", "").rpartition(")::")[2]
 
 
 def script(nm: Path, kernel: Path, constants: Collection[str], *others: Path) -> tuple[str, dict[str, bool]]:

@@ -177,6 +177,8 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     layout = Placed(tensors, variables(built.path), {int(e["at"]) for e in events if e.get("freed")})
     found = findings.read(built.path, native.array(native.RawFinding, answered.findings), layout, texts)
     seen = counts.read(built.path, native.array(native.RawCount, answered.counts), texts) if mode == "count" else counts.Counts()
+    if any("denied" in e for e in events):  # what the program makes of that is no fault of its own
+        found = tuple(f for f in found if f.kind != "host")
     launched: dict[int, Launched] = {}
     for e in events:
         if "launch" in e:
@@ -198,7 +200,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     report = Report(
         findings=found, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()), fma_at=seen.fma,
         other_at=seen.flops, divergent=seen.parted, blocks=sum(x.watched_blocks for x in launched.values()), grid_blocks=sum(x.blocks for x in launched.values()),
-        printed=answered.printed, build_seconds=built.seconds,
+        threads=sum(x.watched_blocks * _product(x.block) for x in launched.values()), printed=answered.printed, build_seconds=built.seconds,
     )  # fmt: skip
     denied = tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e['denied']}" for e in events if "denied" in e))
     return Run(
@@ -217,13 +219,22 @@ class Placed(Layout):
         self.freed = freed
         self.buffers = {n: Buffer(n, t.at, t.span, t.shape, t.strides, t.item) for n, t in tensors.items()}
 
+    def state(self, at: int) -> str:
+        return ", which has been freed" if any(b.at <= at < b.at + b.span and b.at in self.freed for b in self.buffers.values()) else ""
+
     def describe(self, at: int, size: int) -> str:
         for b in self.buffers.values():
             if b.at <= at < b.at + b.span:
                 over = at + size - (b.at + b.span)
-                state = ", which has been freed" if b.at in self.freed else ""
-                return f"byte {at - b.at} of {b.name} ({b.span} bytes){state}" + (f", {over} of them past the end" if over > 0 else "")
+                return f"byte {at - b.at} of {b.name} ({b.span} bytes)" + (f", {over} of them past the end" if over > 0 else "")
         return super().describe(at, size)
+
+
+def _product(extents: Sequence[int]) -> int:
+    n = 1
+    for e in extents:
+        n *= e
+    return n
 
 
 def _concrete(kernel: str, within: str) -> str:

@@ -55,11 +55,9 @@ def _opened(part: list[Token]) -> Iterator[Token]:
     """A namespace without a name gets one: its variables are the same in both builds."""
     words = [t.text for t in part if t.kind in ("word", "symbol")]
     for t in _positions(part):
-        yield t
         if words == ["namespace", "{"] and t.text == "namespace":
-            yield Token("word", " simt_unnamed", t.line)
-    if words == ["namespace", "{"]:
-        return
+            t = replace(t, text="inline namespace simt_unnamed")
+        yield t
 
 
 def _inlined(part: list[Token], words: Sequence[str]) -> Iterator[Token]:
@@ -88,7 +86,7 @@ def _specialised(part: Sequence[Token]) -> bool:
 def _positions(part: Sequence[Token]) -> Iterator[Token]:
     """`threadIdx.x` is CUDA's where it is not a member or a name of the host's. A variable of the device's is not static: both builds have it."""
     before = ""
-    static = False
+    static = depth = 0
     variable = any(t.text in ("__device__", "__constant__", "__managed__") for t in part)
     for i, t in enumerate(part):
         if t.kind == "directive":
@@ -96,13 +94,14 @@ def _positions(part: Sequence[Token]) -> Iterator[Token]:
             continue
         if t.kind == "word" and t.text in EXTENTS and before not in (".", "->", "::") and _next(part, i + 1) == ".":
             yield replace(t, text=f"(simt::{EXTENTS[t.text]}())")
-        elif variable and t.text == "static" and not static and before in ("", "}", ";"):
-            static = True
+        elif variable and t.text == "static" and not static and not depth:
+            static = 1
             yield replace(t, kind="space", text="")
         else:
             yield t
         if t.kind not in _BLANK:
             before = t.text
+            depth += (t.text == "{") - (t.text == "}")
 
 
 def _next(part: Sequence[Token], at: int) -> str:
@@ -147,7 +146,7 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             else:
                 again = [replace(t, text=" ") if t.kind in _BLANK else t for t in kernel]
                 made += [*(replace(t, text="\n" * t.text.count("\n")) for t in kernel if t.kind in _BLANK and "\n" in t.text)]
-                made += [Token("word", ").run([=](auto... simt_a) { ", line), *again, Token("word", "(simt_a...); }", line), *arguments, Token("symbol", ")", line)]
+                made += [Token("word", ").run([=](auto... simt_a) -> decltype(", line), *again, Token("word", "(simt_a...)) { ", line), *again, Token("word", "(simt_a...); }", line), *arguments, Token("symbol", ")", line)]
             at = last + 1
         else:
             made.append(token)

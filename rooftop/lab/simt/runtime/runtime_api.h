@@ -304,9 +304,16 @@ struct Launching {
     Given given;
     SIMT_PLAIN Launching(const char* kernel, const char* within, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t = nullptr)
         : given{kernel, within, grid, block, dim3(0, 0, 0), shared, false, nullptr} {}
+    template <class T>
+    using Number = std::conditional_t<std::is_same_v<T, Zero>, int, T>;
     template <class L, class... A>
-    SIMT_PLAIN __attribute__((noinline)) cudaError_t run(const L& call, const A&... a) {
-        typedef Closure<std::index_sequence_for<A...>, L, std::decay_t<const A>...> C;
+    SIMT_PLAIN SIMT_MEMBER cudaError_t run(const L& call, const A&... a) {      // a 0 is a number where the kernel takes one
+        if constexpr (std::is_invocable_v<const L&, Number<std::decay_t<const A>>&...>) return made<L, Number<std::decay_t<const A>>...>(call, a...);
+        else return made<L, std::decay_t<const A>...>(call, a...);
+    }
+    template <class L, class... A>
+    SIMT_PLAIN __attribute__((noinline)) cudaError_t made(const L& call, const A&... a) {
+        typedef Closure<std::index_sequence_for<A...>, L, A...> C;
         C closure(call, a...);
         const LaunchArgument list[] = {argument(a)..., {}};
         return launch(given, &Entry<C>::enter, &closure, sizeof closure, list, sizeof...(A), reinterpret_cast<unsigned long long>(__builtin_return_address(0)));
