@@ -188,3 +188,10 @@ def _changed(function: Callable[..., Any], inputs: Mapping[str, heads.TensorArg]
     before = {n: t.clone() for n, t in tensors.items()}
     function(**tensors, **{n: v for n, v in case.inputs.items() if n not in tensors})
     return tuple(n for n, t in tensors.items() if not torch.equal(t, before[n]))
+
+
+def headless(path: Path) -> bool:
+    """Whether a file of CUDA C++ has no head: it is taken as it stands."""
+    from rooftop.core import head_text
+
+    return path.suffix in (".cu", ".cuh") and path.is_file() and not head_text.read(path).lstrip().startswith("/* rooftop")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -276,6 +276,8 @@ def inspect(
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
     shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="For a .cu without a head: which kernel, with its template arguments.")] = None,
+    include: Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder with headers that it includes.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
@@ -287,6 +289,12 @@ def inspect(
     from rooftop.lab.check import own_op
     from rooftop.lab.inspect import inspector as inspects
 
+    plain = [Path(name) for name in what or [] if own_op.headless(Path(name))]
+    if plain:
+        _inspect_files(plain, arch or ["80", "89", "90"], kernel, include or [], as_json)
+        if len(plain) == len(what or []):
+            return
+        what = [name for name in what or [] if Path(name) not in plain]
     shapes = own_op.shapes_of([shape] if shape else [])
     bare = {name: s for name in what or [] if (s := own_op.alone(Path(name), shapes)) is not None}  # files whose head names no op
     if shape and not bare:
@@ -327,6 +335,30 @@ def inspect(
         raise typer.Exit(WRONG)
     if any("absent" in f for f in facts.values()) and not any(f.get("kernels") for f in facts.values()):
         raise typer.Exit(ENVIRONMENT)
+
+
+def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | None, folders: Sequence[Path], as_json: bool) -> None:
+    """Files without a head: every kernel, on each target."""
+    from rooftop.lab.inspect import inspector, own_file
+
+    rows: list[dict[str, Any]] = []
+    refused: dict[str, str] = {}
+    for path in paths:
+        source = own_file.read(path, folders)
+        for a in archs:
+            found, absent = own_file.facts(source, inspector.device_of(int(a) if a.isdigit() else a), kernel)
+            refused |= {f"{path}: {name}": why for name, why in absent.items()}
+            for k in found:
+                counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
+                rows.append({"subject": str(path), "arch": a, **k, "occ": f"{k['occupancy']['percent']:.0f} % of {k['threads']} threads ({k['occupancy']['limiter']})", "sass": counts})
+    columns = {"subject": "file", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
+               "sass": "instructions"}  # fmt: skip
+    if rows:
+        table(rows if as_json else _together(rows, list(columns)), columns, as_json)
+    for name, why in refused.items():
+        typer.echo(f"not compiled: {name}: {why}", err=as_json)
+    if refused:
+        raise typer.Exit(ENVIRONMENT if rows else WRONG)
 
 
 def _together(rows: list[dict[str, Any]], shown: list[str]) -> list[dict[str, Any]]:

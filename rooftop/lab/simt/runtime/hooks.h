@@ -1,4 +1,4 @@
-// What the compiler's instrumentation calls. check.cpp, count.cpp and traffic.cpp each say before this what they make of it: `seen` of an access that is
+// What the compiler's instrumentation calls. check.cpp and count.cpp each say before this what they make of it: `seen` of an access that is
 // aligned by its type, `seen_parts` of one that is not, `seen_volatile` (`whole`: aligned), `seen_block` of a copy. Code that no simulation runs is nobody's.
 #pragma once
 
