@@ -78,7 +78,7 @@ def simt(
     if path.suffix in (".cu", ".cuh") and path.is_file() and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 
-        extents = {"grid": _extents("--grid", own.grid, own.kernel), "block": _extents("--block", own.block, own.kernel)}
+        extents = {"grid": extents("--grid", own.grid, own.kernel), "block": extents("--block", own.block, own.kernel)}
         source = program.kernel_of(path, include or [], own.kernel, own.args, **extents, shared=shared, cooperative=cooperative)
         raise typer.Exit(programs.simulate(source, "", None, None, seed, schedules, repeat, blocks, budget, check, html, as_json))
     if args is not None:
@@ -213,11 +213,11 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
 
     text, _, folder = running.source_of(path)
     kernel, entry = ordinary.choose(text, str(path), own.kernel)
-    grid, block = _extents("--grid", own.grid, kernel), _extents("--block", own.block, kernel)
+    grid, block = extents("--grid", own.grid, kernel), extents("--block", own.block, kernel)
     ordinary.split(kernel, own.args)  # what is wrong with them is said before anything is built
     _build_ahead()
     job = arguments.prepare(text, str(path), folder, kernel, entry, own.args, seed)
-    launch = job.launch(grid, block, _extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
+    launch = job.launch(grid, block, extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
 
     def run(mode: Mode) -> Report:
         memory, uninitialised = job.memory()
@@ -230,7 +230,7 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
     return f"{path}, {entry}<<<{own.grid}, {own.block}>>>", {str(path): text}, counted, checked
 
 
-def _extents(option: str, text: str | None, kernel: object) -> tuple[int, ...]:
+def extents(option: str, text: str | None, kernel: object) -> tuple[int, ...]:
     if text is None:
         raise ValueError(f"{kernel}: give its launch, as in --grid 4 --block 256 ({option} is missing)")
     numbers = text.replace(",", "x").split("x")

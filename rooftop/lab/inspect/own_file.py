@@ -22,8 +22,9 @@ SHIM = (
     "#define INFINITY __int_as_float(0x7f800000)\n#define NAN __int_as_float(0x7fffffff)\n#define NULL 0\n#define FLT_MAX 3.402823466e+38F\n"
     "#define FLT_MIN 1.175494351e-38F\n#define FLT_EPSILON 1.192092896e-07F\n#define DBL_MAX 1.7976931348623158e+308\n#define INT_MAX 2147483647\n"
     "#define INT_MIN (-INT_MAX - 1)\n#define UINT_MAX 4294967295U\n#define CHAR_BIT 8\n#define M_PI 3.14159265358979323846\n#define M_PI_F 3.14159265358979323846f\n"
-    "#define UINT32_MAX 4294967295U\n#define assert(x) ((void)0)\n"
+    "namespace std {}\n#define UINT32_MAX 4294967295U\n"
 )
+_HOSTS = re.compile(r"^[ \t]*using[ \t]+(?:std::\w+(?:::\w+)*|\w+[ \t]*=[ \t]*std::(?:vector|string|map|function|chrono)\b[^;]*);", re.M)  # names of the host's library
 HEADERS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 DEFAULT_THREADS = 256  # of a block, where the source says nothing of it
 
@@ -32,6 +33,7 @@ def whole(source: Source) -> str:
     """The device's code of a file and of its own headers, as NVRTC takes it."""
     own = {name: source.texts[shown] for of in source.includes.values() for name, shown in of.items()}
     text = device_code(source.texts[source.shown], source.shown, own)
+    text = _HOSTS.sub("", text)
     uses = [line for line in HEADERS.splitlines(keepends=True) if line.strip() in source.whole or re.search(r"\b(half|half2|__half)\b", source.whole) and "fp16" in line]
     if "mma.h" in source.whole and not uses:
         uses = HEADERS.splitlines(keepends=True)[:1]
@@ -85,7 +87,8 @@ def facts(source: Source, device: Device, only: str | None = None) -> tuple[list
             "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
             "opcodes": dict(known.opcodes), "unmet": [],
         })  # fmt: skip
-    return found, refused
+    compiled = {k["kernel"].partition("<")[0] for k in found}  # a name inside the template itself is no instantiation
+    return found, {name: why for name, why in refused.items() if name.partition("<")[0] not in compiled}
 
 
 def _threads(source: Source, name: str) -> int:

@@ -91,7 +91,7 @@ def call_of_solve(function: Function, given: Mapping[str, str]) -> tuple[str, st
     for n in sizes.values():
         product *= max(n, 1)
     product = min(max(product, 64), MOST)
-    lines, names, said = [], [], []
+    lines, names, said, arrays = [], [], [], []
     for i, p in enumerate(function.parameters):
         text = p.text.replace("__restrict__", "").replace("__restrict", "")
         if p.pointer:
@@ -104,6 +104,7 @@ def call_of_solve(function: Function, given: Mapping[str, str]) -> tuple[str, st
                     count *= int(n)
             lines.append(f"    {kind}* {p.name}; cudaMalloc(&{p.name}, {count} * sizeof({kind})); simt_made::fill({p.name}, {count}, {i});")
             names.append(p.name)
+            arrays.append((p.name, "x".join(numbers) if p.name in given else str(count)))
             said.append(f"{p.name}: {count:,} elements")
         elif p.name in sizes:
             names.append(str(sizes[p.name]))
@@ -115,12 +116,36 @@ def call_of_solve(function: Function, given: Mapping[str, str]) -> tuple[str, st
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
     frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer)
-    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();{frees}\n    return 0;\n}}\n"
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + _shown("before", arrays, function.name) + f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();{_shown('after', arrays)}{frees}\n    return 0;\n}}\n"
     return code, f"{function.name}({', '.join(said)})"
+
+
+def _shown(when: str, arrays: Sequence[tuple[str, str]], name: str = "") -> str:
+    """C++ that shows arrays to who compares them (rooftop/lab/check/like.py); nothing where nobody does."""
+    call = f'printf("%s call %s\\n", SIMT_SHOWN, "{name}"); ' if name else ""
+    return "\n#ifdef SIMT_SHOWN\n    " + call + " ".join(f'simt_made::shown("{when}", "{n}", {n}, "{shape}");' for n, shape in arrays) + "\n#endif\n"
 
 
 _FILL = """
 namespace simt_made {
+template <class T> const char* kind_of() {
+    if (std::is_same_v<T, float>) return "float";
+    if (std::is_same_v<T, double>) return "double";
+    if (std::is_same_v<T, __half>) return "half";
+    if (std::is_same_v<T, __nv_bfloat16>) return "bf16";
+    return sizeof(T) == 1 ? (std::is_signed_v<T> ? "i8" : "u8") : sizeof(T) == 2 ? "i16" : sizeof(T) == 4 ? "i32" : "i64";
+}
+template <class T> void shown(const char* when, const char* name, const T* p, const char* shape) {
+#ifdef SIMT_SHOWN
+    size_t n = 1;
+    for (const char* s = shape; *s;) { n *= strtoul(s, const_cast<char**>(&s), 10); if (*s) ++s; }
+    std::vector<unsigned char> bytes(n * sizeof(T));
+    cudaMemcpy(bytes.data(), p, bytes.size(), cudaMemcpyDeviceToHost);
+    std::string text = std::string(SIMT_SHOWN) + " " + when + " " + name + " " + kind_of<T>() + " " + shape + " ";
+    for (const unsigned char b : bytes) text += "0123456789abcdef"[b >> 4], text += "0123456789abcdef"[b & 15];
+    std::cout << text << std::endl;
+#endif
+}
 template <class T> void fill(T* p, size_t n, int seed) {      // small whole numbers, or numbers between -1 and 1
     std::vector<T> v(n);
     std::mt19937 drawn(seed + 1);
@@ -141,7 +166,7 @@ CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int
 
 def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> tuple[str, str]:
     """C++ with a main() that launches a kernel with arguments in the order in which they are given: as `--arg` writes them."""
-    lines, names = [], []
+    lines, names, arrays = [], [], []
     for i, (name, text) in enumerate(given.items()):
         kind, colon, rest = text.partition(":")
         sizes, _, contents = rest.partition(":")
@@ -155,6 +180,7 @@ def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared
                 raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
             lines.append(f"    {CTYPES[kind]}* {name}; cudaMalloc(&{name}, {count} * sizeof({CTYPES[kind]})); {fill}")
             names.append(name)
+            arrays.append((name, sizes))
         elif text.endswith(".npy"):
             raise ValueError(f"--arg {name}={text}: of this kernel tensors are given as TYPE:SIZE")
         else:
@@ -162,7 +188,7 @@ def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared
     extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
     launch = f'simt::Launching simt_l("{entry}", "", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
     call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
-    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + f"\n    {launch} {call}\n    cudaDeviceSynchronize();\n    exit(0);\n}}\n"
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + _shown("before", arrays, entry.replace(" ", "")) + f"\n    {launch} {call}\n    cudaDeviceSynchronize();{_shown('after', arrays)}    exit(0);\n}}\n"
     return code, ""
 
 
@@ -191,7 +217,7 @@ def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping
         calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
     if offered is not None and not calls:
         calls.append(f"    SimtModule m; {offered}(m);")
-    code = "SIMT_MAIN int main() {\n" + "\n".join(calls) + "\n    return 0;\n}\n"
+    code = "SIMT_MAIN int main() {\n    /*simt_shown*/\n" + "\n".join(calls) + "\n    return 0;\n}\n"
     return code, "each function with tensors of the first type and shape that it takes" if not given else "as given"
 
 

@@ -286,6 +286,23 @@ namespace cuda { inline void synchronize() { cudaDeviceSynchronize(); } inline b
 }  // namespace torch
 namespace simt {
 // Functions that a file offers are called with the first tensors that they take: a type and a shape that throw, or that launch nothing, are passed over.
+inline const char* shown_by = nullptr;             // whoever compares wants to see what goes in and comes out (rooftop/lab/check/like.py)
+inline void shown(const char* when, int number, const at::Tensor& t) {
+    if (!shown_by || !t.defined()) return;
+    const at::Tensor whole = t.contiguous();
+    static const char* const kinds[] = {"u8", "i8", "i16", "i32", "i64", "half", "float", "double"};
+    std::vector<unsigned char> bytes(whole.nbytes());
+    cudaMemcpy(bytes.data(), whole.data_ptr(), bytes.size(), cudaMemcpyDeviceToHost);
+    std::string text = std::string(shown_by) + " " + when + " tensor" + std::to_string(number) + " " + (t.scalar_type() == at::kBFloat16 ? "bf16" : static_cast<int>(t.scalar_type()) < 8 ? kinds[static_cast<int>(t.scalar_type())] : "u8") + " ";
+    for (int64_t i = 0; i < t.dim(); ++i) text += (i ? "x" : "") + std::to_string(t.size(i));
+    text += t.dim() ? " " : "1 ";
+    for (const unsigned char b : bytes) text += "0123456789abcdef"[b >> 4], text += "0123456789abcdef"[b & 15];
+    std::cout << text << std::endl;
+}
+template <class T> void shown_result(const T& v) {
+    if constexpr (std::is_same_v<T, at::Tensor>) shown("out", 0, v);
+    else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) for (size_t i = 0; i < v.size(); ++i) shown("out", static_cast<int>(i), v[i]);
+}
 inline at::Tensor made_tensor(at::ScalarType kind, std::vector<int64_t> shape, int seed) {
     at::Tensor t(shape, kind);
     std::mt19937 drawn(seed + 1);
@@ -297,8 +314,13 @@ struct Made {
     at::ScalarType kind;
     std::vector<int64_t> shape;
     int seed = 0;
+    std::vector<at::Tensor> given;
     template <class T> T of() {
-        if constexpr (std::is_same_v<T, at::Tensor>) return made_tensor(kind, shape, seed++);
+        if constexpr (std::is_same_v<T, at::Tensor>) {
+            given.push_back(made_tensor(kind, shape, seed++));
+            shown("before", seed - 1, given.back());
+            return given.back();
+        }
         else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) return {made_tensor(kind, shape, seed++), made_tensor(kind, shape, seed++)};
         else if constexpr (std::is_same_v<T, bool>) return true;
         else if constexpr (std::is_integral_v<T>) return static_cast<T>(shape.back());
@@ -314,9 +336,11 @@ template <class F> void attempt(const char* name, F call) {
             const unsigned long long before = simt_launches();
             try {
                 Made made{kind, shape};
+                if (shown_by) std::cout << shown_by << " call " << name << std::endl;
                 call(made);
                 cudaDeviceSynchronize();
                 if (simt_launches() == before) continue;
+                for (size_t i = 0; i < made.given.size(); ++i) shown("after", static_cast<int>(i), made.given[i]);
                 std::cout << name << ": tensors of " << c10::toString(kind) << ", sizes";
                 for (const int64_t n : shape) std::cout << ' ' << n;
                 std::cout << std::endl;
@@ -330,7 +354,7 @@ template <class F> void attempt(const char* name, F call) {
 }  // namespace simt
 struct SimtModule {
     template <class R, class... P, class... A> SimtModule& def(const char* name, R (*f)(P...), A&&...) {
-        simt::attempt(name, [f](simt::Made& made) { std::tuple<std::decay_t<P>...> all{made.of<std::decay_t<P>>()...}; std::apply(f, all); });
+        simt::attempt(name, [f](simt::Made& made) { std::tuple<std::decay_t<P>...> all{made.of<std::decay_t<P>>()...}; if constexpr (std::is_void_v<R>) std::apply(f, all); else simt::shown_result(std::apply(f, all)); });
         return *this;
     }
     template <class R, class... P> SimtModule& impl(const char* name, R (*f)(P...)) { return def(name, f); }
