@@ -90,7 +90,8 @@ def test_timing_loops_are_shortened_and_their_results_kept(tmp_path: Path) -> No
     path.write_text(
         "#include <cstdio>\n__global__ void set(int* p) { *p = 7; }\n__global__ void add(int* p) { *p += 1; }\n"
         "int main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n    for (int i = 0; i < 500; ++i) set<<<1, 1>>>(p);\n"
-        '    for (int i = 0; i < 500; ++i) add<<<1, 1>>>(p);\n    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n    cudaFree(p);\n}\n',
+        "    for (int i = 0; i < 500; ++i) add<<<1, 1>>>(p);\n"
+        '    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n    cudaFree(p);\n}\n',
         encoding="utf-8",
     )
     run = program.run(program.source_of(path)[0])

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 TIMES = 4.0  # of the error that torch itself makes in the same precision
 FLOOR = 2.0  # units in the last place at the largest value, where torch is exact
-DTYPES = {"float": "float32", "double": "float64", "half": "float16", "bf16": "bfloat16", "i8": "int8", "u8": "uint8", "i16": "int16", "i32": "int32", "i64": "int64"}
+DTYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "bf16": "bfloat16", "u8": "uint8", **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def reference_of(text: str) -> Callable[..., Any]:
             found = getattr(found, part, None)
     if not callable(found):
         raise ValueError(f"--like {text}: there is no such function")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def compared(path: Path, like: str, given: Sequence[str], folders: Sequence[Path], launch: dict[str, Any] | None, seed: int) -> tuple[list[Compared], Any]:
@@ -69,9 +71,11 @@ def compared(path: Path, like: str, given: Sequence[str], folders: Sequence[Path
     function = reference_of(like)
     source, _ = (program.kernel_of(path, folders, given=given, **launch), "") if launch else program.source_of(path, folders, given)
     if not source.added:
-        raise ValueError(f"{path} has a main() of its own, which checks itself: rooftop simt {path}; for one kernel of it give --kernel, --grid, --block and --arg")
+        how = "for one kernel of it give --kernel, --grid, --block and --arg"
+        raise ValueError(f"{path} has a main() of its own, which checks itself: rooftop simt {path}; {how}")
     marker = secrets.token_hex(8)
-    run = program.run(replace(source, added=f'#define SIMT_SHOWN "{marker}"\n' + source.added.replace("/*simt_shown*/", f'simt::shown_by = "{marker}";')), seed=seed)
+    added = source.added.replace("/*simt_shown*/", f'simt::shown_by = "{marker}";')
+    run = program.run(replace(source, added=f'#define SIMT_SHOWN "{marker}"\n{added}'), seed=seed)
     made: list[Compared] = []
     for name, before, after, outs in _calls(run.report.printed, marker):
         changed = [k for k in before if k in after and not _same(before[k], after[k])]
@@ -109,7 +113,8 @@ def _calls(printed: str, marker: str) -> list[tuple[str, Arrays, Arrays, Arrays]
         elif calls and words[1] in ("before", "after", "out"):
             shape = [int(n) for n in words[4].split("x")]
             data = torch.frombuffer(bytearray.fromhex(words[5]), dtype=getattr(torch, DTYPES[words[3]])).reshape(shape)
-            calls[-1][{"before": 1, "after": 2, "out": 3}[words[1]]][words[2]] = data
+            _, before, after, outs = calls[-1]
+            {"before": before, "after": after, "out": outs}[words[1]][words[2]] = data
     return [c for c in calls if c[2] or c[3]]
 
 
@@ -120,7 +125,8 @@ def _judged(name: str, function: Callable[..., Any], like: str, inputs: Arrays, 
     made = []
     for (label, got), want, plain in zip(outputs.items(), exact, same, strict=False):
         if got.numel() != want.numel():
-            raise ValueError(f"{name}: {label} has {got.numel()} elements, {like} gives {want.numel()} of {'x'.join(map(str, want.shape))}: give sizes by --arg")
+            sizes = "x".join(map(str, want.shape))
+            raise ValueError(f"{name}: {label} has {got.numel()} elements, {like} gives {want.numel()} ({sizes}): give sizes by --arg")
         wide, got64 = want.double().reshape(-1), got.double().reshape(-1)
         error, torchs = (got64 - wide).abs().nan_to_num(float("inf")), (plain.double().reshape(-1) - wide).abs().nan_to_num(0)
         unit = torch.finfo(got.dtype).eps if got.is_floating_point() else 0

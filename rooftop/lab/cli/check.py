@@ -391,7 +391,8 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
             refused |= {f"{path}: {name}": why for name, why in absent.items()}
             for k in found:
                 counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
-                rows.append({"subject": str(path), "arch": a, **k, "occ": f"{k['occupancy']['percent']:.0f} % of {k['threads']} threads ({k['occupancy']['limiter']})", "sass": counts})
+                occ = f"{k['occupancy']['percent']:.0f} % of {k['threads']} threads ({k['occupancy']['limiter']})"
+                rows.append({"subject": str(path), "arch": a, **k, "occ": occ, "sass": counts})
     columns = {"subject": "file", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
                "sass": "instructions"}  # fmt: skip
     if rows:

@@ -32,7 +32,11 @@ def simulate(
     path = source.path
     words = shlex.split(args) if args else []
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "seed": seed}
-    checked, counted = program.both(source, words, blocks=blocks, **given) if check else (None, program.run(source, words, mode="count", blocks=blocks, **given))
+    checked: Run | None = None
+    if check:
+        checked, counted = program.both(source, words, blocks=blocks, **given)
+    else:
+        counted = program.run(source, words, mode="count", blocks=blocks, **given)
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
@@ -43,7 +47,7 @@ def simulate(
     report = replace((counted or first).report, findings=verdict.grouped(first.report.findings))
     remarks = verdict.sentences(report)
     why = _unfinished(first, words)
-    code = WRONG if report.faults else ENVIRONMENT if why or report.findings and any(f.kind == "not-simulated" for f in report.findings) else OK
+    code = WRONG if report.faults else ENVIRONMENT if why or (report.findings and any(f.kind == "not-simulated" for f in report.findings)) else OK
     if html is not None:
         whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
     if as_json:

@@ -57,7 +57,8 @@ def simt(
     Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel reaches something that is not simulated.
     An ordinary .cu file runs as it is, from its main(), without a GPU.
 
-    Examples: [bold]rooftop simt my.cu[/bold] · [bold]rooftop simt my.cu --args '1024 3'[/bold] · [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold] ·
+    Examples: [bold]rooftop simt my.cu[/bold] · [bold]rooftop simt my.cu --args '1024 3'[/bold] · [bold]rooftop simt sgemm_cuda/06[/bold] ·
+    [bold]rooftop simt head.cu --shape M=1024,N=1024 --html page.html[/bold] ·
     [bold]rooftop simt any.cu --kernel scale --grid 4 --block 256 --arg n=1000 --arg x=f32:1024[/bold]"""
     from rooftop.core import head_text, whole_file
     from rooftop.core.compile import ToolchainError
@@ -67,7 +68,9 @@ def simt(
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
     own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative, tuple(expect or ()))
-    if (path := Path(what)).suffix in (".cu", ".cuh") and path.is_file() and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
+    path = Path(what)
+    file = path.suffix in (".cu", ".cuh") and path.is_file()
+    if file and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
         from rooftop.lab.cli import programs
 
         for option, said in (("--case", case), ("--shape", shape)):
@@ -75,11 +78,11 @@ def simt(
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
         source, assumed = program.source_of(path, include or [], own.args)
         raise typer.Exit(programs.simulate(source, assumed, args, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
-    if path.suffix in (".cu", ".cuh") and path.is_file() and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
+    if file and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 
-        extents = {"grid": extents("--grid", own.grid, own.kernel), "block": extents("--block", own.block, own.kernel)}
-        source = program.kernel_of(path, include or [], own.kernel, own.args, **extents, shared=shared, cooperative=cooperative)
+        launch = {"grid": extents("--grid", own.grid, own.kernel), "block": extents("--block", own.block, own.kernel)}
+        source = program.kernel_of(path, include or [], own.kernel, own.args, **launch, shared=shared, cooperative=cooperative)
         raise typer.Exit(programs.simulate(source, "", None, None, seed, schedules, repeat, blocks, budget, check, html, as_json))
     if args is not None:
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")

@@ -17,14 +17,17 @@ from rooftop.lab.simt.translate import device_code
 
 # What NVRTC does not declare by itself and headers of the host's do.
 SHIM = (
-    "typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar; typedef unsigned long ulong; typedef unsigned long long uint64_t; "
-    "typedef long long int64_t; typedef unsigned long size_t; typedef unsigned long long uintptr_t;\n"
+    "typedef unsigned int uint; typedef unsigned short ushort; typedef unsigned char uchar; typedef unsigned long ulong; "
+    "typedef unsigned long long uint64_t; typedef long long int64_t; typedef unsigned long size_t; typedef unsigned long long uintptr_t;\n"
     "#define INFINITY __int_as_float(0x7f800000)\n#define NAN __int_as_float(0x7fffffff)\n#define NULL 0\n#define FLT_MAX 3.402823466e+38F\n"
     "#define FLT_MIN 1.175494351e-38F\n#define FLT_EPSILON 1.192092896e-07F\n#define DBL_MAX 1.7976931348623158e+308\n#define INT_MAX 2147483647\n"
-    "#define INT_MIN (-INT_MAX - 1)\n#define UINT_MAX 4294967295U\n#define CHAR_BIT 8\n#define M_PI 3.14159265358979323846\n#define M_PI_F 3.14159265358979323846f\n"
+    "#define INT_MIN (-INT_MAX - 1)\n#define UINT_MAX 4294967295U\n#define CHAR_BIT 8\n"
+    "#define M_PI 3.14159265358979323846\n#define M_PI_F 3.14159265358979323846f\n"
     "namespace std {}\n#define UINT32_MAX 4294967295U\n"
 )
-_HOSTS = re.compile(r"^[ \t]*using[ \t]+(?:std::\w+(?:::\w+)*|\w+[ \t]*=[ \t]*std::(?:vector|string|map|function|chrono)\b[^;]*);", re.M)  # names of the host's library
+_HOSTS = re.compile(  # names of the host's library
+    r"^[ \t]*using[ \t]+(?:std::\w+(?:::\w+)*|\w+[ \t]*=[ \t]*std::(?:vector|string|map|function|chrono)\b[^;]*);", re.M,
+)  # fmt: skip
 HEADERS = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 DEFAULT_THREADS = 256  # of a block, where the source says nothing of it
 
@@ -34,7 +37,8 @@ def whole(source: Source) -> str:
     own = {name: source.texts[shown] for of in source.includes.values() for name, shown in of.items()}
     text = device_code(source.texts[source.shown], source.shown, own)
     text = _HOSTS.sub("", text)
-    uses = [line for line in HEADERS.splitlines(keepends=True) if line.strip() in source.whole or re.search(r"\b(half|half2|__half)\b", source.whole) and "fp16" in line]
+    halves = re.search(r"\b(half|half2|__half)\b", source.whole) is not None
+    uses = [line for line in HEADERS.splitlines(keepends=True) if line.strip() in source.whole or (halves and "fp16" in line)]
     if "mma.h" in source.whole and not uses:
         uses = HEADERS.splitlines(keepends=True)[:1]
     return "".join(uses) + SHIM + text
@@ -68,7 +72,7 @@ def facts(source: Source, device: Device, only: str | None = None) -> tuple[list
     """The facts of each kernel's machine code, and of those that do not compile the compiler's words."""
     text = whole(source)
     asked, open_ = entries(source)
-    refused = {name: "a template: --kernel 'NAME<...>' says with which arguments" for name in open_}
+    refused = dict.fromkeys(open_, "a template: --kernel 'NAME<...>' says with which arguments")
     if only is not None:
         asked = [only] if "<" in only else [a for a in asked if a.partition("<")[0] == only or a.partition("<")[0].endswith(f"::{only}")] or [only]
         refused = {}

@@ -88,6 +88,9 @@ def timing(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
+FIRST = "rooftop simt, a first run in an empty cache"  # of records that are no way of building a kernel
+
+
 def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
     newest: dict[str, Record] = {}

@@ -163,7 +163,7 @@ class Native:
 
     def program(self, pairs: Sequence[tuple[int, int]], arguments: Sequence[str], **given: Any) -> str:
         """Run main() with `arguments` (the program's name first); what it did, as JSON objects with commas between."""
-        entries = (Pair * max(len(pairs), 1))(*pairs)
+        entries = (Pair * max(len(pairs), 1))(*(Pair(*p) for p in pairs))
         words = (ctypes.c_char_p * (len(arguments) + 1))(*(a.encode() for a in arguments), None)
         asked = ProgramRun(**given, pairs=len(pairs), entries=entries)
         self._library.simt_program(ctypes.byref(asked), len(arguments), words)

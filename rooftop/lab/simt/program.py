@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -19,10 +18,16 @@ from rooftop.lab.simt.lines import places, text_of
 from rooftop.lab.simt.link import variables
 from rooftop.lab.simt.memory import Held, Layout
 from rooftop.lab.simt.program_build import Source
-from rooftop.lab.simt.report import Finding, Report
+from rooftop.lab.simt.report import KINDS, Report
 
 ENDED = ("returned", "exit", "abort", "crash", "not simulated", "time")
+BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
+
+
+_ALLOCATED = re.compile(
+    r"cuda\w*(?:Malloc|Alloc)\w*\s*(?:<[^>]*>)?\(\s*(?:\(\s*void\s*\*\s*\*\s*\)\s*|reinterpret_cast<void\s*\*\*>\(\s*)?&?\s*\(?([\w.\->\[\]]+)"
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[s
     from rooftop.lab.simt import program_caller
 
     source = program_build.read(path, folders)
-    code, _ = program_caller.call_of_kernel(entry, given=dict((n.strip(), v.strip()) for n, _, v in (g.partition("=") for g in given)), **launch)
+    code, _ = program_caller.call_of_kernel(entry, given={n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}, **launch)
     return replace(source, added=code, device=True)
 
 
@@ -98,11 +103,11 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
             code, assumed = program_caller.call_of_torch(functions, offered, texts)
             return replace(source, added=code), assumed
     except program_caller.Unknown as unknown:
-        raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: launch a kernel of it by --kernel, --grid, --block and --arg") from None
+        raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
     if (other := program_build.main_beside(source, folders)) is not None:
         return other, ""
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
-    raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: launch a kernel of it by --kernel, --grid, --block and --arg; it has {have}")
+    raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
 
 
 def run(
@@ -119,7 +124,7 @@ def run(
 
 
 def _kind(f: native.RawFinding) -> str:
-    return findings.KINDS[f.kind]
+    return KINDS[f.kind]
 
 
 def _matters(source: Source, built: program_build.Program, arguments: Sequence[str], seed: int, repeat: int, budget: float, most: float) -> bool:
@@ -166,7 +171,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
 
     def name(pc: int) -> str:
         text = text_of(*where[pc], texts)
-        found = re.search(r"cuda\w*(?:Malloc|Alloc)\w*\s*(?:<[^>]*>)?\(\s*(?:\(\s*void\s*\*\s*\*\s*\)\s*|reinterpret_cast<void\s*\*\*>\(\s*)?&?\s*\(?([\w.\->\[\]]+)", text)
+        found = _ALLOCATED.search(text)
         found = found or re.search(r"(?:auto|Tensor|device_vector<[^=]*>)\s*&?\s+(\w+)\s*[=({]", text)
         return found[1] if found else f"memory of line {where[pc][1]}"
 
@@ -196,10 +201,12 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
         elif "ran" in e and e["ran"] in launched:
             before = launched[e["ran"]]
             launched[e["ran"]] = replace(before, watched_blocks=max(before.watched_blocks, int(e["watched"])), blocks=int(e["blocks"]))
-    end = next((e for e in events if "ended" in e), {"ended": 3, "status": 1, "digest": ""})
+    gone: dict[str, Any] = {"ended": 3, "status": 1, "digest": ""}
+    end = next((e for e in events if "ended" in e), gone)
     report = Report(
         findings=found, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()), fma_at=seen.fma,
-        other_at=seen.flops, divergent=seen.parted, blocks=sum(x.watched_blocks for x in launched.values()), grid_blocks=sum(x.blocks for x in launched.values()),
+        other_at=seen.flops, divergent=seen.parted, blocks=sum(x.watched_blocks for x in launched.values()),
+        grid_blocks=sum(x.blocks for x in launched.values()),
         threads=sum(x.watched_blocks * _product(x.block) for x in launched.values()), printed=answered.printed, build_seconds=built.seconds,
     )  # fmt: skip
     denied = tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e['denied']}" for e in events if "denied" in e))

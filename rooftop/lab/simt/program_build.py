@@ -187,8 +187,10 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
         clusters = f'extern "C" const simt::ClusterDims simt_cluster_dims[] = {{{table}{{nullptr, {{0, 0, 0}}}}}};\n'
         caller = f'#line 1 "{MARK}{CALLER}"\n{source.added}\n' if source.added else ""
         used = "#undef __global__\n#define __global__ __attribute__((used))\n" if pointed else ""
-        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST inline\n#define SIMT_MAIN extern "C" inline\n#define main simt_main\n{used}{text}{caller}', encoding="utf-8")
-        (work / "plain.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH 900\n#define SIMT_HOST\n#define SIMT_MAIN\n{text}{caller}{clusters}', encoding="utf-8")
+        begins = '#include "simt.h"\n#define SIMT_ARCH 900\n'
+        dropped = f'#define SIMT_HOST inline\n#define SIMT_MAIN extern "C" inline\n#define main simt_main\n{used}'
+        (work / "kernel.cpp").write_text(f"{begins}{dropped}{text}{caller}", encoding="utf-8")
+        (work / "plain.cpp").write_text(f"{begins}#define SIMT_HOST\n#define SIMT_MAIN\n{text}{caller}{clusters}", encoding="utf-8")
 
         def compiled(name: str, flags: Sequence[str]) -> None:
             kept = build._folder() / build._key(str(build.RUNTIME), build._runtime_digest(), tool.version, *flags)

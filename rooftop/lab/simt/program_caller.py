@@ -12,7 +12,9 @@ from rooftop.lab.simt.ordinary import Parameter, parameters
 from rooftop.lab.simt.tokens import Token, tokenise
 
 SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers among the parameters, by how many there are
-SMALL = re.compile(r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass")  # names of numbers that are small
+SMALL = re.compile(  # names of numbers that are small
+    r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass"
+)
 MOST = 1 << 20  # elements of an array of assumed size
 TYPES = {"f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"}
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
@@ -116,14 +118,17 @@ def call_of_solve(function: Function, given: Mapping[str, str]) -> tuple[str, st
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
     frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer)
-    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + _shown("before", arrays, function.name) + f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();{_shown('after', arrays)}{frees}\n    return 0;\n}}\n"
+    call = f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();"
+    body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees, "    return 0;"]
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(body) + "\n}\n"
     return code, f"{function.name}({', '.join(said)})"
 
 
 def _shown(when: str, arrays: Sequence[tuple[str, str]], name: str = "") -> str:
     """C++ that shows arrays to who compares them (rooftop/lab/check/like.py); nothing where nobody does."""
     call = f'printf("%s call %s\\n", SIMT_SHOWN, "{name}"); ' if name else ""
-    return "\n#ifdef SIMT_SHOWN\n    " + call + " ".join(f'simt_made::shown("{when}", "{n}", {n}, "{shape}");' for n, shape in arrays) + "\n#endif\n"
+    each = " ".join(f'simt_made::shown("{when}", "{n}", {n}, "{shape}");' for n, shape in arrays)
+    return f"\n#ifdef SIMT_SHOWN\n    {call}{each}\n#endif\n"
 
 
 _FILL = """
@@ -188,15 +193,20 @@ def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared
     extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
     launch = f'simt::Launching simt_l("{entry}", "", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
     call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
-    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(lines) + _shown("before", arrays, entry.replace(" ", "")) + f"\n    {launch} {call}\n    cudaDeviceSynchronize();{_shown('after', arrays)}    exit(0);\n}}\n"
+    made = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
+    body = [*lines, _shown("before", arrays, entry.replace(" ", "")) + made + _shown("after", arrays), "    exit(0);"]
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(body) + "\n}\n"
     return code, ""
 
 
 def module(text: str) -> str | None:
     """The name of the module of Python that a text defines for torch."""
     found = re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(\s*(\w+)", text, re.M)
-    kind = found and {"P": "module", "TORCH_LIBRARY": "library", "TORCH_LIBRARY_FRAGMENT": "library"}.get(found[0].split("(")[0].strip().replace("PYBIND11_MODULE", "P"), "library_impl")
-    return f"simt_{kind}_{'simt_extension' if found[1] == 'TORCH_EXTENSION_NAME' else found[1]}" if found else None
+    if found is None:
+        return None
+    kinds = {"PYBIND11_MODULE": "module", "TORCH_LIBRARY_IMPL": "library_impl"}
+    kind = kinds.get(found[0].partition("(")[0].strip(), "library")
+    return f"simt_{kind}_{'simt_extension' if found[1] == 'TORCH_EXTENSION_NAME' else found[1]}"
 
 
 def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping[str, str]) -> tuple[str, str]:

@@ -137,7 +137,7 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             by_pointer = base not in kernels and "<" not in words
             pointed |= by_pointer
             line = token.line
-            shown = f"#{name}" if macro is not None and name in macro else '"' + (name if macro is None else base).replace("\\", "").replace('"', "'") + '"'
+            shown = f"#{name}" if macro is not None and name in macro else _quoted(name if macro is None else base)
             made.append(Token("word", f"simt::Launching({shown}, __PRETTY_FUNCTION__, ", line))
             made += tokens[at + 1 : closed]
             arguments = [Token("symbol", ", ##" if macro is not None and _plain(given) == "__VA_ARGS__" else ", ", line), *given] if _plain(given) else []
@@ -146,7 +146,8 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             else:
                 again = [replace(t, text=" ") if t.kind in _BLANK else t for t in kernel]
                 made += [*(replace(t, text="\n" * t.text.count("\n")) for t in kernel if t.kind in _BLANK and "\n" in t.text)]
-                made += [Token("word", ").run([=](auto... simt_a) -> decltype(", line), *again, Token("word", "(simt_a...)) { ", line), *again, Token("word", "(simt_a...); }", line), *arguments, Token("symbol", ")", line)]
+                made += [Token("word", ").run([=](auto... simt_a) -> decltype(", line), *again, Token("word", "(simt_a...)) { ", line), *again]
+                made += [Token("word", "(simt_a...); }", line), *arguments, Token("symbol", ")", line)]
             at = last + 1
         else:
             made.append(token)
@@ -179,6 +180,10 @@ def _together(tokens: list[Token]) -> list[Token]:
     return made
 
 
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "").replace('"', "'") + '"'
+
+
 def _plain(tokens: Sequence[Token]) -> str:
     return "".join(t.text for t in tokens if t.kind not in _BLANK)
 
@@ -191,7 +196,8 @@ def _directive(token: Token, kernels: Collection[str]) -> tuple[Token, bool]:
         return token, False
     body = tokenise(match[3].replace("\\\n", " "))
     made, pointed = _launches(body, kernels, [p.strip() for p in (match[2] or "").split(",")])
-    return replace(token, text=match[1] + "".join(t.text for t in made) + "\\\n" * token.text.count("\n") + ("\n" if token.text.endswith("\n") else "")), pointed
+    lines = "\\\n" * token.text.count("\n") + ("\n" if token.text.endswith("\n") else "")
+    return replace(token, text=match[1] + "".join(t.text for t in made) + lines), pointed
 
 
 def _ends(tokens: Sequence[Token], at: int) -> tuple[int, int, int] | None:
@@ -249,16 +255,13 @@ def _kernel_before(made: Sequence[Token]) -> int:
     first = at
     while at >= 0:  # a qualified name, backwards
         before = back(at - 1)
-        if before < 0 or made[at].kind != "word" and made[at].text not in ("::", ".", "->", "##"):
+        if before < 0 or (made[at].kind != "word" and made[at].text not in ("::", ".", "->", "##")):
             break
-        if made[at].kind == "word" and made[before].text in ("::", ".", "->", "##"):
-            at = before
-        elif made[at].text in ("::", ".", "->", "##") and made[before].kind == "word" and made[before].text not in ("return", "else", "do"):
-            at = before
-        elif made[at].kind == "word" and made[before].text == "template":
-            at = before
-        else:
+        joins = ("::", ".", "->", "##")
+        word = made[at].kind == "word" and made[before].text in (*joins, "template")
+        if not word and not (made[at].text in joins and made[before].kind == "word" and made[before].text not in ("return", "else", "do")):
             break
+        at = before
         first = at
     return max(first, 0)
 

@@ -107,7 +107,7 @@ def _shared_first(tokens: list[Token]) -> list[Token]:
     """`float __shared__ s[32]` with `__shared__` in front."""
     for at in [i for i, t in enumerate(tokens) if t.kind == "word" and t.text == "__shared__"]:
         first = at
-        while first > 0 and (t := tokens[first - 1]).kind != "directive" and (t.kind in ("space", "newline", "comment", "word", "number") or t.text in ("::", "<", ">", ",")):
+        while first > 0 and ((t := tokens[first - 1]).kind in ("space", "newline", "comment", "word", "number") or t.text in ("::", "<", ">", ",")):
             first -= 1
         while first < at and tokens[first].kind != "word":
             first += 1
@@ -256,7 +256,8 @@ class _Translator:
         for name, at, stop in declarators:
             declarator = "".join(t.text for t in kept[at:stop]).replace("\n", " ").strip()
             if extern:
-                first_dim, rows = re.match(r"\s*\w+\s*(\[[^\]]*\])?(.*)", declarator, re.S).groups()  # type: ignore[union-attr]
+                match = re.match(r"\s*\w+\s*(?:\[[^\]]*\])?(.*)", declarator, re.S)
+                rows = match[1] if match else ""
                 kind, before = type_text, ""
                 if rows.strip():
                     kind, before = f"simt_row_{name}", f"typedef {type_text} simt_row_{name}{rows}; "
