@@ -114,11 +114,19 @@ def simt(
 
 def _unusual(path: Path, kernel: str) -> bool:
     """Whether a kernel is none that `ordinary` finds in the file itself: of a header, made by a macro, or one of several of its name."""
-    from rooftop.core import head_text
-    from rooftop.lab.simt import ordinary
+    import re
 
-    base = kernel.partition("<")[0].strip()
-    return sum(base in (k.name, k.name.rpartition("::")[2]) for k in ordinary.every_kernel(head_text.read(path))) != 1
+    from rooftop.core import head_text
+    from rooftop.lab.simt import ordinary, program_build
+
+    base, text = kernel.partition("<")[0].strip(), head_text.read(path)
+
+    def there(text: str) -> int:
+        return sum(base in (k.name, k.name.rpartition("::")[2]) for k in ordinary.every_kernel(text))
+
+    makers = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^)]*\)(?:[^\n]|\\\n)*__global__", text, re.M)
+    made = any(re.search(rf"^[ \t]*{maker}\s*\([^)]*\b{re.escape(base)}\b", text, re.M) for maker in makers)
+    return there(text) > 1 or (there(text) == 0 and (made or any(map(there, program_build.read(path).texts.values()))))
 
 
 def _build_ahead() -> None:

@@ -87,7 +87,7 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
 
 
 def _known(name: str) -> bool:
-    return (build.RUNTIME / "include" / name).is_file()
+    return any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
 
 
 def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Path]) -> Path | None:
@@ -194,7 +194,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
 
         def compiled(name: str, flags: Sequence[str]) -> None:
             kept = build._folder() / build._key(str(build.RUNTIME), build._runtime_digest(), tool.version, *flags)
-            command = [*flags, *options, f"-I{work / 'include'}", f"-I{build.RUNTIME / 'include'}"]
+            command = [*flags, *options, f"-I{work / 'include'}", f"-I{build.RUNTIME / 'include'}", f"-I{build.RUNTIME / 'libraries'}"]
             first = [str(tool.path), *precompiled.options(tool.path, tool.clang, tuple(flags), build.RUNTIME / "simt.h", kept)]
             extra = places if name == "kernel" else ()
             build._run([*first, *command, *extra, "-c", f"{name}.cpp", "-o", f"{name}.o"], work, source.shown, source.whole)

@@ -19,6 +19,8 @@ __global__ void tiles(int *out) {
     auto tile = cg::tiled_partition(block, 16);
     int sum = group_sum(tile, temp + 16 * (threadIdx.x / 16), tile.thread_rank() + 1);
     if (block.thread_rank() == 0) out[1] = sum;
+    auto wide = cg::tiled_partition<64>(block);
+    wide.sync();
     auto warp = cg::tiled_partition<32>(block);
     int n = cg::reduce(warp, 1, cg::plus<int>());
     if (warp.meta_group_rank() == 0 && warp.thread_rank() == 0) out[0] = n;

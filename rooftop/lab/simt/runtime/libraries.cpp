@@ -1,8 +1,8 @@
 // What a program calls of CUDA's libraries on the host, where it is only the reference: cuBLAS and cuRAND, by plain code on the CPU.
 #define SIMT_PROGRAM 1
 #include "scheduler.h"
-#include "include/cublas_v2.h"
-#include "include/curand.h"
+#include "libraries/cublas_v2.h"
+#include "libraries/curand.h"
 
 namespace simt {
 static double get(const void* p, size_t i, cudaDataType t) {

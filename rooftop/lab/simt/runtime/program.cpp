@@ -5,7 +5,7 @@
 // results. Once a launch repeats what it did and changes nothing more, it is not run again.
 #define SIMT_PROGRAM 1
 #include "scheduler.h"
-#include "include/library_types.h"
+#include "libraries/library_types.h"
 
 #include <chrono>
 #include <cerrno>
