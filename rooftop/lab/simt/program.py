@@ -96,7 +96,7 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
     text = source.texts[source.shown]
     try:
         if (function := program_caller.solve(text)) is not None:
-            code, assumed = program_caller.call_of_solve(function, texts)
+            code, assumed = program_caller.call_of_solve(function, texts, text)
             return replace(source, added=code), assumed
         offered = program_caller.module(source.whole)
         if (functions := program_caller.torch_functions(text)) or offered:

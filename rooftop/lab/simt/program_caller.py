@@ -85,8 +85,9 @@ class Unknown(ValueError):
     """A parameter that no caller can be made for; the text names it."""
 
 
-def call_of_solve(function: Function, given: Mapping[str, str]) -> tuple[str, str]:
-    """C++ with a main() that calls it, and what is assumed."""
+def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") -> tuple[str, str]:
+    """C++ with a main() that calls it, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both sides'."""
+    allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
     sizes = _sizes(function)
     sizes |= {n: int(given[n]) for n in sizes if n in given}
     product = 1
@@ -104,7 +105,7 @@ def call_of_solve(function: Function, given: Mapping[str, str]) -> tuple[str, st
                 count = 1
                 for n in numbers:
                     count *= int(n)
-            lines.append(f"    {kind}* {p.name}; cudaMalloc(&{p.name}, {count} * sizeof({kind})); simt_made::fill({p.name}, {count}, {i});")
+            lines.append(f"    {kind}* {p.name}; {allocate}(&{p.name}, {count} * sizeof({kind})); simt_made::fill({p.name}, {count}, {i});")
             names.append(p.name)
             arrays.append((p.name, "x".join(numbers) if p.name in given else str(count)))
             said.append(f"{p.name}: {count:,} elements")

@@ -441,7 +441,9 @@ void not_on_the_host(const char* what) {
 }
 
 bool on_host() { return !worker || !worker->current; }
+bool attempting = false;            // arguments are tried out: an assertion says that these do not fit
 __attribute__((noinline)) void host_assertion(const char* text) {
+    if (attempting) throw std::runtime_error(std::string("assert(") + text + ")");
     if (Finding* f = found_on_host(HOST, SIMT_PC())) say(*f, "the host's assert(%.150s) does not hold", text);
     leave_program(2, 134);
 }

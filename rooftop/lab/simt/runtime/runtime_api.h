@@ -256,6 +256,7 @@ SIMT_ABSENT(cudaMemPoolCreate, "memory pools") SIMT_ABSENT(cudaGetDriverEntryPoi
 namespace simt {
 struct ClusterDims { const char* name; unsigned dims[3]; };
 SIMT_API bool on_host();
+extern SIMT_API bool attempting;
 SIMT_API void host_assertion(const char* text) __attribute__((noreturn));
 }  // namespace simt
 extern "C" SIMT_API const simt::ClusterDims simt_cluster_dims[];

@@ -336,6 +336,7 @@ template <class F> void attempt(const char* name, F call) {
             const unsigned long long before = simt_launches();
             try {
                 Made made{kind, shape};
+                attempting = true;
                 if (shown_by) std::cout << shown_by << " call " << name << std::endl;
                 call(made);
                 cudaDeviceSynchronize();
