@@ -112,3 +112,25 @@ def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) 
     path.write_text("__global__ void scale(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"has no main\(\).*--kernel.*scale\(float\* x, int n\)"):
         program.source_of(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            '#include "nowhere.cuh"\n__global__ void k() { helper(); }\nint main() { k<<<1, 1>>>(); }\n',
+            ('own.cu:1: "nowhere.cuh" is not found: name its folder by -I',),
+        ),
+        (
+            "#include <cudnn.h>\n__global__ void k() {}\nint main() { cudnnHandle_t h; k<<<1, 1>>>(); }\n",
+            ("own.cu:3: 'cudnnHandle_t' is declared neither", "cudnn.h"),
+        ),
+    ],
+)
+def test_what_is_not_here_is_named_with_exit_code_3(text: str, says: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(text, encoding="utf-8")
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 3, done.output
+    assert all(words in done.output for words in says), done.output

@@ -20,11 +20,30 @@ if TYPE_CHECKING:
 PRINTED = 40  # lines of what the program prints that are shown
 
 
-def simulate(
+UNKNOWN = ("is declared neither", "has no such header", "undefined reference", "not simulated")  # in what a compiler says of a library that is not here
+
+
+def simulate(source: Source, *given: Any) -> int:
+    """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end."""
+    from rooftop.core.compile import CompileError
+    from rooftop.lab.simt import SimulatedCrash
+
+    try:
+        return _simulated(source, *given)
+    except CompileError as error:
+        if not source.missing and not any(words in str(error) for words in UNKNOWN):
+            raise
+        absent = f"{source.missing[0]} is not found: name its folder by -I. " if source.missing else ""
+        typer.echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
+    except SimulatedCrash as error:
+        typer.echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
+    return ENVIRONMENT
+
+
+def _simulated(
     source: Source, assumed: str, args: str | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None, budget: float,
     check: bool, html: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end."""
     from rooftop.core import whole_file
     from rooftop.lab.simt import annotate, build, program, verdict
 
