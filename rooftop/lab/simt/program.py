@@ -171,7 +171,9 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
 
     def name(pc: int) -> str:
         text = text_of(*where[pc], texts)
-        found = _ALLOCATED.search(text)
+        several = sorted(a for a in addresses if where[a] == where[pc])  # calls on one line, in order
+        every = list(_ALLOCATED.finditer(text))
+        found = every[min(several.index(pc), len(every) - 1)] if every else None
         found = found or re.search(r"(?:auto|Tensor|device_vector<[^=]*>)\s*&?\s+(\w+)\s*[=({]", text)
         return found[1] if found else f"memory of line {where[pc][1]}"
 

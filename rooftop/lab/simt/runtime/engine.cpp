@@ -234,6 +234,12 @@ static bool watches(const Launch& l, u32 i) {
     return l.budget == 0 || i == 0 || i + 1 == n || 1e-9 * static_cast<double>(l.spent.load()) <= l.budget * (static_cast<double>(i) + 1) / static_cast<double>(n) + 0.1 * l.budget;
 }
 
+static double cpu_seconds() {
+    timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 static void work(Launch& l, u32 index, u32 blocks) {
     Worker w;
     worker = &w;
@@ -264,6 +270,10 @@ static void work(Launch& l, u32 index, u32 blocks) {
         for (;;) {
             const u32 i = l.next.fetch_add(1);
             if (i >= l.unit_count || l.stop) break;
+            if (l.deadline > 0 && cpu_seconds() > l.deadline) {
+                l.stop = OVER;
+                break;
+            }
             w.plain = l.plain_call && !watches(l, i);
             if (w.plain) unwatched = true;
             const auto began = std::chrono::steady_clock::now();

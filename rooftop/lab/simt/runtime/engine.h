@@ -231,6 +231,7 @@ struct Launch : SharedPlan {
     std::mutex mutex;              // of the plans
     void (*plain_call)(void**) = nullptr;                      // a program's: what runs blocks that are not watched; `call` may be null
     double budget = 0;             // seconds: of the blocks that are watched; 0: all are
+    double deadline = 0;           // seconds of the process's CPU time at which a program's launch ends; 0: none
     u32 sample = 0;                // how many blocks are watched, spread over the grid; 0: all
     std::atomic<u64> spent{0};     // nanoseconds, on watched blocks
     std::atomic<u32> watched{0};   // blocks that were

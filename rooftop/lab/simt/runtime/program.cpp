@@ -583,6 +583,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     const bool watch = l.call && r.watched < program.repeat && !(program.ended == 0 && now_seconds() - program.started > program.most / 2);
     if (!watch) l.call = nullptr;
     l.budget = program.budget;
+    l.deadline = program.started + program.most;
     l.sample = program.sample;
     alignas(128) static char held[1 << 16];                      // of arguments: what lies in the library itself is not watched
     if (bytes > sizeof held) return failed(cudaErrorLaunchOutOfResources);
@@ -609,6 +610,10 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     }
     if (l.call || status) put(program.journal, ",\n{\"ran\":%u,\"watched\":%u,\"blocks\":%llu,\"status\":%d,\"seconds\":%.3f,\"findings\":[%zu,%zu]}", r.record, l.watched.load(), static_cast<unsigned long long>(blocks), status, now_seconds() - before, first, all_findings.size());
     if (!status) return cudaSuccess;
+    if (status == static_cast<int>(OVER)) {
+        put(program.journal, ",\n{\"over\":%u}", r.record);
+        leave_program(5, 0);
+    }
     if (status == 2) not_on_the_host("no memory for the threads of a launch");
     for (size_t i = first; i < all_findings.size(); ++i)
         if (all_findings[i].kind == NOT_SIMULATED) leave_program(4, 0);
