@@ -13,12 +13,12 @@ if sys.version_info < (3, 11):  # noqa: UP036 - put on a path by hand: pip refus
 
 
 def __getattr__(name: str) -> Any:
-    from rooftop.core import api
+    from rooftop.public_names import public
 
-    return api.public(name)
+    return public(name)
 
 
 def __dir__() -> list[str]:
-    from rooftop.core import api
+    from rooftop.public_names import names
 
-    return [*globals(), *api.names()]
+    return [*globals(), *names()]

@@ -13,12 +13,15 @@ from rooftop import comm as comm
 from rooftop import drop_in as drop_in
 from rooftop import quant as quant
 from rooftop import sparse as sparse
+from rooftop.formats.number_formats import Format
+from rooftop.formats.packed import PackedWeight
+from rooftop.formats.quantized import Quantized
 from rooftop.quant import QuantLinear as QuantLinear
 from rooftop.quant import quantize_model as quantize_model
 
 __version__: str
 
-def adamw_8bit(param: Tensor, grad: Tensor, first: quant.Quantized, second: quant.Quantized, step: int, *, lr: float=0.001, betas: tuple[float, float]=(0.9, 0.999), eps: float=1e-08, weight_decay: float=0.01, rounding: str='stochastic', seed: int=0, implementation: str | None=None) -> None:
+def adamw_8bit(param: Tensor, grad: Tensor, first: Quantized, second: Quantized, step: int, *, lr: float=0.001, betas: tuple[float, float]=(0.9, 0.999), eps: float=1e-08, weight_decay: float=0.01, rounding: str='stochastic', seed: int=0, implementation: str | None=None) -> None:
     """One step of AdamW on `param`, in place, with 8-bit states. `rooftop.quant.AdamW8bit` is the optimizer that uses it.
 
     Args:
@@ -314,7 +317,7 @@ def decompress_planes(words: Tensor, table: Tensor, frequencies: Tensor, shape: 
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
-def dequantize(q: quant.Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
+def dequantize(q: Quantized, dtype: torch.dtype | None=None, *, implementation: str | None=None) -> Tensor:
     """The values of `q`, a contiguous tensor.
 
     Args:
@@ -413,7 +416,7 @@ def hadamard(x: Tensor, size: int=128, *, implementation: str | None=None) -> Te
 
     Raises TypeError for other dtypes, ValueError for another size or a last dimension that is not a multiple of it."""
 
-def hadamard_quantize(x: Tensor, size: int=128, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+def hadamard_quantize(x: Tensor, size: int=128, format: str | Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized:
     """`rooftop.quantize(rooftop.hadamard(x, size), format)` in one pass; the rotated values are not rounded to 16 bits in between.
     `rooftop.hadamard(q.dequantize(), size)` approximates `x`.
 
@@ -604,7 +607,7 @@ def prune_24(w: Tensor, algorithm: str='optimal', *, implementation: str | None=
 
     Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""
 
-def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> quant.Quantized:
+def quantize(x: Tensor, format: str | Format='int8', *, granularity: str | None=None, group: int=128, dim: int=-1, block: tuple[int, int]=(128, 128), symmetric: bool=True, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, subtract: bool=False, implementation: str | None=None) -> Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` approximates `x`.
 
     Args:
@@ -632,7 +635,7 @@ def quantize(x: Tensor, format: str | quant.Format='int8', *, granularity: str |
     Raises TypeError for other dtypes, ValueError for an unknown format, granularity, rounding or scale type, or a combination that is not supported,
     IndexError for a `dim` out of range."""
 
-def quantize_both(x: Tensor, format: str | quant.Format='e4m3', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> tuple[quant.Quantized, quant.Quantized]:
+def quantize_both(x: Tensor, format: str | Format='e4m3', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> tuple[Quantized, Quantized]:
     """`rooftop.quantize(x, ...)` and `rooftop.quantize(x.T, ...)` in one read of `x`.
 
     Args:
@@ -647,7 +650,7 @@ def quantize_both(x: Tensor, format: str | quant.Format='e4m3', *, group: int | 
 
     Raises ValueError for other than two dimensions or another group, otherwise as `rooftop.quantize`."""
 
-def quantized_matmul(x: Tensor, weight: quant.PackedWeight | quant.Quantized, bias: Tensor | None=None, *, activations: str | None=None, implementation: str | None=None) -> Tensor:
+def quantized_matmul(x: Tensor, weight: PackedWeight | Quantized, bias: Tensor | None=None, *, activations: str | None=None, implementation: str | None=None) -> Tensor:
     """x times the transposed weight, plus bias: `torch.nn.functional.linear` with a weight in few bits.
 
     Args:
@@ -699,7 +702,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | None=None, format: str | quant.Format='int8', *, residual: Tensor | None=None, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized | tuple[quant.Quantized, Tensor]:
+def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | None=None, format: str | Format='int8', *, residual: Tensor | None=None, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized | tuple[Quantized, Tensor]:
     """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in between.
 
     Args:
@@ -874,7 +877,7 @@ def softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tenso
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
 
-def softmax_quantize(x: Tensor, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+def softmax_quantize(x: Tensor, format: str | Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized:
     """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in between.
 
     Args:
@@ -915,7 +918,7 @@ def spmm_24(values: Tensor, meta: Tensor, b: Tensor, *, bias: Tensor | None=None
 
     Args:
         values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two stored elements of each group of four, in their order.
-        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/sparse/two_four.py defines every bit. Words that contain a position
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/formats/two_four.py defines every bit. Words that contain a position
             twice, or two out of order, give an unspecified number in that row.
         b: [K, N] in the dtype of `values`; rows or columns may be contiguous in memory.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
@@ -995,7 +998,7 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
     input that a named implementation cannot take."""
 
-def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | quant.Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> quant.Quantized:
+def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized:
     """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass; y is not rounded to 16 bits in between.
 
     Args:

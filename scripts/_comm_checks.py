@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rooftop import comm
-from rooftop.comm import symmetric, ways
-from rooftop.comm.steps import Options
 from rooftop.ops import all_reduce_ranks, exchange_ranks
+from rooftop.ranks import symmetric, ways
+from rooftop.ranks.steps import Options
 
 FUNCTIONS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 PRODUCTS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")

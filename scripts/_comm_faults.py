@@ -19,7 +19,7 @@ from _comm_checks import BF16, FORMATS, FUNCTIONS, PRODUCTS, SOON, Here, called,
 from torch import Tensor
 
 from rooftop import comm
-from rooftop.comm import groups, symmetric
+from rooftop.ranks import groups, symmetric
 
 
 def warm(h: Here, group: Any, path: str) -> Tensor:
@@ -198,14 +198,14 @@ def gaps(h: Here) -> dict[str, Any]:
     time of a kernel and between two, as torch's profiler has them."""
     from dataclasses import replace
 
-    from rooftop.comm import kernels
-    from rooftop.comm.steps import Options
     from rooftop.core import settings
     from rooftop.lab.timing import comm_sizes
+    from rooftop.ranks import kernels
+    from rooftop.ranks.steps import Options
 
     if not h.on_gpus:
         return {}
-    header = (settings.PACKAGE / "kernels" / "_device" / "ranks.cuh").read_text(encoding="utf-8").replace("#pragma once", "")
+    header = (settings.PACKAGE / "kernels" / "comm" / "_ranks.cuh").read_text(encoding="utf-8").replace("#pragma once", "")
     assert "tries % 256" in header
     x, rows = torch.randn(1 << 21, device=h.device).bfloat16(), []
     o = Options.of("gaps", "int8", 128, False, False, 0)
@@ -214,7 +214,7 @@ def gaps(h: Here) -> dict[str, Any]:
 
     def often(stem: str) -> tuple[str, str]:
         text, name = source(stem)
-        return text.replace('#include "ranks.cuh"', header.replace("tries % 256", "tries % 32")), name
+        return text.replace('#include "_ranks.cuh"', header.replace("tries % 256", "tries % 32")), name
 
     for how in ("as shipped", "not cooperative", "32 polls"):
         room.prepared.clear()

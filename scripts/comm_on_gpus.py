@@ -31,7 +31,7 @@ import torch.distributed as dist
 from _comm_checks import BF16, F16, F32, FORMATS, PUBLIC, Here
 from _comm_faults import FAULTS, gaps, sampling, stragglers
 
-from rooftop.comm import symmetric
+from rooftop.ranks import symmetric
 
 CHECKS: dict[str, dict[str, Callable[..., Any]]] = {
     "public": PUBLIC, "faults": FAULTS, "stragglers": {"stragglers": stragglers}, "sampling": {"sampling": sampling, "gaps": gaps},
@@ -46,23 +46,23 @@ MORE = (
 
 def prepare() -> None:
     """Compile what FORMATS run, on all cores."""
-    from rooftop.comm import kernels
     from rooftop.core.compile import compile_many
     from rooftop.core.spec import TARGETS, dtype_of
-    from rooftop.kernels._device import exchange, ranks
+    from rooftop.ranks import exchange, kernels, rank_launches
 
     target = kernels.facts(0).target if torch.cuda.is_available() else TARGETS[90].target
     made: set[tuple[str, str]] = {("meeting", "meeting")}
     for wire, group, hadamard, stochastic, dtype in (*FORMATS, *MORE):
         d = dtype_of(F32 if hadamard and dtype == F16 else dtype)
-        said, how = (4096, 2, d, wire, group, hadamard, stochastic, 1), ranks.How(wire, group, hadamard, stochastic)
-        made |= {("one_shot" if s == 1 else "two_shot", ranks.launch(s, *said, rank=0).kernel) for s in (1, 2)}
+        said, how = (4096, 2, d, wire, group, hadamard, stochastic, 1), rank_launches.How(wire, group, hadamard, stochastic)
+        made |= {("one_shot" if s == 1 else "two_shot", rank_launches.launch(s, *said, rank=0).kernel) for s in (1, 2)}
         made |= {("exchange", exchange.launch(kind, *said, rank=0).kernel) for kind in exchange.KINDS}
         made |= {("steps", x.kernel) for x in (
-            ranks.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), ranks.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
-            ranks.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
+            rank_launches.encode_rows(how, d, 1, 1, 1, 1, 1, x="x", messages="m"), rank_launches.add_messages(how, 2, 1, 1, 1, messages="m", sums="s"),
+            rank_launches.decode_rows(how, d, 1, 1, 1, 1, 1, 1, 1, messages="m", out="o"),
         )}  # fmt: skip
-    compile_many([(*kernels._source(stem), target, (name,)) for stem, name in sorted(made)])
+    sources = {stem: kernels.source(stem) for stem, _ in made}
+    compile_many([(*sources[stem][:2], target, (name,), sources[stem][2]) for stem, name in sorted(made)])
 
 
 def chosen(name: str, only: str) -> bool:

@@ -1,21 +1,23 @@
-"""Time the row ops of two revisions of rooftop in turns, in one run on one GPU, and write the ratios as JSON: is any benched size slower than it was?
+"""Time two revisions of rooftop in turns, in one run on one GPU, and write the ratios as JSON: is any op slower than it was, at any size?
 
     python scripts/compare_revisions.py e0a171b --out results/h200/against_e0a171b.json     # in a clone with its history
-    python scripts/compare_revisions.py path/to/an/older/tree --out here.json
+    python scripts/compare_revisions.py path/to/an/older/tree --out here.json --family norm --points 60 --seed 7
 
-Each revision has a process of its own; both hold the same random inputs in as many copies as exceed the L2 cache. A CUDA graph calls the public function
-once for each copy; the two processes time it in turns, ROUNDS times. Direction "both" captures the call and its gradients. The result of a case is the median
-over the rounds of (time of the older revision / time of this one): above 1, this one is faster."""
+Cases are the contracts' own that are timed (`bench`), and `--points` random sizes of the swept ops of each family, drawn from `--seed`. Each revision has a
+process of its own; both hold the same random inputs in as many copies as exceed the L2 cache. A CUDA graph calls the op once for each copy; the two processes
+time it in turns, ROUNDS times. Direction "both" captures the call and its gradients. The result of a case is the median over the rounds of (time of the older
+revision / time of this one): above 1, this one is faster."""
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,22 +25,34 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 ROUNDS = 9
 ENOUGH = 192 << 20  # bytes of input copies: three times an H200's L2 cache
-ROWS = ((16384, 8192), (4096, 32768), (2048, 131072), (1024, 262144), (262144, 256), (32768, 2304), (16384, 5120), (8192, 12288), (8192, 12289), (2048, 4096))
-Case = tuple[str, tuple[int, ...], str, str]  # op, sizes, dtype, direction
+MOST = 24 << 30  # bytes of a case's tensors: both processes hold them
+Case = tuple[str, str, str]  # op, case (or "sweep" and JSON of its dtype and sizes), direction
 
 
-def cases() -> list[Case]:
-    """The sizes at which the row ops were benched at e0a171b, in the dtypes of those cases; products in float32."""
+def cases(families: Sequence[str], ops: Sequence[str], points: int, seed: int) -> list[Case]:
+    """What is timed, of all families or of some: the contracts' bench cases, and `points` random sizes a family."""
+    from rooftop.core import registry
+    from rooftop.core.spec import TARGETS
+    from rooftop.lab.timing import sweep
+
     found: list[Case] = []
-    for op in ("rms_norm", "layer_norm"):
-        found += [(op, size, "bfloat16", way) for size in ROWS for way in ("forward", "both")]
-        found += [(op, size, "float32", "forward") for size in ROWS[:3]]
-    found += [("softmax", size, "bfloat16", way) for size in (*ROWS[:3], (65536, 2048), (2048, 128256), ROWS[4]) for way in ("forward", "both")]
-    found += [("softmax", size, "float32", "forward") for size in ROWS[:3]]
-    found += [("cross_entropy", size, "bfloat16", way) for size in (*ROWS[:4], (4096, 128256), (4096, 50257), (512, 32768)) for way in ("forward", "both")]
-    found += [(op, (16384, 8192), "bfloat16", way) for op in ("gelu", "swiglu") for way in ("forward", "both")]
-    products = ((1024, 1024, 1024), (4096, 4096, 4096), (16384, 128, 4096), (256, 256, 65536), (2048, 11008, 4096))
-    found += [("matmul", size, "float32", "forward") for size in products]
+    by_family: dict[str, list[str]] = {}
+    for name in registry.op_names():
+        kernels = registry.implementations(name)
+        family = kernels[0].path.parent.name if kernels else ""
+        if family and family != "comm" and (not families or family in families) and (not ops or name in ops):
+            by_family.setdefault(family, []).append(name)
+    for names in by_family.values():
+        swept = [n for n in names if registry.op(n).swept is not None]
+        for name in names:
+            op = registry.op(name)
+            ways = ("forward", "both") if op.grad is not None else ("forward",)
+            listed = [c.id for c in op.cases if "bench" in c.tags and "huge" not in c.tags]
+            if points and op.swept is not None:
+                share = points // len(swept) + (swept.index(name) < points % len(swept))
+                drawn = sweep.draw(op, op.swept, TARGETS["h200"], MOST // 4, seed=seed, count=share, of_models=False) if share else []
+                listed += ["sweep " + json.dumps([p.dtype, dict(p.sizes)]) for p in drawn]
+            found += [(name, case, way) for case in listed for way in ways]
     return found
 
 
@@ -46,43 +60,45 @@ def prepare(case: Case) -> Callable[[], float]:
     """A function that returns the microseconds of one call, on average over some milliseconds."""
     import torch
 
-    import rooftop
+    from rooftop.core import registry
+    from rooftop.lab import inputs
 
-    op, size, name, direction = case
-    dtype, grad = getattr(torch, name), direction == "both"
+    name, which, direction = case
+    op, grad = registry.op(name), direction == "both"
+    if which.startswith("sweep "):
+        dtype, sizes = json.loads(which.removeprefix("sweep "))
+        assert op.swept is not None
+        this = op.swept.case(dtype, sizes)
+    else:
+        this = op.case(which)
+    tensors, options = inputs.make(op, this, "cuda", 0)
+    size = sum(t.nbytes for t in tensors.values() if t is not None)
+    if size > MOST:
+        raise ValueError(f"the case has {size / 2**30:.1f} GiB of tensors")
+    wrt = [n for entry in op.grad.wrt for n in entry.split("=")] if grad and op.grad is not None else []
 
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device="cuda", dtype=dtype).requires_grad_(grad)
+    def copied() -> dict[str, Any]:
+        made = {n: None if t is None else torch.empty_like(t, memory_format=torch.preserve_format).copy_(t) for n, t in tensors.items()}
+        for n in wrt:
+            if made.get(n) is not None and made[n].is_floating_point():
+                made[n].requires_grad_()
+        return made
 
-    def inputs() -> tuple[list[torch.Tensor], Callable[[], Any]]:
-        if op == "matmul":
-            a, b = normal(size[0], size[2]), normal(size[2], size[1])
-            return [a, b], lambda: rooftop.matmul(a, b)
-        x = normal(*size)
-        if op in ("rms_norm", "layer_norm"):
-            w, extra = normal(size[1]), [normal(size[1])] if op == "layer_norm" else []
-            return [x, w, *extra], lambda: getattr(rooftop, op)(x, size[1], w, *extra)
-        if op == "cross_entropy":
-            target = torch.randint(size[1], (size[0],), device="cuda")
-            return [x], lambda: rooftop.cross_entropy(x, target)
-        if op == "swiglu":
-            y = normal(*size)
-            return [x, y], lambda: rooftop.swiglu(x, y)
-        return [x], lambda: getattr(rooftop, op)(x)
+    calls = [copied() for _ in range(min(64, -(-ENOUGH // max(size, 1))))]
 
-    torch.manual_seed(0)
-    calls = [inputs()]
-    held = sum(t.nbytes for t in calls[0][0])
-    calls += [inputs() for _ in range(min(63, -(-ENOUGH // held) - 1))]
-    with torch.no_grad():
-        upstream = torch.randn_like(calls[0][1]())
+    def run(given: dict[str, Any]) -> Any:
+        out = op(*op.arguments(given, options))
+        return [t for t in (out if isinstance(out, tuple) else (out,)) if t is not None and (not grad or t.requires_grad)]
+
+    upstream: list[Any] = []
 
     def once() -> None:
-        for given, call in calls:
+        for given in calls:
             with torch.set_grad_enabled(grad):
-                out = call()
+                out = run(given)
             if grad:
-                torch.autograd.grad(out, given, upstream)
+                upstream[:] = upstream or [torch.randn_like(t) for t in out]
+                torch.autograd.grad(out, [t for t in given.values() if t is not None and t.requires_grad], upstream, allow_unused=True)
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -113,8 +129,11 @@ def work() -> None:
     for line in sys.stdin:
         if line.strip() != "time":
             ready = None
-            op, size, dtype, direction = json.loads(line)
-            ready = prepare((op, tuple(size), dtype, direction))
+            try:
+                ready = prepare(tuple(json.loads(line)))
+            except Exception as error:  # another tree may refuse a case in any way: it is left out, with the reason
+                print(json.dumps(f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"), file=answers, flush=True)
+                continue
         print(json.dumps(ready() if ready and line.strip() == "time" else 0.0), file=answers, flush=True)
 
 
@@ -133,12 +152,14 @@ class Revision:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def answer(self) -> float:
+    def answer(self) -> float | str:
+        """A time, or why the case cannot be prepared."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError("a revision's process has ended: its error stands above")
-        return float(json.loads(line))
+        found: float | str = json.loads(line)
+        return found
 
 
     def end(self) -> None:
@@ -147,20 +168,19 @@ class Revision:
         self.process.wait()
 
 
-def compare(older: Path, caches: Path, only: str = "", ahead: int = 0) -> list[dict[str, Any]]:
-    """`ahead`: that many processes of each revision compile all cases first, into the caches."""
-    todo = [case for case in cases() if not only or case[0] == only]
+def compare(older: Path, caches: Path, todo: Sequence[Case], ahead: int = 0) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The times, and why cases are left out. `ahead`: that many processes of each revision compile all cases first, into the caches."""
 
     def pair() -> tuple[Revision, Revision]:
         return Revision(older, caches / "older"), Revision(HERE, caches / "this")
 
-    def prepared(both: tuple[Revision, Revision], case: Case) -> None:
+    def prepared(both: tuple[Revision, Revision], case: Case) -> str:
+        """"", or why not."""
         for revision in both:
             revision.send(json.dumps(case))
-        for revision in both:
-            revision.answer()
+        return next((a for a in [revision.answer() for revision in both] if isinstance(a, str)), "")
 
-    def compiled(share: list[Case]) -> None:
+    def compiled(share: Sequence[Case]) -> None:
         both = pair()
         for case in share:
             prepared(both, case)
@@ -170,23 +190,25 @@ def compare(older: Path, caches: Path, only: str = "", ahead: int = 0) -> list[d
     if ahead:
         with ThreadPoolExecutor(ahead) as pool:
             list(pool.map(compiled, (todo[i::ahead] for i in range(ahead))))
-    rows = []
+    rows, refused = [], {}
     both = pair()
     for case in todo:
-        prepared(both, case)
+        if why := prepared(both, case):
+            refused[" ".join(case)] = why
+            continue
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(ROUNDS):
             for revision, each in zip(both, times, strict=True):
                 revision.send("time")
-                each.append(revision.answer())
+                each.append(float(revision.answer()))
         ratios = [old / new for old, new in zip(*times, strict=True)]
         ratio = statistics.median(ratios)
         noise = statistics.median(abs(r - ratio) for r in ratios)
         old_us, new_us = (statistics.median(t) for t in times)
-        rows.append({"op": case[0], "size": case[1], "dtype": case[2], "direction": case[3], "older us": round(old_us, 2), "us": round(new_us, 2),
+        rows.append({"op": case[0], "case": case[1], "direction": case[2], "older us": round(old_us, 2), "us": round(new_us, 2),
                      "ratio": round(ratio, 3), "noise": round(noise, 3)})  # fmt: skip
-        print(f"{case[0]:14s} {'x'.join(map(str, case[1])):16s} {case[2]:9s} {case[3]:8s} {old_us:9.1f} {new_us:9.1f} us {ratio:6.3f}", flush=True)
-    return rows
+        print(f"{case[0]:20s} {case[1]:60s} {case[2]:8s} {old_us:9.1f} {new_us:9.1f} us {ratio:6.3f}", flush=True)
+    return rows, refused
 
 
 def main() -> int:
@@ -196,7 +218,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("older", help="a git revision, or a folder that holds an older tree")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="one op")
+    parser.add_argument("--op", action="append", default=[], help="one op; may be given several times")
+    parser.add_argument("--family", action="append", default=[], help="one family of kernels; may be given several times")
+    parser.add_argument("--points", type=int, default=0, help="random sizes of a family besides the bench cases")
+    parser.add_argument("--seed", type=int, default=0, help="of the random sizes")
     parser.add_argument("--ahead", type=int, default=0, help="processes of each revision that compile first (default: none)")
     given = parser.parse_args()
     import torch
@@ -212,11 +237,17 @@ def main() -> int:
             subprocess.run(["git", "-C", str(HERE), "archive", "-o", str(archive), given.older, "rooftop"], check=True)
             with tarfile.open(archive) as packed:
                 packed.extractall(older, filter="data")
-        rows = compare(older.resolve(), Path(temporary), given.only, given.ahead)
-    slower = [r for r in rows if r["ratio"] < 0.98 - 2 * r["noise"]]
-    content = {"device": torch.cuda.get_device_name(), "older": Path(given.older).name, "rounds": ROUNDS, "cases": rows, "slower": len(slower)}
+        sys.path.insert(0, str(HERE))
+        todo = cases(given.family, given.op, given.points, given.seed)
+        rows, refused = compare(older.resolve(), Path(temporary), todo, given.ahead)
+    slower = [r for r in rows if r["ratio"] < 0.97 - 2 * r["noise"]]
+    mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in rows)) if rows else None
+    content = {"device": torch.cuda.get_device_name(), "older": Path(given.older).name, "rounds": ROUNDS, "seed": given.seed, "mean ratio": mean,
+               "slower": len(slower), "cases": rows, "left out": refused}  # fmt: skip
     given.out.write_text(json.dumps(content, indent=1) + "\n")
-    print(f"{len(rows)} cases, {len(slower)} slower than {content['older']} by more than 2 % and the noise")
+    for case, why in refused.items():
+        print(f"left out: {case}: {why}")
+    print(f"{len(rows)} cases, geometric mean {mean or 0:.3f}, {len(slower)} slower than {content['older']} by more than 3 % and the noise")
     return 0
 
 

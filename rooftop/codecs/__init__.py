@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rooftop.codecs.api import Compressed, Statistics, compress, decompress, decompress_chunk, measured
-    from rooftop.codecs.container import FormatError
     from rooftop.codecs.model import compress_model, weights
+    from rooftop.formats.container import FormatError
 
 _FROM = {
-    **dict.fromkeys(("Compressed", "Statistics", "compress", "decompress", "decompress_chunk", "measured"), "api"), "FormatError": "container",
-    "compress_model": "model", "weights": "model",
+    **dict.fromkeys(("Compressed", "Statistics", "compress", "decompress", "decompress_chunk", "measured"), "codecs.api"), "FormatError": "formats.container",
+    "compress_model": "codecs.model", "weights": "codecs.model",
 }  # fmt: skip
 __all__ = ["Compressed", "FormatError", "Statistics", "compress", "compress_model", "decompress", "decompress_chunk", "measured", "weights"]
 
@@ -20,4 +20,4 @@ __all__ = ["Compressed", "FormatError", "Statistics", "compress", "compress_mode
 def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module 'rooftop.codecs' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"rooftop.codecs.{_FROM[name]}"), name)
+    return getattr(import_module(f"rooftop.{_FROM[name]}"), name)

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import blocks, device, planes, ratio
-from rooftop.codecs.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
-from rooftop.codecs.elements import bits_of, element_of, to_floats, to_numpy, to_torch
+from rooftop.codecs import device, ratio
 from rooftop.codecs.symbols import plain_values
-from rooftop.codecs.tiles import LIMIT, Part, mapped, parts
-from rooftop.core import whole_file
+from rooftop.core import tensor_kinds, whole_file
+from rooftop.formats import codec_fast, codec_planes
+from rooftop.formats.array_chunks import LIMIT, Part, mapped, parts
+from rooftop.formats.container import CODEC_NUMBERS, LOSSLESS, FormatError, Header, Stream, checksums, from_bytes, rank_of, to_bytes, verify
+from rooftop.formats.elements import bits_of, element_of, to_floats, to_numpy, to_torch
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,16 @@ def compress(
     kind, asked = _asked(abs, rel, psnr, lossless)
     if not isinstance(x, np.ndarray) and not _is_tensor(x):
         raise TypeError(f"compress: x is a {type(x).__name__}; it must be a NumPy array or a torch tensor")
-    if x.ndim > 4:
-        raise ValueError(f"compress: x has {x.ndim} dimensions; at most 4 are taken")
     _fits(codec, kind)
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= 3):
         raise ValueError(f"compress: rank is {rank!r}; it must be 1, 2, 3 or None")
     torch = not isinstance(x, np.ndarray)
+    if torch:
+        tensor_kinds.refuse("compress", [("x", x)])
+        if x.is_meta:
+            raise ValueError("compress: x is on the meta device and has no values")
+    if x.ndim > 4:
+        raise ValueError(f"compress: x has {x.ndim} dimensions; at most 4 are taken")
     e = element_of(x.dtype.newbyteorder("<") if isinstance(x, np.ndarray) and x.dtype.byteorder == ">" else x.dtype)
     if codec == "ratio" and e.kind != "float":
         raise ValueError(f"compress: codec 'ratio' is for floats; x is {e.name}")
@@ -216,7 +221,7 @@ def _header(codec: str, e: Any, shape: Any, kind: str, asked: float, eb: float, 
 
 def _compressed(bits: np.ndarray, h: Header) -> Stream:
     grid = bits.reshape(h.grid)
-    parameters = planes.table(grid, h) if h.codec == "planes" else b""
+    parameters = codec_planes.table(grid, h) if h.codec == "planes" else b""
     made = mapped(lambda part: _encoded(grid, part, h, parameters), parts(h, limit=_limit(h)))
     payload = np.concatenate([w for w, _ in made]) if made else np.empty(0, np.uint32)
     sizes = np.concatenate([s for _, s in made]) if made else np.empty(0, np.uint32)
@@ -224,7 +229,7 @@ def _compressed(bits: np.ndarray, h: Header) -> Stream:
 
 
 def _limit(h: Header) -> int:
-    return {"planes": planes.BATCH, "ratio": ratio.BATCH}.get(h.codec, LIMIT)
+    return {"planes": codec_planes.BATCH, "ratio": ratio.BATCH}.get(h.codec, LIMIT)
 
 
 def _encoded(grid: np.ndarray, part: Part, h: Header, parameters: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -232,7 +237,7 @@ def _encoded(grid: np.ndarray, part: Part, h: Header, parameters: bytes) -> tupl
         words = ratio.encode([np.ascontiguousarray(grid[h.place(c)]) for c in range(part.first, part.last)], h)
         return np.concatenate(words), np.array([len(w) for w in words], np.uint32)
     cut = part.cut(grid)
-    return planes.encode(cut, part, h, np.frombuffer(parameters, "<u2")) if h.codec == "planes" else blocks.encode(cut, part, h)
+    return codec_planes.encode(cut, part, h, np.frombuffer(parameters, "<u2")) if h.codec == "planes" else codec_fast.encode(cut, part, h)
 
 
 def _decoded(s: Stream, starts: np.ndarray, part: Part, frequencies: np.ndarray | None, grid: np.ndarray) -> None:
@@ -246,12 +251,12 @@ def _decoded(s: Stream, starts: np.ndarray, part: Part, frequencies: np.ndarray 
         for place, values in zip(places, found, strict=True):
             grid[place] = values
         return
-    part.join(blocks.decode(words, mine, part, h) if frequencies is None else planes.decode(words, mine, part, h, frequencies), grid)
+    part.join(codec_fast.decode(words, mine, part, h) if frequencies is None else codec_planes.decode(words, mine, part, h, frequencies), grid)
 
 
 def _frequencies(s: Stream) -> np.ndarray | None:
     if s.header.codec == "planes":
-        return planes.frequencies_of(s.parameters, s.header)
+        return codec_planes.frequencies_of(s.parameters, s.header)
     if s.parameters:
         raise FormatError(f"damaged parameters: {len(s.parameters)} bytes; {s.header.codec!r} has none")
     return None
@@ -276,6 +281,8 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
         _fill(c.stream, _bits_of_out(out, h))
         return out
     held = c.on_device
+    if held is None:
+        _plausible(c.stream)
     if to is not None and held is None and to.startswith("cuda") and h.codec != "ratio":
         _frequencies(c.stream)
         held = device.on_device(c.stream, to)
@@ -287,6 +294,18 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
         return to_numpy(bits, h.element)
     found = to_torch(bits, h.element)
     return found if to in (None, "cpu") else found.to(to)
+
+
+def _plausible(s: Stream) -> None:
+    """Raises FormatError where a chunk has fewer words than any chunk of so many values: before memory is taken for them."""
+    h = s.header
+    least = {"planes": codec_planes.least_words, "ratio": ratio.least_words}.get(h.codec, codec_fast.least_words)
+    for part in parts(h, limit=1 << 32):
+        counts = part.counts()
+        short = np.flatnonzero(s.words[part.first : part.last] < np.minimum(least(counts, h), 1 + -(-counts * h.element.bytes // 4)))
+        if len(short):
+            c = int(short[0])
+            raise FormatError(f"damaged chunk {part.first + c}: {s.words[part.first + c]} words are too few for {counts[c]} values")
 
 
 def _given(c: Any) -> Compressed:
@@ -339,7 +358,7 @@ def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slic
     else:
         frequencies, mine = _frequencies(s), np.array([0, starts[chunk + 1] - starts[chunk]])
         words = s.payload[starts[chunk] : starts[chunk + 1]]
-        part.join(blocks.decode(words, mine, part, h) if frequencies is None else planes.decode(words, mine, part, h, frequencies), grid)
+        part.join(codec_fast.decode(words, mine, part, h) if frequencies is None else codec_planes.decode(words, mine, part, h, frequencies), grid)
     return place, to_numpy(grid[0], h.element)
 
 

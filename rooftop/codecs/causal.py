@@ -18,8 +18,8 @@ from itertools import product
 import numpy as np
 
 from rooftop.codecs import least_squares
-from rooftop.codecs.elements import Element, to_floats
 from rooftop.codecs.symbols import EXACT, FARTHEST, pack_low, plain_values, rounded, to_symbols
+from rooftop.formats.elements import Element, to_floats
 
 REACH = {2: 3, 3: 2}  # strides to the farthest neighbour, by dimensions
 FITTED = 16384  # values at most that weights are fitted to

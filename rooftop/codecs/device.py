@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs.container import FormatError, Header, Stream
+from rooftop.formats.container import FormatError, Header, Stream
 
 
 @dataclass(frozen=True)

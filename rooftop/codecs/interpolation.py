@@ -22,8 +22,6 @@ from math import prod
 import numpy as np
 
 from rooftop.codecs import least_squares
-from rooftop.codecs.container import Header
-from rooftop.codecs.elements import to_floats
 from rooftop.codecs.symbols import (
     EXACT,
     FARTHEST,
@@ -32,6 +30,8 @@ from rooftop.codecs.symbols import (
     rounded,
     to_symbols,
 )  # fmt: skip
+from rooftop.formats.container import Header
+from rooftop.formats.elements import to_floats
 
 LARGEST = 64  # stride of the values that nothing is predicted from
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))

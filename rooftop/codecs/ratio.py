@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rooftop.codecs import causal, interpolation, rans
-from rooftop.codecs.blocks import _put
-from rooftop.codecs.container import FormatError, Header
+from rooftop.codecs import causal, interpolation
 from rooftop.codecs.interpolation import AXES, Sets
 from rooftop.codecs.symbols import LAST, entropy_of, from_symbols, low_counts, unpack_low
+from rooftop.formats import rans
+from rooftop.formats.codec_fast import _put
+from rooftop.formats.container import FormatError, Header
 
 STREAM = 65536  # symbols of a stream
 BATCH = 1 << 23  # values at a time
@@ -113,6 +114,11 @@ def _smaller(chunks: list[np.ndarray], h: Header) -> list[Made]:
 def _bits(one: Made) -> float:
     symbols, packed, exact, sets = one
     return entropy_of(np.bincount(symbols, minlength=256)) + 8 * (packed.nbytes + exact.nbytes + sum(part.nbytes for part in _stored(sets)))
+
+
+def least_words(counts: np.ndarray, h: Header) -> np.ndarray:
+    """Of a coded chunk of so many values: the front, and of each stream its length and states. At most every second value is an anchor, in no stream."""
+    return 3 + 33 * -(-(counts // 2) // STREAM)
 
 
 def decode(words: list[np.ndarray], shapes: list[tuple[int, int, int]], h: Header, first: int) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rooftop.codecs.elements import Element, to_floats
+from rooftop.formats.elements import Element, to_floats
 
 DIRECT = 192  # numbers that have a symbol of their own
 FARTHEST = 1 << 30  # |k| stays below it

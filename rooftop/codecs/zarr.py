@@ -1,5 +1,5 @@
-"""The codecs in numcodecs, and so in Zarr: `numcodecs.get_codec({"id": "rooftop", "abs": 1e-3})`. An entry point of the package names this module; it needs
-numcodecs."""
+"""The codecs in numcodecs, and so in Zarr's format 2: `numcodecs.get_codec({"id": "rooftop", "abs": 1e-3})`. An entry point of the package names this module;
+it needs numcodecs. For Zarr's format 3: rooftop.codecs.zarr3."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 from numcodecs.abc import Codec
-from numcodecs.compat import ndarray_copy
+from numcodecs.compat import ensure_ndarray, ndarray_copy
 
-from rooftop.codecs.api import compress, decompress
+from rooftop.codecs.api import decompress
+from rooftop.codecs.chunks import How
 
 
 class Rooftop(Codec):  # type: ignore[misc]
-    """`rooftop.codecs.compress` of the chunks of an array; its arguments are `compress`'s, one of abs, rel, psnr and lossless."""
+    """`rooftop.codecs.compress` of the chunks of an array; its arguments are `compress`'s, one of abs, rel, psnr and lossless.
+
+    As numcodecs asks of a codec, what `decode` gives has the bytes of the buffer that `encode` was given, in the order of its memory: it is one-dimensional."""
 
     codec_id = "rooftop"
 
@@ -21,26 +24,32 @@ class Rooftop(Codec):  # type: ignore[misc]
         self, abs: float | None = None, rel: float | None = None, psnr: float | None = None, lossless: bool = False, codec: str = "auto",
         rank: int | None = None,
     ) -> None:  # fmt: skip
-        compress(np.arange(2.0), abs=abs, rel=rel, psnr=psnr, lossless=lossless, codec=codec, rank=rank)  # raises for arguments that no chunk could take
-        self.abs, self.rel, self.psnr, self.lossless, self.codec, self.rank = abs, rel, psnr, lossless, codec, rank
+        self.how = How(abs, rel, psnr, lossless, codec, rank)
 
     def encode(self, buf: Any) -> bytes:
-        """The container. More than 4 dimensions become one. With rel or psnr a chunk without a range, as one of fill values, is compressed without loss."""
-        x = np.asarray(buf)
-        x = x if x.ndim <= 4 else x.reshape(-1)
-        if self.abs is None and not self.lossless and _flat(x):
-            return bytes(compress(x, lossless=True))
-        return bytes(compress(x, abs=self.abs, rel=self.rel, psnr=self.psnr, lossless=self.lossless, codec=self.codec, rank=self.rank))
+        """The container. More than 4 dimensions become one. With rel or psnr a chunk without a range, as one of fill values, is compressed without loss.
+
+        Raises TypeError for big-endian values, since a container does not say in which order their bytes were, for raw bytes with a bound, and for a dtype
+        that `compress` does not take."""
+        x = buf if isinstance(buf, np.ndarray) else ensure_ndarray(buf)
+        if not x.dtype.isnative:
+            raise TypeError(f"rooftop: values are {x.dtype.str}, big-endian, which could not be told when they are read: use {x.dtype.newbyteorder('<').str}")
+        if not isinstance(buf, np.ndarray) and not self.how.lossless:
+            raise TypeError(f"rooftop: a {type(buf).__name__} holds bytes, not values that may change within a bound: give an array, or lossless=True")
+        return self.how.container(x.T if x.flags.f_contiguous else x)  # one-dimensional both ways
 
     def decode(self, buf: Any, out: Any = None) -> Any:
-        found = decompress(memoryview(buf))
-        return found if out is None else ndarray_copy(found, out)
+        """The values, one-dimensional; or `out`, filled in the order of its memory. Raises FormatError for a damaged container, ValueError for an `out` of
+        another size, TypeError for one of another dtype that is not bytes."""
+        found = decompress(memoryview(ensure_ndarray(buf))).reshape(-1)
+        if out is None:
+            return found
+        held = ensure_ndarray(out)
+        if held.dtype != found.dtype and held.dtype not in (np.uint8, np.int8):
+            raise TypeError(f"rooftop: out is {held.dtype.str}; the chunk holds {found.dtype.str}")
+        if held.nbytes != found.nbytes:
+            raise ValueError(f"rooftop: out has {held.nbytes} bytes; the chunk holds {found.nbytes}")
+        return ndarray_copy(found, out)
 
     def get_config(self) -> dict[str, Any]:
-        return {"id": self.codec_id, "abs": self.abs, "rel": self.rel, "psnr": self.psnr, "lossless": self.lossless, "codec": self.codec, "rank": self.rank}
-
-
-def _flat(x: np.ndarray) -> bool:
-    """Whether the finite values have no range that an error could be a share of."""
-    finite = x[np.isfinite(x)]
-    return finite.size == 0 or bool(finite.min() == finite.max())
+        return {"id": self.codec_id, **self.how.__dict__}

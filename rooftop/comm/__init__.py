@@ -6,19 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rooftop.comm.collectives import Statistics, all_gather, all_reduce, all_to_all, reduce_scatter, sent, synchronize
-    from rooftop.comm.fused import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
-    from rooftop.comm.groups import CommError, Disagreement
-    from rooftop.comm.hierarchy import set_hosts
     from rooftop.comm.hooks import ErrorFeedback, ddp_hook, fsdp_hook
     from rooftop.comm.linear import ColumnParallelLinear, RowParallelLinear
-    from rooftop.comm.ways import Plan, plan
+    from rooftop.ranks.collectives import Statistics, all_gather, all_reduce, all_to_all, reduce_scatter, sent, synchronize
+    from rooftop.ranks.fused import all_gather_matmul, matmul_all_reduce, matmul_reduce_scatter
+    from rooftop.ranks.groups import CommError, Disagreement
+    from rooftop.ranks.hierarchy import set_hosts
+    from rooftop.ranks.ways import Plan, plan
 
 _FROM = {
-    **dict.fromkeys(("Statistics", "all_gather", "all_reduce", "all_to_all", "reduce_scatter", "sent", "synchronize"), "collectives"),
-    **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "fused"), **dict.fromkeys(("CommError", "Disagreement"), "groups"),
-    "set_hosts": "hierarchy", "Plan": "ways", "plan": "ways",
-    **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "hooks"), **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "linear"),
+    **dict.fromkeys(("Statistics", "all_gather", "all_reduce", "all_to_all", "reduce_scatter", "sent", "synchronize"), "ranks.collectives"),
+    **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "ranks.fused"),
+    **dict.fromkeys(("CommError", "Disagreement"), "ranks.groups"),
+    "set_hosts": "ranks.hierarchy", "Plan": "ranks.ways", "plan": "ranks.ways",
+    **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "comm.hooks"), **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "comm.linear"),
 }  # fmt: skip
 __all__ = [
     "ColumnParallelLinear", "CommError", "Disagreement", "ErrorFeedback", "Plan", "RowParallelLinear", "Statistics", "all_gather", "all_gather_matmul",
@@ -30,4 +31,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module 'rooftop.comm' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"rooftop.comm.{_FROM[name]}"), name)
+    return getattr(import_module(f"rooftop.{_FROM[name]}"), name)

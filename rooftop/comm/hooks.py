@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rooftop.comm import agreement, collectives, groups, ways
-from rooftop.comm.steps import Options
+from rooftop.ranks import agreement, collectives, groups, ways
+from rooftop.ranks.steps import Options
 
 OPTIONS = {
     "wire": "int8", "group_size": 128, "hadamard": False, "stochastic": False, "seed": 0, "shots": None, "path": None, "verify": None, "timeout": None,

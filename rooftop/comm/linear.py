@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor, nn
 
-from rooftop.comm import agreement, collectives, fused, groups
+from rooftop.quant.layer import LinearLayer
+from rooftop.ranks import agreement, collectives, fused, groups
 
 
 class _Column(torch.autograd.Function):  # type: ignore[misc]
@@ -57,8 +59,9 @@ def _gathered(x: Tensor, group: Any) -> Tensor:
     return found
 
 
-class _Parallel(nn.Module):  # type: ignore[misc]
-    """What both layers have. `wire`: how sums over the ranks travel; None: in the tensors' dtype."""
+class _Parallel(LinearLayer):
+    """What both layers have. `wire`: how sums over the ranks travel; None: in the tensors' dtype. Under autocast input, weight and bias are cast as by
+    `nn.Linear`. A copy has the same group; a pickled layer gets the group of that name in the process that loads it."""
 
     shared = 0  # the dimension of the weight that is shared out
 
@@ -70,7 +73,7 @@ class _Parallel(nn.Module):  # type: ignore[misc]
         what = type(self).__name__
         self.group = groups.group_of(what, group)
         if wire is not None:
-            from rooftop.comm.steps import Options
+            from rooftop.ranks.steps import Options
 
             Options.of(what, wire, 128, False, False, 0)
         ranks = dist.get_world_size(self.group)
@@ -87,7 +90,23 @@ class _Parallel(nn.Module):  # type: ignore[misc]
         self.in_features, self.out_features, self.wire, self.sequence = in_features, out_features, wire, sequence
         self.weight = nn.Parameter(torch.empty(*sizes, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(sizes[0], device=device, dtype=dtype)) if bias else None
-        nn.init.normal_(self.weight, std=max(in_features, 1) ** -0.5)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=max(self.in_features, 1) ** -0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "group": self.group.group_name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        what, name = type(self).__name__, state["group"]
+        try:
+            group = c10d._resolve_process_group(name)
+        except (LookupError, RuntimeError, ValueError) as error:
+            raise RuntimeError(f"{what}: this process has no group {name!r}: create the groups in the same order before the layer is loaded") from error
+        super().__setstate__({**state, "group": groups.group_of(what, group)})
 
     @classmethod
     def of(cls, linear: nn.Linear, *, group: Any = None, wire: str | None = None, sequence: bool = False) -> Any:
@@ -124,8 +143,8 @@ class _Parallel(nn.Module):  # type: ignore[misc]
             raise problem
         return x.reshape(prod(x.shape[:-1]), width)
 
-    def _shaped(self, y: Tensor, x: Tensor) -> Tensor:
-        y = y if self.bias is None else y + self.bias
+    def _shaped(self, y: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+        y = y if bias is None else y + bias
         return y if self.sequence else y.view(*x.shape[:-1], y.shape[1])
 
 
@@ -138,7 +157,8 @@ class ColumnParallelLinear(_Parallel):
     Raises ValueError if out_features is not divisible by W."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._shaped(_Column.apply(self._flat(x, self.sequence), self.weight, self.group, self.wire, self.sequence), x)
+        rows, weight, bias = self.cast(self._flat(x, self.sequence), self.weight, self.bias)
+        return self._shaped(_Column.apply(rows, weight, self.group, self.wire, self.sequence), bias, x)
 
 
 class RowParallelLinear(_Parallel):
@@ -153,4 +173,5 @@ class RowParallelLinear(_Parallel):
     shared = 1
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._shaped(_Row.apply(self._flat(x, True), self.weight, self.group, self.wire, self.sequence), x)
+        rows, weight, bias = self.cast(self._flat(x, True), self.weight, self.bias)
+        return self._shaped(_Row.apply(rows, weight, self.group, self.wire, self.sequence), bias, x)

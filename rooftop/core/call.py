@@ -4,13 +4,14 @@ Dispatch, the checker, the timer, the tuner, the simulator and the counters all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import registry
-from rooftop.core.backends.table import preference
+from rooftop.core.backends.table import order
+from rooftop.core.choice import ChoiceError, Chosen
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation, UnsupportedError
 from rooftop.core.spec import Launch, Meta, Number, Problem, Step
@@ -18,7 +19,6 @@ from rooftop.core.spec import Launch, Meta, Number, Problem, Step
 if TYPE_CHECKING:
     from torch import Tensor
 
-RANKINGS = 2048  # kinds of problem for which an op remembers the implementation
 Allocate = Callable[[str, Meta], "Tensor"]  # allocates an output or scratch memory, given its name
 
 
@@ -57,6 +57,7 @@ class Call:
     copies: tuple[str, ...]  # inputs that are first copied into contiguous memory
     config: Any
     config_from: str
+    why: str = ""  # what the family's function says for it
 
     @classmethod
     def of(cls, op: Contract, implementation: Implementation, called: Problem, config: Mapping[str, Any] | None = None) -> Call:
@@ -75,10 +76,14 @@ class Call:
         kernel_problem: Problem,
         copies: tuple[str, ...],
         config: Mapping[str, Any] | None = None,
+        chosen: Chosen | None = None,
     ) -> Call:
-        """The same for a problem that is known to be supported."""
-        chosen, source = implementation.resolve(kernel_problem, config)
-        return cls(op, implementation, called, kernel_problem, copies, chosen, source)
+        """The same for a problem that is known to be supported. `chosen`: what the family's function chose. Raises ChoiceError for a config that the kernel
+        refuses."""
+        used, source = implementation.resolve(kernel_problem, config, chosen)
+        if chosen is not None and source == "heuristic" and (reason := implementation.breaks(kernel_problem, used)):
+            raise ChoiceError(f"{implementation.path.parent.name}/{registry.CHOOSE}: {implementation.name} with {used}: {reason}")
+        return cls(op, implementation, called, kernel_problem, copies, used, source, "" if chosen is None else chosen.why)
 
     def with_config(self, config: Any) -> Call:
         """The same call with another config, of the kernel's own type."""
@@ -196,14 +201,7 @@ class Choice:
     """What a call runs. If `call` is None: the reference, in plain torch."""
 
     call: Call | None
-    rejected: tuple[tuple[str, str], ...]  # (implementation, why not)
-
-
-def ranked(found: Iterable[Implementation], problem: Problem) -> Iterator[tuple[Implementation, str | None]]:
-    """The implementations by descending preference, each with None or the reason why it does not support the problem. The first without a reason runs.
-    Preferences are those for `problem.near`."""
-    for candidate in sorted(found, key=lambda f: preference(f, problem.near)):
-        yield candidate, candidate.supports(problem)
+    rejected: tuple[tuple[str, str], ...]  # (implementation, why not) if none of them runs
 
 
 def only_named(implementation: Implementation) -> str | None:
@@ -211,59 +209,59 @@ def only_named(implementation: Implementation) -> str | None:
     return None if implementation.automatic else f"runs only if a call names it: the compiler of {implementation.backend} is an optional extra"
 
 
-Ranking = tuple[Implementation | None, tuple[tuple[str, str], ...]]  # the implementation that runs, and the preferred ones that do not, with reasons
+Reasons = tuple[tuple[str, str], ...]  # (implementation, why it does not run)
 
 
-def _first(found: Iterable[Implementation], problem: Problem, by_name: bool) -> Ranking:
-    rejected: list[tuple[str, str]] = []
-    for candidate, reason in ranked(found, problem):
-        if reason is None and not by_name:
-            reason = only_named(candidate)
+def refusals(op: Contract, problem: Problem, without: str = "") -> Reasons:
+    """Why the implementations of an op do not run, but `without`: what each refuses, or that another one is chosen."""
+    found: list[tuple[str, str]] = []
+    for candidate in registry.implementations(op.name):
+        if candidate.name == without:
+            continue
+        reason = candidate.supports(problem) or only_named(candidate)
         if reason is None:
-            return candidate, tuple(rejected)
-        rejected.append((candidate.name, reason))
-    return None, tuple(rejected)
+            said = candidate.chosen(problem)
+            reason = f"supports this too, but {without} is chosen" + (f" ({said.why})" if isinstance(said, Chosen) and said.why else "")
+        found.append((candidate.name, reason))
+    return tuple(found)
 
 
-def first_of(op: Contract, problem: Problem) -> Ranking:
-    """The implementation of an op that runs; where row counts are rounded, remembered for the problems that are rounded to the same one."""
-    near = problem.near
-    if problem.rounded is None:
-        return _first(registry.implementations(op.name), problem, False)
-    known: Ranking | None = None if problem.symbolic else op.rankings.get(near)
-    if known is None:
-        known = _first(registry.implementations(op.name), near, False)
-        if len(op.rankings) >= RANKINGS:
-            op.rankings.clear()
-        if not problem.symbolic:
-            op.rankings[near] = known
-    if near is problem or (known[0] is not None and known[0].supports(problem) is None):
-        return known
-    return _first(registry.implementations(op.name), problem, False)
+def first(op: Contract, problem: Problem) -> tuple[Implementation | None, Chosen | None]:
+    """The implementation that runs a problem as kernels see it, and what the family's function says of it. Without such a function it is the first that
+    supports the problem, in the order of backends and names."""
+    chosen = registry.choose(op.name, problem)
+    if isinstance(chosen, Chosen):
+        return registry.implementation(chosen.kernel), chosen
+    if chosen is None:
+        for candidate in sorted(registry.implementations(op.name), key=order):
+            if candidate.automatic and candidate.supports(problem) is None:
+                return candidate, None
+    return None, None
 
 
-def named(op: Contract, implementation: str) -> list[Implementation]:
-    """The implementations of an op with this name. Raises RegistryError if there is none."""
+def named(op: Contract, implementation: str) -> Implementation:
+    """The implementation of an op with this name. Raises RegistryError if there is none."""
     base = (op.twin_of or op).name
     found = registry.implementations(base)
     chosen = [f for f in found if f.name in (implementation, f"{base}__{implementation}")]
     if not chosen:
         raise registry.unknown(f"implementation of {op.name}", implementation, [f.name for f in found])
-    return chosen
+    return chosen[0]
 
 
 def select(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
     """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
 
-    Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name."""
-    found = [] if implementation is None else named(op, implementation)
-    if implementation is None and op.idle(problem):
-        every = registry.implementations((op.twin_of or op).name)
-        return Choice(None, tuple((f.name, "there is nothing to write: nothing is launched") for f in every))
-    kernel_problem, copies = problem_for_kernels(op, problem)
-    candidate, rejected = first_of(op.twin_of or op, kernel_problem) if implementation is None else _first(found, kernel_problem, True)
-    if candidate is not None:
-        return Choice(Call.made(op, candidate, problem, kernel_problem, copies, config), rejected)
+    Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name, ChoiceError for a choice
+    that names no kernel, or a config that the kernel refuses."""
     if implementation is not None:
-        raise UnsupportedError(f"{rejected[0][0]} cannot take this input: {rejected[0][1]}")
-    return Choice(None, rejected)
+        candidate = named(op, implementation)
+        return Choice(Call.of(op, candidate, problem, config), ())
+    base = op.twin_of or op
+    if op.idle(problem):
+        return Choice(None, tuple((f.name, "there is nothing to write: nothing is launched") for f in registry.implementations(base.name)))
+    kernel_problem, copies = problem_for_kernels(op, problem)
+    found, chosen = first(base, kernel_problem)
+    if found is not None:
+        return Choice(Call.made(op, found, problem, kernel_problem, copies, config, chosen), ())
+    return Choice(None, refusals(base, kernel_problem))

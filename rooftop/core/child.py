@@ -1,4 +1,5 @@
-"""A separate Python process that runs jobs one after another: for a compiler or an interpreter that this process must not import."""
+"""A separate Python process that runs jobs one after another: for a compiler or an interpreter that this process must not import, and for other people's
+code, which may end the process that runs it, fill its memory or never come to an end."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rooftop.core import settings
 
 LIMIT = 300.0  # seconds that one job may take
+ANSWER = 1 << 28  # bytes of an answer
+LOOK = 0.25  # seconds between two looks at what it takes
+MOST_PROCESSES, MOST_PRINTED = 512, 1 << 30  # that it may start; bytes
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds() -> float:
@@ -36,8 +41,8 @@ class ChildTimeout(ChildError):
 
 
 class Process:
-    """Runs `module` with the interpreter `python`. The process reads each job as a line of JSON and answers with one. It is killed if it does not answer in
-    time.
+    """Runs `module` with the interpreter `python`. The process reads each job as a line of JSON and answers with one. It is killed, with all that it has
+    started, if it does not answer in time, takes more memory than a simulation may, or answers more than ANSWER bytes.
 
     `error`, `timeout`: the exceptions to raise; `what`: a name of the process for messages; `slow`: added to the message about a job that did not end."""
 
@@ -48,6 +53,7 @@ class Process:
         self._python, self._module, self._environment = python, module, dict(environment)
         self._what, self._error, self._timeout, self._slow = what, error, timeout, slow
         self._child: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
         self._errors: Any = None
         self._answered = False
         self._earlier_output = 0  # bytes of what it wrote about earlier jobs
@@ -62,20 +68,28 @@ class Process:
             try:
                 child.stdin.write(json.dumps(job).encode() + b"\n")
                 child.stdin.flush()
-                answer = _line(child.stdout.fileno(), limit)
+                answer = _line(child, limit, self._errors.fileno())
             except (BrokenPipeError, EOFError):
-                message = self._killed() or f"ended: {self._last_words()}"
+                message = self._killed() or self._ended()
                 self.end()
                 raise self._error(f"the process of {self._what} {message}") from None
             except TimeoutError:
                 message = f"no answer in {limit:.0f} s from the {job['what']} of {Path(str(job.get('kernel', ''))).name}"
                 self.end()
                 raise self._timeout(f"{message}{self._slow}") from None
+            except _TooMuch as error:
+                self.end()
+                raise self._error(f"the {job['what']} of {Path(str(job.get('kernel', ''))).name} {error}") from None
             except BaseException:
                 self.end()
                 raise
         self._answered = True
-        found = json.loads(answer)
+        try:
+            found = json.loads(answer)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._error(f"the process of {self._what} answers what is no object of JSON")
         if "error" in found:
             raise self._error(found["error"])
         return found
@@ -88,6 +102,7 @@ class Process:
                 [str(self._python), "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env=settings.environment({**self._environment, "PYTHONPATH": str(settings.CHECKOUT)}), start_new_session=True, bufsize=0,
             )  # fmt: skip
+            self._pid = self._child.pid
         return self._child
 
     def _killed(self) -> str | None:
@@ -98,6 +113,21 @@ class Process:
         except subprocess.TimeoutExpired:
             return None
         return "was killed (SIGKILL: by somebody, or for want of memory); run it again" if killed else None
+
+    def _ended(self) -> str:
+        assert self._child is not None
+        code = self._child.poll()  # None: it has closed its side alone
+        how = f" by {signal.Signals(-code).name}" if code is not None and code < 0 else "" if code in (None, 1) else f" with exit code {code}"
+        return f"ended{how}: {self._last_words()}"
+
+    def printed(self, most: int) -> str:
+        """What it has printed so far, its first `most` characters, with control characters written out."""
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        text = self._errors.read(4 * most + 4).decode(errors="replace")
+        shown = "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text[:most])
+        return shown + ("\n..." if len(text) > most else "")
 
     def _last_words(self) -> str:
         self._errors.seek(self._earlier_output)
@@ -118,22 +148,91 @@ class Process:
             if free:
                 self._lock.release()
 
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs, or ran last."""
+        return self._pid
+
     def end(self) -> None:
         child, self._child = self._child, None
-        if child is not None and child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+        if child is not None:
+            for process in [child.pid, *_session(child.pid)]:  # what it has started may have a group of its own
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
             child.wait()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
 
 
-def _line(source: int, limit: float) -> bytes:
-    """One line from a pipe. Raises TimeoutError, EOFError."""
-    found, end = b"", time.monotonic() + limit
-    while not found.endswith(b"\n"):
-        if not select.select([source], [], [], max(0.0, end - time.monotonic()))[0]:
-            raise TimeoutError
+class _TooMuch(Exception):
+    """What a process takes more of than it may."""
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session other than its leader."""
+    found = []
+    for process in (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()):
+        with contextlib.suppress(OSError):
+            if process != leader and os.getsid(process) == leader:
+                found.append(process)
+    return found
+
+
+def _memory(leader: int) -> int:
+    """Bytes in use by the processes of a session."""
+    total = 0
+    for process in (leader, *_session(leader)):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            resident, shared = map(int, Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1:3])
+            total += (resident if process == leader else resident - shared) * PAGE
+    return total
+
+
+def answers_apart() -> TextIO:
+    """Of a process that answers: where its answers go. What is printed goes to the standard error stream from now on, and is never taken for one."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def end_with_parent() -> None:
+    """Of a process that answers: end when the one that asked is gone, even in the middle of a job."""
+    parent = os.getppid()
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def _line(child: subprocess.Popen[bytes], limit: float, printed: int) -> bytes:
+    """One line from a process. `printed`: the file of what it prints. Raises TimeoutError, EOFError, _TooMuch."""
+    assert child.stdout is not None
+    source, most = child.stdout.fileno(), settings.load().simt_mib
+    parts: list[bytes] = []
+    size, now = 0, time.monotonic()
+    end, look = now + limit, now + LOOK
+    while not (parts and parts[-1].endswith(b"\n")):
+        ready = select.select([source], [], [], max(0.0, min(look, end) - time.monotonic()))[0]
+        if (now := time.monotonic()) >= look:
+            if _memory(child.pid) > most << 20:
+                raise _TooMuch(f"took more than {most} MiB of memory (ROOFTOP_SIMT_MIB)")
+            if len(_session(child.pid)) > MOST_PROCESSES:
+                raise _TooMuch(f"started more than {MOST_PROCESSES} processes")
+            if os.fstat(printed).st_size > MOST_PRINTED:
+                raise _TooMuch(f"printed more than {MOST_PRINTED} bytes")
+            look = now + LOOK
+        if not ready:
+            if now >= end:
+                raise TimeoutError
+            continue
         part = os.read(source, 1 << 20)
         if not part:
             raise EOFError
-        found += part
-    return found
+        parts.append(part)
+        if (size := size + len(part)) > ANSWER:
+            raise _TooMuch(f"answers more than {ANSWER} bytes")
+    return b"".join(parts)

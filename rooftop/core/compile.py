@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import atexit
+import base64
 import hashlib
 import json
 import multiprocessing
 import os
 import re
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
-from rooftop.core import settings
+from rooftop.core import child, settings
 from rooftop.core.digests import without_comments
+from rooftop.core.helpers import INCLUDE, SHARED, Folders, headers, whole_lines, with_headers
 from rooftop.core.names import package_of
+from rooftop.core.whole_file import regular
 
-DEVICE_HEADERS = settings.PACKAGE / "kernels" / "_device"
 STANDARD = "c++17"
 _NAMES = "__nv_name_map"  # the pseudo-file in which NVRTC reports name expressions
-_GAP = r"(?:[ \t]|\\\n)*"
-_INCLUDE = re.compile(rf"^{_GAP}(?:#|%:){_GAP}(?:include|include_next|import)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
 
 
 class CompileError(ValueError):
@@ -73,7 +75,7 @@ def _import_cuda_core() -> tuple[type, type]:
 
 def _absent(error: ImportError) -> str:
     """Which package to install: cuda-core itself imports cuda-bindings."""
-    package = "cuda-bindings" if "bindings" in str(error) else package_of(error.name or "cuda")
+    package = "cuda-bindings" if "bindings" in str(error) else package_of(error.name or "cuda") or "cuda-core"
     return f"{package} is not installed ({error}): pip install cuda-core cuda-bindings nvidia-cuda-nvrtc"
 
 
@@ -113,47 +115,20 @@ def cuda_include() -> tuple[str, ...]:
     raise ToolchainError("CUDA's headers are not found: pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl (13.0)")
 
 
-def headers(source: str, folder: Path = DEVICE_HEADERS) -> Iterator[Path]:
-    """The headers of rooftop/kernels/_device that `source` includes, directly or indirectly, each once."""
-    seen: set[Path] = set()
-    queue = [source]
-    while queue:
-        for name in _included(queue.pop()):
-            path = folder / name
-            if path.is_file() and path not in seen:
-                seen.add(path)
-                queue.append(path.read_text(encoding="utf-8"))
-                yield path
-
-
-@lru_cache(512)  # for the shared headers, which most kernels include
-def _included(source: str) -> tuple[str, ...]:
-    """The names of the files that a text includes, in order, without those in comments."""
-    last = max((m.end() for m in _INCLUDE.finditer(source)), default=0)
-    top = source[:last]
-    if top.count("/*") != top.count("*/"):  # the comment around an include may end later
-        top = source
-    return tuple(found[1] or found[2] or "" for found in _INCLUDE.finditer(without_comments(top)))
-
-
 def whole_elf(found: bytes) -> bool:
     """Whether the bytes are an ELF object, library or cubin that is as long as its header says."""
     sections = int.from_bytes(found[40:48], "little") + int.from_bytes(found[58:60], "little") * int.from_bytes(found[60:62], "little")
     return found[:4] == b"\x7fELF" and len(found) >= sections
 
 
-def with_headers(source: str) -> list[str]:
-    """`source` and the texts of the headers of rooftop/kernels/_device that it includes, in a fixed order: the input of a digest."""
-    return [source, *(p.read_text(encoding="utf-8") for p in sorted(headers(source)))]
-
-
-def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> None:
-    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folder` nor CUDA's. Such a
-    file could change while the cached binary stays the same. `name` is the path shown. The headers in `folder` are searched too."""
-    allowed = f"CUDA's own headers and those of rooftop/kernels/_device: {', '.join(sorted(p.name for p in folder.glob('*.cuh')))}"
-    for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folder))):
-        bare = without_comments(text)
-        for found in _INCLUDE.finditer(bare):
+def check_includes(source: str, name: str, folders: Folders = (SHARED,)) -> None:
+    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folders` nor CUDA's. Such a
+    file could change while the cached binary stays the same. `name` is the path shown. The headers in `folders` are searched too."""
+    own = {p.name: p for folder in reversed(folders) for p in sorted(folder.glob("*.cuh"))}
+    allowed = f"CUDA's own headers and those of {' and '.join(map(_shown, folders))}: {', '.join(own)}"
+    for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folders))):
+        bare = without_comments(whole_lines(text))
+        for found in INCLUDE.finditer(bare):
             quoted, angled, other = found[1], found[2], found[3]
             wanted = Path(quoted or angled or "")
             shown = f'"{quoted}"' if quoted is not None else f"<{angled}>"
@@ -162,9 +137,9 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
                 why = f"an include must name its file, not {other.strip()!r}"
             elif wanted.is_absolute() or ".." in wanted.parts:
                 why = f"cannot include {shown} by its path"
-            elif beside.is_file() and not ((folder / wanted).is_file() and beside.samefile(folder / wanted)):
+            elif beside.is_file() and not any((folder / wanted).is_file() and beside.samefile(folder / wanted) for folder in folders):
                 why = f"cannot include {shown}, which stands beside the file"
-            elif quoted is not None and not any((Path(part) / wanted).is_file() for part in (str(folder), *cuda_include())):
+            elif quoted is not None and not any((Path(part) / wanted).is_file() for part in (*map(str, folders), *cuda_include())):
                 why = f"cannot include {shown}"
             else:
                 continue
@@ -172,24 +147,49 @@ def check_includes(source: str, name: str, folder: Path = DEVICE_HEADERS) -> Non
             raise CompileError(f"{name} does not compile:\n{path}({line}): error: {why}; a kernel may include {allowed}")
 
 
-def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str]) -> str:
+def _shown(folder: Path) -> str:
+    return str(folder.relative_to(settings.CHECKOUT)) if folder.is_relative_to(settings.CHECKOUT) else str(folder)
+
+
+def cache_key(source: str, target: str, kernels: Sequence[str], options: Sequence[str], folders: Folders = (SHARED,)) -> str:
     """Hash of everything that determines the machine code: source, included headers, options, target, compiler."""
-    parts = [*with_headers(source), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
+    parts = [*with_headers(source, folders), target, STANDARD, nvrtc_version(), *sorted(kernels), *options]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def compile_cuda(
-    source: str, *, name: str, target: str, kernels: Sequence[str], options: Sequence[str] = (), use_cache: bool = True, of_many: bool = False
+    source: str,
+    *,
+    name: str,
+    target: str,
+    kernels: Sequence[str],
+    folders: Folders = (SHARED,),
+    options: Sequence[str] = (),
+    use_cache: bool = True,
+    of_many: bool = False,
 ) -> Binary:
     """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
 
-    `name` is the path shown in errors. `of_many`: NVRTC precompiles the headers, which speeds up later compilations in this process and costs a second and
-    about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text, ToolchainError if NVRTC is missing."""
-    check_includes(source, name)
-    key = cache_key(source, target, kernels, options)
+    `name` is the path shown in errors; `folders` are searched for includes (helpers.py). `of_many`: NVRTC precompiles the headers, which speeds up later
+    compilations in this process and costs a second and about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text,
+    ToolchainError if NVRTC is missing."""
+    check_includes(source, name, folders)
+    key = cache_key(source, target, kernels, options, folders)
     folder = settings.load().cache / "cuda" / key[:2]
     if use_cache and (hit := _read(folder / key, target)):
         return hit
+    own = _own(name)
+    asked = (source, name, target, kernels, options, folders)
+    binary = compiled(*asked, of_many=of_many) if own else _compiled_apart(*asked)
+    if use_cache:
+        _write(folder / key, binary)
+    return binary
+
+
+def compiled(
+    source: str, name: str, target: str, kernels: Sequence[str], options: Sequence[str], folders: Folders = (SHARED,), of_many: bool = False
+) -> Binary:  # fmt: skip
+    """What NVRTC makes of a source, in this process. Raises as `compile_cuda`."""
     program_class, options_class = _cuda_core()
     import io
 
@@ -198,31 +198,61 @@ def compile_cuda(
         program = program_class(
             source, "c++",
             options_class(
-                name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), str(DEVICE_HEADERS)],
+                name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), *map(str, folders)],
                 device_as_default_execution_space=True, lineinfo=True, **_flags(options), **(_kept_headers() if of_many else {}),
             ),
         )  # fmt: skip
-        compiled = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
+        made = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
     except (ToolchainError, CompileError):
         raise
     except Exception as error:  # cuda-core raises NVRTCError, from different modules depending on the version
         raise CompileError(_readable(str(error), log.getvalue(), name)) from None
-    symbols = compiled.symbol_mapping
-    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in symbols.items()}
-    binary = Binary(bytes(compiled.code), names, target, log.getvalue())
-    if use_cache:
-        _write(folder / key, binary)
-    return binary
+    names = {k: v.decode() if isinstance(v, bytes) else v for k, v in made.symbol_mapping.items()}
+    return Binary(bytes(made.code), names, target, log.getvalue())
 
 
-Job = tuple[str, str, str, Sequence[str]]  # source, name, target, kernels
+def _own(name: str) -> bool:
+    """Whether a source is a file of the package, or is made of one: `name` is its path as errors show it."""
+    path = settings.CHECKOUT / name
+    return path.is_relative_to(settings.PACKAGE) and path.is_file() and not (Path(name).is_file() and not path.samefile(name))
+
+
+_PROCESSES: dict[int, child.Process] = {}  # by process: one that is forked starts its own
+
+
+def _compiled_apart(source: str, name: str, target: str, kernels: Sequence[str], options: Sequence[str], folders: Folders) -> Binary:
+    """What NVRTC makes of somebody's source, in a process that has limits and reads no files but headers: NVRTC itself has neither."""
+    _cuda_core()  # raises ToolchainError
+    if os.getpid() not in _PROCESSES:
+        _PROCESSES[os.getpid()] = child.Process(Path(sys.executable), "rooftop.core.compile_child", {}, what="NVRTC")
+        atexit.register(_PROCESSES[os.getpid()].end)
+    job = {"what": "compilation", "kernel": name, "source": source, "target": target, "kernels": list(kernels), "options": list(options),
+           "folders": list(map(str, folders))}  # fmt: skip
+    try:
+        found = _PROCESSES[os.getpid()].ask(job, settings.load().step_seconds)
+        if "refused" in found:
+            raise CompileError(str(found["refused"]))
+        if "absent" in found:
+            raise ToolchainError(str(found["absent"]))
+        names = {str(k): str(v) for k, v in found["names"].items()}
+        return Binary(base64.b64decode(found["cubin"], validate=True), names, target, str(found["log"]))
+    except child.ChildError as error:
+        raise CompileError(f"{name} does not compile: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, CompileError):
+            raise
+        raise CompileError(f"{name} does not compile: the process of NVRTC answers what cannot be read") from None
+
+
+Job = tuple[str, str, str, Sequence[str], Folders]  # source, name, target, kernels, the folders of its headers
 FEW, MANY = 2, 4  # programs that justify a process, which takes seconds to start; programs of one source that justify precompiled headers
 
 
 def compile_many(jobs: Sequence[Job]) -> None:
     """Compile missing programs into the disk cache, on all cores, in processes: within one process NVRTC compiles one program at a time. Errors are ignored;
     whoever compiles the program again gets them."""
-    todo = [job for job in jobs if _read(settings.load().cache / "cuda" / (key := cache_key(job[0], job[2], job[3], ()))[:2] / key, job[2]) is None]
+    cache = settings.load().cache / "cuda"
+    todo = [job for job in jobs if _read(cache / (key := cache_key(job[0], job[2], job[3], (), job[4]))[:2] / key, job[2]) is None]
     workers = min(settings.load().jobs, len(todo) // FEW)
     parts = _parts(todo, max(1, workers))
     if workers < 2:
@@ -247,9 +277,9 @@ def _parts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
 
 
 def _compile_part(jobs: Sequence[Job]) -> None:
-    for source, name, target, kernels in jobs:
+    for source, name, target, kernels, folders in jobs:
         try:
-            compile_cuda(source, name=name, target=target, kernels=kernels, of_many=len(jobs) >= MANY)
+            compile_cuda(source, name=name, target=target, kernels=kernels, folders=folders, of_many=len(jobs) >= MANY)
         except (CompileError, ToolchainError):
             continue
 
@@ -293,8 +323,8 @@ def _readable(error: str, log: str, name: str) -> str:
 
 def _read(path: Path, target: str) -> Binary | None:
     try:
-        info = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        cubin = path.with_suffix(".cubin").read_bytes()
+        info = json.loads(regular(path.with_suffix(".json")))
+        cubin = regular(path.with_suffix(".cubin"))
         names, log = info["names"], info["log"]
         if hashlib.sha256(cubin).hexdigest() != info["sha256"] or not all(isinstance(v, str) for v in (log, *names.values())):
             return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from rooftop.core.digests import digest, strip
+from rooftop.core import normal_form
+from rooftop.core.digests import digest
 from rooftop.core.layouts import meta_of
 from rooftop.core.names import UnknownName
 from rooftop.core.spec import Case, Meta, Option, Problem, Work, dtype_of
@@ -106,7 +107,8 @@ class Judged:
 class Contract:
     """An op: maths, shapes, cases, tolerance, work, peers. `rooftop.core.op.Op` is a contract that can be called.
 
-    reference   plain torch; its parameters name the tensors and options, its annotations give their kinds
+    reference   plain torch; its parameters name the tensors and options, its annotations give their kinds. A parameter with a default can be left out by
+                kernels: one whose head does not name it refuses problems in which it differs (`Problem.extra`)
     outputs     shape function: Metas and options in, {name: Meta} out; also used as the fake kernel. None for an absent output
     into        output -> the input whose memory it reuses if the option `inplace` is true (for a backward, from its Grad)
     work        the minimum of bytes and operations of a problem
@@ -123,13 +125,9 @@ class Contract:
     faults      (the reference's parameters) -> None or what is wrong: finds values that only the device can see; called under `rooftop.debug()`
     bucket      (problem) -> the problem that represents similar ones in the tables of tuned configs
     undefined   (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
-    rounded     (problem as kernels see it) -> the problem for which kernel and config are chosen instead (rooftop.core.rounding)
     public      (tensors, options) -> (args, kwargs) of the public function, if that has other parameters than the reference; None if no call of it produces
                 such a case
     objects     the public function takes or returns an object instead of tensors: tests of its own call it, not the generic ones nor the fuzzer
-    core        the reference without parameters that were added later, or without its treatment of values that no case has (offsets out of range). The digest
-                of a case in which those parameters have their defaults is that of `core`, so older records stay valid. In other cases the parameters are the
-                problem's `extra`: a kernel whose head does not name them refuses the problem
     ranks       (tensors, options, group) -> this rank's outputs by name: the public function run by several processes, each with its slice of the tensors along
                 their first dimension. The gathered result is judged as the outputs are (`rooftop ranks`). A kernel that runs this way defines `on_ranks` with
                 these parameters (`rooftop check` and `bench` under torchrun)
@@ -167,10 +165,8 @@ class Contract:
         measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None,
         faults: Callable[..., str | None] | None = None,
         bucket: Callable[[Problem], Problem] | None = None,
-        rounded: Callable[[Problem], Problem] | None = None,
         undefined: Callable[..., Any] | None = None,
         public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]] | None] | None = None,
-        core: Callable[..., Any] | None = None,
         objects: bool = False,
         twin_of: Contract | None = None,
         swept: Sizes | None = None,
@@ -181,11 +177,9 @@ class Contract:
         self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
         self._tolerance, self.grad, self.mutates, self.deterministic = tolerance or Tolerance(), grad, tuple(mutates), deterministic
         self.arrange, self.same, self.compare, self.sizes = arrange, same, dict(compare or {}), dict(sizes or {})
-        self.measured_work, self.faults, self.bucket, self.public, self.core, self.twin_of = (
-            measured_work, faults, bucket, public, core, twin_of
-        )  # fmt: skip
+        self.measured_work, self.faults, self.bucket, self.public, self.twin_of = measured_work, faults, bucket, public, twin_of
         self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
-        self.rounded, self.undefined = rounded, undefined
+        self.undefined = undefined
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.runtime_options = tuple(runtime_options)
         self.objects = objects
@@ -202,8 +196,6 @@ class Contract:
             seen.add(case.id)
         self.bwd: Contract | None = self._backward_op() if grad and grad.outputs else None
         self._plans: dict[Any, Any] = {}  # plans of dispatch, by kind of input
-        self.families: dict[Any, Any] = {}  # of `rooftop.core.families`: calls that differ in their leading extents alone
-        self.rankings: dict[Problem, Any] = {}  # of `rooftop.core.call.select`: the implementation, by rounded problem
         self._library: Any = None  # the registration with torch.library
 
     # -- names and kinds, from the reference's signature ------------------------------------------------------------
@@ -316,22 +308,19 @@ class Contract:
             flat += [(f"{name}{i}", m) for i, m in enumerate(grouped[name])] if name in self.list_names else [(name, grouped[name])]
         problem = Problem(
             self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.runtime_options),
-            runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket, rounded=self.rounded,
+            runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket,
             extra=self._extra(metas, options), **({} if device is None else {"device": device}),
         )  # fmt: skip
         return problem
 
     @cached_property
-    def _added(self) -> tuple[str, ...]:
-        """Parameters that `core` does not have."""
-        return () if self.core is None else tuple(n for n in self.parameters if n not in inspect.signature(self.core).parameters)
+    def _optional(self) -> Mapping[str, Any]:
+        """The parameters that the reference gives a default, with it."""
+        return {n: p.default for n, p in self.parameters.items() if p.default is not inspect.Parameter.empty and n not in self.runtime_options}
 
     def _extra(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option]) -> tuple[str, ...]:
-        """Those of them that differ from their defaults."""
-        if not self._added:
-            return ()
-        default = {n: self.parameters[n].default for n in self._added}
-        return tuple(n for n in self._added if (metas.get(n) is not None if n in metas else options[n] != default[n]))
+        """Those of them that do not have it here."""
+        return tuple(n for n, d in self._optional.items() if (metas[n] is not None if n in metas else n in options and options[n] != d))
 
     def problem(self, case: Case, device: Any = None) -> Problem:
         """The problem of a case, with the layouts that its inputs will have."""
@@ -389,7 +378,7 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, undefined=grad.undefined, swept=self.swept, rounded=self.rounded,
+            into=grad.into, same=grad.narrow, undefined=grad.undefined, swept=self.swept,
             runtime_options=tuple(n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 
@@ -408,19 +397,29 @@ class Contract:
     # -- what its records depend on ---------------------------------------------------------------------------------
 
     def digest(self, case: Case) -> str:
-        """Hash of everything that a record of this case depends on: the reference, the case, the work. It does not depend on other cases."""
-        problem = self.problem(case)
-        work = self.work(problem)
-        about = [{k: str(v) for k, v in case.inputs.items()}, work.read, work.write, dict(work.ops)]
-        if self.core is not None and not problem.extra:
-            known = replace(problem, options=tuple((k, v) for k, v in problem.options if k not in self._added))
-            return digest(_source(self.core), known.signature, about)
-        return digest(_source(self.reference), problem.signature, about)
+        """Hash of what is computed for a case: the reference as far as this case goes, the tensors with their values' kind, the work. It does not depend on
+        other cases, nor on parameters that have their defaults and were added later."""
+        problem, options = self.problem(case), self.options(case)
+        default = {n: self._default(n) for n in options}
+        known: dict[str, Any] = {n: v for n, v in options.items() if v is None or isinstance(v, (bool, str)) or _same(v, default[n])}
+        known |= {n: None if problem.get(n) is None else normal_form.PRESENT for n in self.tensor_names if n not in self.list_names}
+        work, shapes = self.work(problem), replace(problem, options=())
+        inputs = {n: f"{i.shape} {i.dtype} {i.fill} {i.layout}" for n, i in case.tensors() if i is not None}
+        others = {n: v for n, v in options.items() if not _same(v, default[n])}
+        return digest(
+            normal_form.of_object(self.reference, known), sorted(shapes.signature.split(" ")), inputs, others, work.read, work.write, dict(work.ops)
+        )  # fmt: skip
+
+    def _default(self, name: str) -> Any:
+        """The default of an option; a backward's are its forward's."""
+        found = self.parameters[name].default
+        if found is inspect.Parameter.empty and self.forward is not None and name in self.forward.parameters:
+            return self.forward._default(name)
+        return found
 
 
-@cache
-def _source(function: Callable[..., Any]) -> str:
-    return strip(inspect.getsource(function), "python")
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
 
 
 def like(x: Meta) -> Meta:

@@ -19,6 +19,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.core.compile import ToolchainError
+from rooftop.core.whole_file import regular
 
 
 class AbsentCompiler(ToolchainError):
@@ -60,7 +61,7 @@ def folder_of(part: str, name: str) -> Path:
 def read(part: str, name: str, compiler: str) -> Cubin | None:
     """The cached cubin; None if there is none, if it is damaged, or if it was made by another compiler than `compiler` (empty: none is installed)."""
     try:
-        head, _, code = folder_of(part, name).with_suffix(".cubin").read_bytes().partition(b"\n")
+        head, _, code = regular(folder_of(part, name).with_suffix(".cubin")).partition(b"\n")
         text = json.loads(head)
         if hashlib.sha256(code).hexdigest() != text["sha256"]:
             return None

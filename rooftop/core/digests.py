@@ -24,6 +24,34 @@ def strip(text: str, language: str) -> str:
     return "\n".join(line for line in lines if line.strip())
 
 
+_SPACE = re.compile(r"[ \t]+")
+_BETWEEN = re.compile(r"(?<=[\w.]) (?=[\w.])|(?<=([+\-<>&|=])) (?=\1)")  # a space that parts two words or two operators
+
+
+def c_code(text: str) -> str:
+    """C++ `text` without comments, the inclusion of the toolkit's headers, `#pragma once`, and white space that parts nothing; one line for all that stands
+    between two directives."""
+    lines, code = [], ""
+    for line in _C.sub(lambda m: m["keep"] or " ", text.replace("\\\n", " ")).splitlines():
+        if not (directive := line.lstrip()).startswith("#"):
+            code += f" {line}"
+        elif not re.match(r"#\s*(include\b|pragma once)", directive):
+            lines += [_spaced(code, dense=True), _spaced(directive)]
+            code = ""
+    return "\n".join(one for one in (*lines, _spaced(code, dense=True)) if one)
+
+
+def _spaced(code: str, *, dense: bool = False) -> str:
+    """White space outside texts as one space; with `dense` none where it parts nothing."""
+
+    def one(part: str) -> str:
+        part = _SPACE.sub(" ", part)
+        return _BETWEEN.sub("\0", part).replace(" ", "").replace("\0", " ") if dense else part
+
+    parts = re.split(r"(\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*')", code)
+    return "".join(part if i % 2 else one(part) for i, part in enumerate(parts)).strip()
+
+
 def without_comments(text: str) -> str:
     """C++ `text` with each comment replaced by a space. Line breaks in comments stay, so that line numbers do not change."""
     return _C.sub(lambda m: m["keep"] or " " + "\n" * m["comment"].count("\n"), text)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import settings
+from rooftop.core.whole_file import regular
 
 PARTS = {  # folder -> what it holds
     "cuda": "CUDA C++, compiled",
@@ -75,7 +76,7 @@ def empty(name: str = "") -> list[Part]:
 def read_json(path: Path) -> Any:
     """The value that `write_json` wrote; None if there is none, or the file is damaged."""
     try:
-        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+        digest, _, text = regular(path).decode().partition("\n")
         return json.loads(text) if digest == _digest(text) else None
     except (OSError, ValueError):
         return None
@@ -104,7 +105,7 @@ def mend_triton() -> int:
     removed = 0
     for path in settings.triton_cache().glob("*/*.json"):
         try:
-            table = json.loads(path.read_bytes())
+            table = json.loads(regular(path))
             if not isinstance(table, dict) or not isinstance(table.get("child_paths", {}), dict):
                 raise ValueError("no table")
         except (ValueError, RecursionError):

@@ -11,9 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, families, gradients, library, registry
-from rooftop.core.backends.table import preference
-from rooftop.core.call import Call, Choice, only_named, ranked, select
+from rooftop.core import debugging, gradients, library, tensor_kinds
+from rooftop.core.call import Choice, refusals, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import device_of
 from rooftop.core.plans import Idle, Plan
@@ -34,7 +33,7 @@ class Explanation:
     device: str
     choice: Choice | None
     why: str
-    others: tuple[tuple[str, str], ...] = ()  # implementations of lower preference, with the reason
+    others: tuple[tuple[str, str], ...] = ()  # the other implementations, with the reason
 
     def __str__(self) -> str:
         lines = [f"{self.op} on {self.device}: {self.why}"]
@@ -42,6 +41,8 @@ class Explanation:
             c = self.choice.call
             config = ", ".join(f"{k}={v}" for k, v in c.implementation.config_dict(c.config).items())
             lines.append(f"  config {config or '(none)'} ({c.config_from})")
+            if c.why:
+                lines.append(f"  {c.why}")
             if said := c.implementation.explains(c.problem, c.config):
                 lines.append(f"  {said}")
             if c.copies:
@@ -56,21 +57,11 @@ def plan_for(op: Contract, args: Sequence[Any], implementation: str | None) -> P
     tensors, options = op.flattened(args)
     index = _device_index(op, tensors)
     metas = metas_of(tensors)
-    family, sizes = families.family_of(op, metas, options, implementation or None, index)
-    if family is not None and (known := family.plan(sizes)) is not None:
-        return known
-    device = _device(index)
-    problem = op.problem_of(metas, options, device)
+    problem = op.problem_of(metas, options, _device(index))
     if not implementation and op.idle(problem):
         return Idle(op, problem, index)
     call = select(op, problem, implementation or None).call
-    if call is None:
-        return None
-    plan = Plan(call, index)
-    if family is not None and family.missed():
-        plan.runner()
-        families.record(family, op, options, implementation or None, device, sizes, plan)
-    return plan
+    return None if call is None else Plan(call, index)
 
 
 def _remember(plans: dict[Any, Plan | Idle | None], key: Any, plan: Plan | Idle | None) -> Plan | Idle | None:
@@ -147,6 +138,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.runtime_options)
     runtime_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.runtime_options)
     mutated_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.mutates)
+    names = tuple(op.kinds)
     plain = (torch.Tensor, torch.nn.Parameter)
     is_grad_enabled = torch.is_grad_enabled
     is_compiling = torch.compiler.is_compiling
@@ -166,6 +158,7 @@ def caller(op: Contract) -> Callable[..., Any]:
     def elsewhere(args: Sequence[Any], implementation: str | None, grad: bool) -> Any:
         """A call with a gradient, or not on plain tensors of a GPU. What is read with another sign than memory has (the imaginary part of a conjugate) is
         written out before."""
+        tensor_kinds.refuse(op.name, [(names[i], args[i]) for i in tensor_positions])
         passed = list(args)
         for i in tensor_positions:
             if args[i] is not None and args[i].is_neg():
@@ -203,6 +196,7 @@ def caller(op: Contract) -> Callable[..., Any]:
                 raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach registered ops; torch.autograd and torch.compile do")
             return registered(*args, implementation or "")
         if lists:
+            tensor_kinds.refuse(op.name, [(names[i], args[i]) for i in tensor_positions])
             return registered(*args, implementation or "")
         if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
@@ -257,21 +251,6 @@ def explain_problem(op: Contract, problem: Problem) -> Explanation:
     call = choice.call
     if call is None:
         return Explanation(op.name, problem.device.name, choice, "the reference, in plain torch: no implementation takes this input")
-    found = {f.name: f for f in registry.implementations(call.implementation.op)}
-    rejected = tuple((name, found[name].supports(call.problem) or reason) for name, reason in choice.rejected)  # those of a rounded problem say its number
     path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in call.launches) or "a call of torch"
-    return Explanation(op.name, problem.device.name, Choice(call, rejected), f"{call.implementation.name}: {path}", _less_preferred(call, rejected))
-
-
-def _less_preferred(call: Call, rejected: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The implementations with lower preference than the chosen one, and why: by their own preference, by backend, or by name."""
-    taken, asked = call.implementation, {name for name, _ in rejected}
-    first = preference(taken, call.problem.near)
-    found = []
-    for other, reason in ranked(registry.implementations(taken.op), call.problem):
-        if other.name == taken.name or other.name in asked:
-            continue
-        mine = preference(other, call.problem.near)
-        why = "has the higher preference for this input" if mine[0] != first[0] else "comes first in the order of backends and names"
-        found.append((other.name, reason or only_named(other) or f"supports this too, but {taken.name} {why}"))
-    return tuple(found)
+    others = refusals(call.base, call.problem, call.implementation.name)
+    return Explanation(op.name, problem.device.name, choice, f"{call.implementation.name}: {path}", others)

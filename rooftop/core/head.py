@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from rooftop.core import tensor_maps
+from rooftop.core import helpers, tensor_maps
 from rooftop.core.expressions import ExpressionError, Scope, TensorFacts, evaluate, integer, names
 from rooftop.core.head_parts import BRACES, RANGES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg, Unfit
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
@@ -39,6 +39,7 @@ class Head:
 
     path: str
     source: str
+    folders: helpers.Folders = (helpers.SHARED,)  # of its headers
     op: str | None = None
     idea: str = ""
     predict: Mapping[str, float] = field(default_factory=dict)
@@ -53,7 +54,6 @@ class Head:
     configs: tuple[Mapping[str, Any], ...] = ()
     choices: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     valid: str | None = None
-    prefer: str | None = None
     scratch: Mapping[str, TensorArg] = field(default_factory=dict)
     zeroed: tuple[str, ...] = ()  # scratch tensors that must be zero when the first launch starts
     launches: tuple[LaunchHead, ...] = ()
@@ -61,6 +61,7 @@ class Head:
     let: Mapping[str, str] = field(default_factory=dict)  # the file's own, and those of the headers that it includes
     inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that come from a header, with that header
     without: tuple[str, ...] = ()  # optional tensors of the op that the kernel does not support: calls that have one are refused
+    ops: tuple[str, ...] = ()  # the ops that the file serves, if it is not the one of its name; optional tensors of `args` may then be absent from an op
     python: tuple[str, ...] = ()  # functions that the .py file of the same stem defines (rooftop.core.backends.cuda)
 
     # -- evaluated for a problem --------------------------------------------------------------------------------
@@ -89,6 +90,12 @@ class Head:
         return known.scopes[key]
 
     @cached_property
+    def _optional(self) -> tuple[str, ...]:
+        """Tensors that one of several ops may not have."""
+        listed = (*self.args, *self.tensors) if self.ops else ()
+        return tuple(arg.name for arg in listed if isinstance(arg, TensorArg) and arg.optional)
+
+    @cached_property
     def _letters(self) -> frozenset[str]:
         """The names that get their values from tensors: dimensions, the type T, the tensors themselves."""
         listed = [arg for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg)]
@@ -97,8 +104,8 @@ class Head:
     def _bound(self, problem: Problem, config: Mapping[str, Any]) -> dict[str, Any]:
         """The values of all names but those of `let`."""
         device = problem.device
-        values = {"sms": device.sms, "card": device, "arch": device.arch, **dict(problem.options), **config}
-        known = dict(problem.tensors)
+        values = {"sms": device.sms, "card": device, "arch": device.arch, "op": problem.op, **dict(problem.options), **config}
+        known = {**dict.fromkeys(self._optional), **dict(problem.tensors)}
         for arg in (*self.args, *self.tensors):
             if isinstance(arg, TensorArg) and arg.name not in self.scratch:
                 self._bind(arg, problem, known, values)
@@ -150,12 +157,13 @@ class Head:
             return str(error)
         return reason
 
-    def refuses(self, problem: Problem) -> str | None:
-        """None, or why the kernel does not support the card or the tensors, whatever the constants. Raises like `supports`."""
+    def refuses(self, problem: Problem, words: frozenset[str] = frozenset()) -> str | None:
+        """None, or why the kernel does not support the card or the tensors, whatever the constants. `words`: names of parameters that its Python file reads.
+        Raises like `supports`."""
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._check_names(problem)
-        if missing := [name for name in problem.extra if name not in self._named]:
+        if missing := [name for name in problem.extra if name not in self._named and name not in words]:
             return f"the kernel has no parameter {' and no '.join(missing)}, which does not have its default in this call"
         if given := [name for name in self.without if problem.get(name) is not None]:
             return f"the kernel does not support {' and '.join(given)}"
@@ -204,7 +212,7 @@ class Head:
         given = {*what[0], *what[1]}
         if clashes := given & set(self.let):
             raise HeadError(f"{self.path}: {self.place(min(clashes))}: {problem.op} has a tensor or an option of that name")
-        known = {"sms", "card", "arch", "T", *letters, *self.config, *self.let, *self.scratch, *given}
+        known = {"sms", "card", "arch", "T", "op", *self._optional, *letters, *self.config, *self.let, *self.scratch, *given}
         for where, text in self.expressions():
             try:
                 used = names(text)
@@ -243,7 +251,7 @@ class Head:
         """Every expression except those of `let`, and its location."""
         yield from (("requires", text) for text in self.requires)
         yield from (("[[choice]] when", when) for when, _ in self.choices)
-        yield from ((key, text) for key, text in (("valid", self.valid), ("prefer", self.prefer)) if text is not None)
+        yield from ((key, text) for key, text in (("valid", self.valid),) if text is not None)
         for name, arg in self.scratch.items():
             yield from ((f"scratch.{name}", d) for d in arg.dims)
         for number, launch in enumerate(self.launches, 1):
@@ -263,15 +271,6 @@ class Head:
                 yield "args", arg.expression
             elif isinstance(arg, MapArg):
                 yield from (("args", text) for text in arg.expressions())
-
-    def prefers(self, problem: Problem, config: Mapping[str, Any]) -> int:
-        """The kernel's preference for a problem that it supports, from `prefer`: 0 without it, 1 for a condition that holds."""
-        if self.prefer is None:
-            return 0
-        try:
-            return int(evaluate(self.prefer, self.scope(problem, config)))
-        except (ExpressionError, TypeError, ValueError) as error:
-            raise HeadError(f"{self.path}: prefer: {error}") from None
 
     def choose(self, problem: Problem) -> Mapping[str, Any]:
         """The constants for this problem: those of the first `[[choice]]` whose condition holds, else the defaults."""

@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings, tensor_maps
-from rooftop.core.compile import headers
+from rooftop.core import helpers, settings, tensor_maps
 from rooftop.core.expressions import ExpressionError, integer, names
 from rooftop.core.head import Head
 from rooftop.core.head_parts import BRACES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg
@@ -30,7 +29,7 @@ _NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
 _MAP = re.compile(r"^\s*(\w+)\s*:\s*map\s*=\s*(\w+)\s*\[([^\]]*)\]\s*(.*?)\s*$")
 _MAP_WORD = re.compile(r"(swizzle|promote|fill|as)\s+([^\s\[\]]+)\s*|(steps)\s*\[([^\]]*)\]\s*")
 _ZEROED = re.compile(r"\s*=\s*0\s*$")
-PYTHON = ("supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # functions that the .py file beside a .cu may define
+PYTHON = ("supports", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # functions that the .py file beside a .cu may define
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 
@@ -55,8 +54,8 @@ def split(text: str, path: str) -> tuple[str, int]:
     return text[match.end() : end], text.count("\n", 0, match.end()) + 1
 
 
-def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
-    """Parses the head of a `.cu` file's text (or, with `toml`, of a rung that is only a head).
+def parse(text: str, path: str | Path, *, op: str = "", toml: bool = False) -> Head:
+    """Parses the head of a `.cu` file's text (or, with `toml`, of a rung that is only a head). `op`: of a file whose head names none.
 
     Raises HeadError with the file, the line if known, and what is accepted."""
     where = str(path)
@@ -66,7 +65,7 @@ def parse(text: str, path: str | Path, *, toml: bool = False) -> Head:
         own = _build(data, text, where, toml)
     except ExpressionError as error:
         raise HeadError(f"{where}: {error}") from None
-    return own if toml else _inherit(own)
+    return own if toml else _inherit(dataclasses.replace(own, folders=helpers.folders(settings.CHECKOUT / where, own.op or op)))
 
 
 def _toml(body: str, first: int, where: str) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _inherit(own: Head) -> Head:
     taken |= dict.fromkeys(own.scratch, "[scratch]")
     for args in (own.args, own.tensors, *(launch.args or () for launch in own.launches)):
         taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
-    for path in headers(own.source):
+    for path in helpers.headers(own.source, own.folders):
         where = shown(path)
         for name, text in _header_formulas(read(path), where).items():
             if name in inherited:
@@ -176,11 +175,11 @@ def of_python(text: str, path: str | Path) -> Head:
 
 _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
-    "config": dict, "configs": list, "choice": list, "valid": str, "prefer": str, "scratch": dict, "launch": list, "implementation": str,
-    "let": dict, "python": list, "tensors": list, "without": list,
+    "config": dict, "configs": list, "choice": list, "valid": str, "scratch": dict, "launch": list, "implementation": str,
+    "let": dict, "python": list, "tensors": list, "without": list, "ops": list,
 }  # fmt: skip
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
-_TAKEN = frozenset({"sms", "card", "arch", "T"})  # names defined in every expression
+_TAKEN = frozenset({"sms", "card", "arch", "T", "op"})  # names defined in every expression
 
 
 def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
@@ -198,7 +197,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         raise HeadError(f"{path}: a head needs args and at least one [[launch]]")
     if strange := [x for x in data.get("python", []) if x not in PYTHON]:
         raise HeadError(f"{path}: python lists {', '.join(map(repr, strange))}; the .py file may define {', '.join(PYTHON)}")
-    for one, other in (("launches", "launch"), ("choose", "choice"), ("configs", "configs"), ("prefers", "prefer"), ("scratch", "scratch")):
+    for one, other in (("launches", "launch"), ("choose", "choice"), ("configs", "configs"), ("scratch", "scratch")):
         if one in data.get("python", []) and other in data:
             raise HeadError(f"{path}: {other} is in the head, and python lists {one}: use one of them")
     for dtype in data.get("dtypes", []):
@@ -230,13 +229,14 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
             raise HeadError(f"{path}: configs set {', '.join(sorted(set(extra) - set(config)))}, which [config] does not have")
     for condition in data.get("requires", {}):
         names(condition)
-    for key in ("valid", "prefer"):
-        if key in data:
-            names(data[key])
+    if "valid" in data:
+        names(data["valid"])
     args = tuple(_arg(a, path) for a in data.get("args", []))
     tensors = [_arg(a, path) for a in data.get("tensors", [])]
     if not all(isinstance(a, TensorArg) for a in tensors):
         raise HeadError(f"{path}: tensors may contain only tensors, such as \"x: T[M, N]\"; numbers and maps are args")
+    if not all(isinstance(n, str) for n in data.get("ops", [])):
+        raise HeadError(f"{path}: ops must list names of ops, such as [\"rms_norm\", \"layer_norm\"], not {data['ops']!r}")
     if not all(isinstance(n, str) for n in data.get("without", [])):
         raise HeadError(f"{path}: without must list names of tensors, such as [\"weight\"], not {data['without']!r}")
     if both := sorted({a.name for a in (*args, *tensors)} & set(data.get("without", []))):
@@ -262,9 +262,9 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         op=data.get("op"), idea=data.get("idea", ""), predict=data.get("predict", {}), limit=data.get("limit", ""),
         arch=data.get("arch", 80), dtypes=tuple(data.get("dtypes", [])), args=args,
         requires=data.get("requires", {}), demands=data.get("demands", {}), config=config,
-        configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"), prefer=data.get("prefer"),
+        configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"),
         scratch=scratch, zeroed=tuple(zeroed), launches=launches, implementation=data.get("implementation"), let=data.get("let", {}),
-        python=tuple(data.get("python", [])), tensors=tuple(a for a in tensors if isinstance(a, TensorArg)),
+        python=tuple(data.get("python", [])), tensors=tuple(a for a in tensors if isinstance(a, TensorArg)), ops=tuple(data.get("ops", [])),
     )  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from rooftop.core import head as heads
 from rooftop.core import settings
+from rooftop.core.choice import Chosen
 from rooftop.core.contract import Contract
 from rooftop.core.launch import resident_clusters
 from rooftop.core.spec import TARGETS, Device, Launch, Meta, Problem, Step, TorchCall
-from rooftop.core.symbolic import Trace, symbolic
 
 TUNED = settings.PACKAGE / "tuned"
 
@@ -98,6 +98,7 @@ class Implementation:
     platform = "gpu"  # the kind of device: "gpu" or "tpu"
     contract: Callable[[], Contract] | None = None  # the contract of its op
     automatic = True  # whether it may be chosen if a call names no kernel
+    weighed: Callable[[Problem], Chosen | str | None] | None = None  # of a shipped kernel: what its family's `choose.py` says of this kernel alone
     unordered = ""  # why two runs may differ in their last bits (rungs only); shipped kernels are as deterministic as the contract requires
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None) -> None:
@@ -107,24 +108,38 @@ class Implementation:
         return f"<{self.name}>"
 
     def supports(self, problem: Problem) -> str | None:
-        """None, or the reason why the problem is not supported."""
-        raise NotImplementedError
+        """None, or the reason why the problem is not supported: the kernel's own, or that of the family's function."""
+        reason = self.rejects(problem)
+        return str(found) if reason is None and isinstance(found := self.chosen(problem), str) else reason
 
-    def prefers(self, problem: Problem) -> int:
-        """The preference for this problem, from its author's measurements; 0 by default. The kernel with the highest preference runs."""
-        return 0
+    def rejects(self, problem: Problem) -> str | None:
+        """None, or the reason of the kernel's own file."""
+        raise NotImplementedError
 
     def configs(self, problem: Problem) -> list[Any]:
         """Every valid config that tuning may try; the heuristic's choice is first."""
         raise NotImplementedError
 
     def choose(self, problem: Problem) -> Any:
-        """The config that the heuristic chooses: a pure function of the problem."""
+        """The config that the heuristic chooses, a pure function of the problem: that of the family's function, or that of the kernel's own file.
+
+        Raises UnsupportedError if the family's function refuses the problem."""
+        found = self.chosen(problem)
+        if isinstance(found, str):
+            raise UnsupportedError(f"{self.name} cannot take this input: {found}")
+        return self.configure(problem) if found is None else self.own(found.config)
+
+    def configure(self, problem: Problem) -> Any:
+        """The config of the kernel's own file."""
         raise NotImplementedError
 
-    def chosen_for_near(self, problem: Problem, config: Any) -> bool:
-        """Whether the config is the one for `problem.near`, if configs are chosen for that; else true."""
-        return True
+    def chosen(self, problem: Problem) -> Chosen | str | None:
+        """What the family's function for the op says of this kernel alone; None if there is no such function."""
+        return None if self.weighed is None else self.weighed(problem)
+
+    def breaks(self, problem: Problem, config: Any) -> str | None:
+        """None, or why a problem cannot run with this config: the validity predicate."""
+        return None
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         raise NotImplementedError
@@ -188,18 +203,27 @@ class Implementation:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the code that runs: kernel and helpers without comments."""
+        """Hash of all code of the kernel that runs on the device, whatever is launched of it. It does not depend on where the code stands, nor on code of the
+        host."""
+        raise NotImplementedError
+
+    def source(self, steps: Sequence[Step]) -> str:
+        """Hash of the code that these steps run, in the same manner."""
         raise NotImplementedError
 
     # -- configs: explicit, then tuned, then heuristic ------------------------------------------------------------
 
-    def resolve(self, problem: Problem, explicit: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-        """The config and its source."""
+    def resolve(self, problem: Problem, explicit: Mapping[str, Any] | None = None, chosen: Chosen | None = None) -> tuple[Any, str]:
+        """The config and its source. `chosen`: what the family's function has chosen for the problem, if it was asked already."""
         if explicit is not None:
             return self.config_of(explicit), "explicit"
         if tuned := self._tuned(problem):
             return tuned
-        return self.choose(problem), "heuristic"
+        return self.choose(problem) if chosen is None else self.own(chosen.config), "heuristic"
+
+    def own(self, config: Any) -> Any:
+        """A config of a `choose.py` in the form that the kernel takes."""
+        return self.config_of(config) if isinstance(config, Mapping) else config
 
     def config_of(self, values: Mapping[str, Any]) -> Any:
         return dict(values)
@@ -213,8 +237,6 @@ class Implementation:
             if not (table := _tuned_table(path)):
                 continue
             key = key or problem.tune_key
-            if problem.symbolic:
-                key = trace_of(problem).same_text(key, table) or ""
             entry = table.get(key)
             if isinstance(entry, dict) and entry.get("digest") == self.digest:  # a config tuned for other code may be wrong
                 values = entry.get("config")  # null: the heuristic was measured to be best
@@ -229,12 +251,6 @@ def _tuned_paths(root: Path, device: str, name: str) -> tuple[tuple[Path, str], 
 
     cards = [slug(n) for n in (device, sibling(device)) if n is not None]
     return tuple((root / card / f"{name}.json", card) for card in cards)
-
-
-def trace_of(problem: Problem) -> Trace:
-    """The trace of a problem with symbols."""
-    found: Trace = next(n.trace for _, m in problem.tensors if m is not None for n in m.shape if symbolic(n))  # type: ignore[attr-defined]
-    return found
 
 
 _TABLES: dict[Path, dict[str, Any]] = {}

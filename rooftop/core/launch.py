@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -151,46 +151,26 @@ class PreparedCuda:
         given = list(zip(launch.types, launch.args.items(), strict=True))
         cells = [CTYPES[kind]() for kind, _ in given]
         self._slots = [(cell, names.index(v)) for cell, (_, (_, v)) in zip(cells, given, strict=True) if isinstance(v, str)]
-        self._numbers = [(cell, name, v) for cell, (_, (name, v)) in zip(cells, given, strict=True) if isinstance(v, (int, float))]
-        maps = [(cell, name, v) for cell, (_, (name, v)) in zip(cells, given, strict=True) if isinstance(v, TensorMap)]
-        self._encode = encode = tensor_maps.encode_function(driver) if maps else None
-        self._maps = [(cell, name, names.index(v.tensor), tensor_maps.Encoder(encode, v)) for cell, name, v in maps if encode is not None]
+        for cell, (_, (_, v)) in zip(cells, given, strict=True):
+            if isinstance(v, (int, float)):
+                cell.value = v
+        maps = [(cell, v) for cell, (_, (_, v)) in zip(cells, given, strict=True) if isinstance(v, TensorMap)]
+        encode = tensor_maps.encode_function(driver) if maps else None
+        self._maps = [(cell, names.index(v.tensor), tensor_maps.Encoder(encode, v)) for cell, v in maps if encode is not None]
         self._params = (ctypes.c_void_p * max(len(cells), 1))(*(ctypes.addressof(v) for v in cells))
         self._address = ctypes.addressof(self._params)
         self._cells = cells  # `_params` has their addresses
-        self._grid = launch.grid
         # Launches of single blocks do not get the cluster attribute, which would make them start later.
         self._config = _config(driver, launch.grid, launch.block, launch.shared, _attributes(driver, launch, blocks > 1))
-        self._last: list[Any] = [None, -1]  # whose grid and numbers lie in `_config` and the cells, and the stream there
-
-    def again(self, grid: tuple[int, ...], args: Mapping[str, Any], tensors: Mapping[str, Any]) -> PreparedCuda:
-        """The same kernel with another grid, other numbers, and maps of tensors of other shapes. `args` has those that change, by name. Both share the memory
-        that the driver reads, and its lock: a launch writes its grid and numbers there first, unless it was the last one too."""
-        made = object.__new__(PreparedCuda)
-        made.__dict__.update(self.__dict__)
-        made._grid = grid
-        made._numbers = [(cell, name, args.get(name, value)) for cell, name, value in self._numbers]
-        if (encode := self._encode) is not None:
-            made._maps = [(cell, name, at, tensor_maps.Encoder(encode, args[name]) if name in args else e) for cell, name, at, e in self._maps]
-        return made
-
-    def _write(self) -> None:
-        """Write grid and numbers to where the driver reads them."""
-        self._config.gridDimX, self._config.gridDimY, self._config.gridDimZ = (*self._grid, 1, 1)[:3]
-        for cell, _, value in self._numbers:
-            cell.value = value
-        self._last[0] = self
+        self._stream = -1  # that of `_config`
 
     def __call__(self, stream: int, addresses: Sequence[Any]) -> None:
         with self._lock:
-            last = self._last
-            if last[0] is not self:
-                self._write()
-            if stream != last[1]:
-                self._config.hStream = last[1] = stream
+            if stream != self._stream:
+                self._config.hStream = self._stream = stream
             for cell, index in self._slots:
                 cell.value = addresses[index]
-            for cell, _, index, encoder in self._maps:
+            for cell, index, encoder in self._maps:
                 cell.raw = encoder(addresses[index])
             status = self._launch(self._config, self._function, self._address, 0)[0]
             if status != 0 and status.name == "CUDA_ERROR_INVALID_CONTEXT" and _enter_context(self._driver, self._device):

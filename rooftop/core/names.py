@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+# Kernels that were renamed or merged into another: the old name -> the one of today. Records of the old name are read as of the new one; a call, or a command,
+# with the old name is told the new one.
+RENAMED: dict[str, str] = {}
+
+
+def renamed(name: str, known: Sequence[str]) -> str | None:
+    """Today's name of a kernel, one of `known`, for an old one with or without its op; None if it had no other."""
+    found = next((new for old, new in RENAMED.items() if name == old or old.partition("__")[2] == name), None)
+    return found if found in known else None
+
 
 class RegistryError(LookupError):
     """A name that does not exist, or a file with an invalid name."""
 
 
 def hint(name: str, known: Sequence[str]) -> str:
-    """A hint for a mistyped name: the closest known one, else all of them."""
+    """A hint for a mistyped name: what it is called today, the closest known one, else all of them."""
+    if new := renamed(name, known):
+        return f"it is {new!r} now"
     close = get_close_matches(name, known, 1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
 
@@ -23,11 +35,25 @@ class UnknownName(RegistryError):
         super().__init__(f"no {kind} {name!r}; {hint(name, known)}")
 
 
-PACKAGES = {"liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime"}
+SAME = (
+    "torch", "triton", "numpy", "ml_dtypes", "rich", "typer", "jinja2", "markupsafe", "scipy", "numcodecs", "zarr", "transformers", "torchao", "safetensors",
+    "jax",
+)  # fmt: skip
+PACKAGES = {  # module -> the package of an index that has it
+    **{name: name for name in SAME}, "liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda.tile": "cuda-tile",
+    "cuda": "cuda-core", "nvidia": "nvidia-cuda-runtime", "cutlass": "nvidia-cutlass-dsl", "ncu_report": "ncu-report", "quack": "quack-kernels",
+    "flashinfer": "flashinfer-python",
+}  # fmt: skip
 
 
-def package_of(module: str) -> str:
-    """The package to install for a missing module: `cuda.bindings.nvrtc` is in cuda-bindings."""
+def package_of(module: str) -> str | None:
+    """The package to install for a missing module: `cuda.bindings.nvrtc` is in cuda-bindings. None for a module that rooftop does not use: nobody here knows
+    which package has it, or whether any has."""
     parts = module.split(".")
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    return next((PACKAGES[p] for p in prefixes if p in PACKAGES), parts[0])
+    return next((PACKAGES[p] for p in prefixes if p in PACKAGES), None)
+
+
+def extra(name: str) -> str:
+    """How the packages of an extra are installed. rooftop itself is on no index: the extras are those of its checkout."""
+    return f"pip install '.[{name}]' in rooftop's checkout"

@@ -14,7 +14,7 @@ from rooftop.core.sweeps import Sizes
 __all__ = ["Grad", "Judged", "Op", "Sizes", "Tolerance", "in_place", "like"]
 
 
-def _constant(function: Any) -> Any:
+def constant(function: Any) -> Any:
     """Like `torch.compiler.assume_constant_result`, but without importing torch: during tracing, which an op's first call may be part of, the function runs and
     its result is a constant."""
     function._dynamo_marked_constant = True
@@ -34,7 +34,7 @@ class Op(Contract):
             self._call = dispatch.caller(self)
         return self._call
 
-    @_constant
+    @constant
     def _ready(self) -> bool:
         return self._call is not None or self.caller() is not None
 
@@ -91,8 +91,8 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
     return Op(
         written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
         mutates=tuple(into.values()), into=into, runtime_options=op.runtime_options, twin_of=op, deterministic=op.deterministic,
-        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public, core=op.core,
-        objects=op.objects, swept=op.swept, rounded=op.rounded, same=written(op.same) if op.same else None,
+        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public,
+        objects=op.objects, swept=op.swept, same=written(op.same) if op.same else None,
         compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},
         sizes={given: into[op.sizes[out]] for out, given in into.items() if out in op.sizes},
         bucket=None if bucket is None else lambda p: bucket(as_op(p)),

@@ -33,31 +33,15 @@ class Plan:
         self._index = index
         self._runner: Any = None
         self._addressed = False
-        self.launches: Launches | None = None  # the runner, if it only launches
         self._stream = torch._C._cuda_getCurrentRawStream
         self._written = torch.autograd.graph.increment_version
 
     def runner(self) -> Any:
         if self._runner is None:
-            self._run_by(self.call.runner(self._index))
+            found = self.call.runner(self._index)
+            self._addressed = isinstance(found, Launches)
+            self._runner = found.addressed if isinstance(found, Launches) else found
         return self._runner
-
-    def _run_by(self, found: Any) -> None:
-        self.launches = found if isinstance(found, Launches) else None
-        self._addressed = self.launches is not None
-        self._runner = found.addressed if self._addressed else found
-
-    def resized(self, outputs: Sequence[Any], scratch: Sequence[Any], promised: Sequence[Any], runner: Launches) -> Plan:
-        """A copy for other sizes. Each layout is what `Meta` takes, or None for an absent tensor."""
-        made = object.__new__(Plan)
-        made.__dict__.update(self.__dict__)
-        reused = {i for i, _ in self._reused}
-        made._outputs = [_allocator(None if m is None or i in reused else Meta(*m), self._index) for i, m in enumerate(outputs)]
-        zeroed = self.call.zeroed
-        made._scratch = [_allocator(Meta(*m), self._index, n in zeroed) for n, m in zip(self.call.scratch, scratch, strict=True)]
-        made._promised = tuple((i, _allocator(Meta(*m), self._index)) for (i, _), m in zip(self._promised, promised, strict=True))
-        made._run_by(runner)
-        return made
 
     def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
         """Returns the outputs. `tensors` are in the order of the call's inputs."""

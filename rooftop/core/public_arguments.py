@@ -18,7 +18,7 @@ def arguments_of(found: Contract, function: Callable[..., Any], *args: Any, **kw
     Raises what the function raises for arguments that it does not accept."""
     captured: list[tuple[Any, ...]] = []
 
-    class Stop(Exception):
+    class Stop(BaseException):
         """Stops the public function once its validated arguments are known."""
 
     assert isinstance(found, Op)

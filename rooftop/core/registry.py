@@ -1,7 +1,10 @@
 """Finds ops, kernels and ladders, by file name only. A file is imported when it is used; a misspelt name is an error.
 
     ops/<op>.py                                                        the contract
-    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation
+    kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation; _<name>.{py,cuh}: a helper (helpers.py). A file that serves
+                                                                       several ops has the name of their group in place of <op>, and lists them:
+                                                                       `ops` in the head of a .cu, OPS in a .py
+    kernels/<family>/choose.py                                         which of them runs: a function an op (rooftop.core.choice)
     ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs; a .py is in Triton, NN_slug__gluon.py in Gluon, and so on
 
 `rooftop.core.backends.table` lists the backends. A .py of the same name beside a .cu belongs to it."""
@@ -11,7 +14,7 @@ from __future__ import annotations
 import importlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -19,15 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import head as heads
-from rooftop.core import head_text, settings
+from rooftop.core import head_text, helpers, settings
 from rooftop.core.backends.python_files import load_file
 from rooftop.core.backends.table import BACKENDS, Backend
+from rooftop.core.choice import Choose, Chosen, asked
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError, UnknownName
+from rooftop.core.spec import Problem
 
 _KERNEL = re.compile(r"^(?P<op>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<variant>[a-z0-9_]+?))?__(?P<backend>[a-z]+)(?:_(?P<target>[a-z0-9]+))?$")
 _RUNG = re.compile(r"^(?P<number>\d\d)_(?P<slug>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?P<backend>[a-z]+)(?:_(?P<target>[a-z0-9]+))?)?$")
+
+CHOOSE = "choose.py"  # of a family: which kernel runs
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,7 @@ class KernelFile:
     variant: str | None
     backend: str
     arch: int
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
+    name: str  # the file's stem; of a file that serves several ops, with the op in place of the group
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,12 @@ def op(name: str, house: House = HOUSE) -> Contract:
     return found
 
 
+def public(name: str) -> Callable[..., Any]:
+    """The public function of an op."""
+    found: Callable[..., Any] = getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
+    return found
+
+
 def not_python(error: SyntaxError) -> str:
     """The place and reason of a syntax error, in one line."""
     return f"{head_text.shown(Path(error.filename))}, line {error.lineno}: {error.msg}" if error.filename else str(error)
@@ -157,12 +167,17 @@ def not_python(error: SyntaxError) -> str:
 
 @cache
 def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
-    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op."""
-    files = []
-    for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu") and p.stem != "__init__"):
-        if any(part.startswith("_") for part in path.relative_to(house.kernels).parts[:-1]):
-            continue
+    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op, and for a file in the wrong folder."""
+    files: list[KernelFile] = []
+    rooms: dict[str, Path] = {}  # op, for forward and backward -> its family's folder
+    for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu", ".cuh") and p.name != CHOOSE):
         shown = path.relative_to(house.kernels)
+        if any(part.startswith("_") for part in shown.parts):  # helpers of a family, and kernels/_device
+            continue
+        if path.suffix == ".cuh":
+            raise RegistryError(f"kernels/{shown}: a header of a family is private to it: _{path.name}; what several families share is in kernels/_device")
+        if len(shown.parts) != 2:
+            raise RegistryError(f"kernels/{shown}: a kernel lies in the folder of its family, kernels/<family>/{path.name}")
         try:
             name = kernel_name(path.stem)
         except RegistryError as error:
@@ -174,11 +189,25 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
                 _check_stray_python(path, name.backend)
                 continue
             raise RegistryError(f"kernels/{shown}: a {name.backend.name} kernel is a {name.backend.suffix} file")
-        base = name.op.removesuffix("_bwd") if name.op not in op_names(house) else name.op
-        if base not in op_names(house):
-            raise RegistryError(f"kernels/{shown}: {unknown('op', name.op, list(op_names(house)))}")
-        files.append(KernelFile(path, name.op, name.variant, name.backend.name, name.arch))
+        listed = _ops_of(path, f"kernels/{shown}")
+        if listed and name.op in (*op_names(house), *(f"{n}_bwd" for n in op_names(house))):
+            raise RegistryError(f"kernels/{shown}: a file that lists its ops has the name of a group, and {name.op} is an op")
+        for one in listed or (name.op,):
+            base = one.removesuffix("_bwd") if one not in op_names(house) else one
+            if base not in op_names(house):
+                raise RegistryError(f"kernels/{shown}: {unknown('op', one, list(op_names(house)))}")
+            if rooms.setdefault(base, path.parent) != path.parent:
+                raise RegistryError(f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family")
+            files.append(KernelFile(path, one, name.variant, name.backend.name, name.arch, one + path.stem.removeprefix(name.op)))
     return tuple(files)
+
+
+def _ops_of(path: Path, shown: str) -> tuple[str, ...]:
+    """The ops that a kernel's file lists, read from its text; () if it serves the op of its name."""
+    names = helpers.ops_of(head_text.read(path))
+    if names is not None and (not names or len(set(names)) != len(names)):
+        raise RegistryError(f"{shown}: ops must list names of ops, each once; it lists {', '.join(names) or 'none'}")
+    return names or ()
 
 
 def _check_stray_python(path: Path, backend: Backend) -> None:
@@ -194,6 +223,14 @@ def _made(backend: Backend, path: Path, op_name: str, name: str, arch: int, hous
     return found
 
 
+def choose(op_name: str, problem: Problem, named: str = "", house: House = HOUSE) -> Chosen | str | None:
+    """What the family's function chooses, among all kernels or with `named` alone; None if it has no function for the op. Raises ChoiceError."""
+    found = chooser(op_name, house)
+    if found is None:
+        return None
+    return asked(*found, problem, named)
+
+
 def implementation(name: str, house: House = HOUSE) -> Implementation:
     """An implementation by its file's stem; always the same object."""
     return _implementation(name, house)
@@ -205,12 +242,45 @@ def _implementation(name: str, house: House) -> Implementation:
     if name not in files:
         raise unknown("implementation", name, sorted(files))
     file = files[name]
-    return _made(BACKENDS[file.backend], file.path, file.op, file.name, file.arch, house)
+    found = _made(BACKENDS[file.backend], file.path, file.op, file.name, file.arch, house)
+    found.weighed = partial(choose, file.op, named=file.name, house=house)
+    return found
 
 
 def implementations(op_name: str, house: House = HOUSE) -> list[Implementation]:
     """The implementations of one op, by file name."""
     return [implementation(f.name, house) for f in kernel_files(house) if f.op == op_name]
+
+
+@cache
+def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str, ...]] | None:
+    """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its first kernel
+    that supports a problem runs, in the order of backends and names.
+
+    Raises RegistryError if the file is not valid Python."""
+    files = [f for f in kernel_files(house) if f.op == op_name]
+    path = files[0].path.parent / CHOOSE if files else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        module = importlib.import_module(f"rooftop.kernels.{path.parent.name}.choose") if house == HOUSE else load_file(path)
+    except SyntaxError as error:
+        raise RegistryError(not_python(error)) from None
+    function = getattr(module, op_name, None)
+    return (function, head_text.shown(path), tuple(f.name for f in files)) if callable(function) else None
+
+
+def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen | str:
+    """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does not; `named`: that
+    kernel alone."""
+    refused = ""
+    for name, why in [(named, "the call names it")] if named else order:
+        kernel = implementation(name)
+        reason = kernel.rejects(p)
+        if reason is None:
+            return Chosen(name, kernel.configure(p), why)
+        refused = refused or reason
+    return refused or "no kernel is for such a problem"
 
 
 @cache

@@ -11,12 +11,14 @@
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 | `ROOFTOP_SIMT_SECONDS` | seconds of CPU time that one simulation, or one step of building it, may take | 3600 |
+| `ROOFTOP_STEP_SECONDS` | seconds in which NVRTC must compile a file of somebody's, and a check must load it, or be through with a case | 300 |
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ class Settings:
     predictions: Path = Path("predictions.jsonl")
     simt_seconds: int = 3600
     simt_mib: int = 0
+    step_seconds: int = 300
 
 
 def is_checkout() -> bool:
@@ -46,64 +49,72 @@ def load() -> Settings:
     """The settings that the environment gives now.
 
     Raises ValueError if a variable has an invalid value, OSError if a folder would have to be in a home folder that does not exist."""
-    own = os.environ.get("ROOFTOP_CACHE") or (os.environ.get("XDG_CACHE_HOME", "") and Path(os.environ["XDG_CACHE_HOME"]) / "rooftop")
-    cache = Path(own) if own else home("ROOFTOP_CACHE") / ".cache" / "rooftop"
+    own, of_user = os.environ.get("ROOFTOP_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    cache = _folder(own) if own else _folder(of_user) / "rooftop" if of_user else home("ROOFTOP_CACHE") / ".cache" / "rooftop"
     in_checkout = (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "results").is_dir()
     results = os.environ.get("ROOFTOP_RESULTS")
-    where = Path(results) if results else (CHECKOUT / "results" if in_checkout else cache / "results")
-    jobs_text = os.environ.get("ROOFTOP_JOBS") or str(len(os.sched_getaffinity(0)))
-    if not jobs_text.isdigit() or int(jobs_text) < 1:
-        raise ValueError(f"ROOFTOP_JOBS is {jobs_text!r}; it must be a whole number of at least 1")
-    patience = os.environ.get("ROOFTOP_SIMT_PATIENCE") or "20"
-    if not patience.isdigit() or not 1 <= int(patience) <= 1_000_000:
-        raise ValueError(f"ROOFTOP_SIMT_PATIENCE is {patience!r}; it must be a whole number of seconds, 1 to 1000000")
-    mib = os.environ.get("ROOFTOP_CACHE_MIB") or "2048"
-    if not mib.isdigit():
-        raise ValueError(f"ROOFTOP_CACHE_MIB is {mib!r}; it must be a whole number of MiB")
-    seconds, memory = (os.environ.get(f"ROOFTOP_SIMT_{name}") for name in ("SECONDS", "MIB"))
-    for name, text, unit in (("SECONDS", seconds, "seconds"), ("MIB", memory, "MiB")):
-        if text and (not text.isdigit() or int(text) < 1):
-            raise ValueError(f"ROOFTOP_SIMT_{name} is {text!r}; it must be a whole number of {unit}, 1 or more")
     noted = os.environ.get("ROOFTOP_PREDICTIONS")
-    predictions = Path(noted) if noted else _state(cache) / "predictions.jsonl"
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
-    return Settings(cache, where, int(jobs_text), int(patience), int(mib), predictions, int(seconds or 3600), int(memory or machine))
+    return Settings(
+        cache=cache,
+        results=_folder(results) if results else (CHECKOUT / "results" if in_checkout else cache / "results"),
+        jobs=_whole("ROOFTOP_JOBS", len(os.sched_getaffinity(0)), "processes", 1, 10_000),
+        patience=_whole("ROOFTOP_SIMT_PATIENCE", 20, "seconds", 1),
+        cache_mib=_whole("ROOFTOP_CACHE_MIB", 2048, "MiB", 0),
+        predictions=_folder(noted) if noted else _state(cache) / "predictions.jsonl",
+        simt_seconds=_whole("ROOFTOP_SIMT_SECONDS", 3600, "seconds", 1),
+        simt_mib=_whole("ROOFTOP_SIMT_MIB", machine, "MiB", 1),
+        step_seconds=_whole("ROOFTOP_STEP_SECONDS", 300, "seconds", 1),
+    )
+
+
+def _whole(name: str, default: int, unit: str, least: int, most: int = 10**9) -> int:
+    """A variable that is a whole number; the limits of the system take every one of this range. Raises ValueError."""
+    text = os.environ.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and least <= int(text) <= most):
+        shown = repr(text) if len(text) <= 40 else repr(text[:37]) + "..."
+        raise ValueError(f"{name} is {shown}; it must be a whole number of {unit}, {least} to {most}")
+    return int(text)
+
+
+def _folder(text: str) -> Path:
+    """A path of a variable; what is relative is so to the folder in which this process is now: the programs that it starts may be in another."""
+    return Path(os.path.abspath(text))  # noqa: PTH100 - Path.resolve would follow links
 
 
 def home(instead: str) -> Path:
     """The user's home folder. Raises OSError if there is none, naming the variable that can be set `instead`."""
     try:
-        return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+        return _folder(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # a user that the system does not know, as in a container
         raise OSError(f"this user has no home folder: set HOME, or {instead} to a folder that can be written") from None
 
 
 def triton_cache() -> Path:
     """The folder of Triton's own cache. Raises like `home`."""
-    chosen = os.environ.get("TRITON_CACHE_DIR")
-    return Path(chosen) if chosen else Path(os.environ.get("TRITON_HOME") or home("TRITON_CACHE_DIR")) / ".triton" / "cache"
+    chosen, above = os.environ.get("TRITON_CACHE_DIR"), os.environ.get("TRITON_HOME")
+    return _folder(chosen) if chosen else (_folder(above) if above else home("TRITON_CACHE_DIR")) / ".triton" / "cache"
 
 
 def _state(cache: Path) -> Path:
     """The folder of state files; the cache's own if there is no home folder."""
     try:
-        return Path(os.environ.get("XDG_STATE_HOME") or home("XDG_STATE_HOME") / ".local" / "state") / "rooftop"
+        chosen = os.environ.get("XDG_STATE_HOME")
+        return (_folder(chosen) if chosen else home("XDG_STATE_HOME") / ".local" / "state") / "rooftop"
     except OSError:
         return cache
 
 
 def torchrun() -> tuple[int, int]:
     """(this process's number on its host, number of processes of the run), as torchrun has set them."""
-    return int(os.environ.get("LOCAL_RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+    return _whole("LOCAL_RANK", 0, "processes", 0), _whole("WORLD_SIZE", 1, "processes", 1)
 
 
 def tool_path(name: str) -> Path | None:
-    """An executable on PATH, or None."""
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        candidate = Path(folder) / name
-        if folder and candidate.is_file() and os.access(candidate, os.X_OK):
-            return candidate
-    return None
+    """An executable on PATH, or None. Folders that this user may not read are passed over, as a shell does."""
+    folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]  # an empty one would be the present folder
+    found = shutil.which(name, path=os.pathsep.join(folders)) if "/" not in name else None
+    return Path(os.path.abspath(found)) if found else None  # noqa: PTH100
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:

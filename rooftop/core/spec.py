@@ -13,8 +13,6 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from rooftop.core.symbolic import symbolic
-
 Number: TypeAlias = int | float | bool
 Option: TypeAlias = int | float | bool | str
 
@@ -202,9 +200,8 @@ class Problem:
     device: Device = TARGETS[90]
     runtime_options: tuple[str, ...] = ()  # options known only at each call: the choice of a kernel may not depend on them
     runtime_floats: tuple[str, ...] = ()  # those that are float32; the others are 32-bit integers
-    extra: tuple[str, ...] = ()  # parameters that were added to the op later and do not have their defaults (`Contract.core`)
+    extra: tuple[str, ...] = ()  # parameters to which the reference gives a default, and which do not have it
     bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
-    rounded: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `near`
 
     def __hash__(self) -> int:
         found = self.__dict__.get("_hash")
@@ -214,7 +211,7 @@ class Problem:
         return int(found)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "_by_name", "near", "symbolic")}  # a hash of texts holds in one process alone
+        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "_by_name")}  # a hash of texts holds in one process alone
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
@@ -238,33 +235,11 @@ class Problem:
     def replace(self, **tensors: Meta | None) -> Problem:
         changed = tuple([(k, tensors.get(k, m)) for k, m in self.tensors])
         return Problem(
-            self.op, changed, self.options, self.device, self.runtime_options, self.runtime_floats, self.extra, self.bucket, self.rounded
+            self.op, changed, self.options, self.device, self.runtime_options, self.runtime_floats, self.extra, self.bucket
         )  # fmt: skip
 
     def on(self, device: Device) -> Problem:
         return replace(self, device=device)
-
-    @cached_property
-    def symbolic(self) -> bool:
-        """Whether some extents are symbols of a trace: what is worked out for such a problem is not to be remembered."""
-        return any(symbolic(n) for _, m in self.tensors if m is not None for n in m.shape)
-
-    @cached_property
-    def near(self) -> Problem:
-        """The problem for which kernel and config are chosen, so that a row count that was never seen costs no choice: this one with its row count
-        rounded where the contract says so; else, and where it is rounded already, this very object. It has numbers in place of symbols, without guards:
-        whoever records must know for which rounded counts the same is chosen (`rooftop.core.families`)."""
-        found = self if self.rounded is None else self.rounded(self)
-        return found.assumed if found.symbolic and found is not self else found
-
-    @property
-    def assumed(self) -> Problem:
-        """The problem with numbers in place of symbols."""
-
-        def plain(values: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(v.trace.assume(v) if symbolic(v) else v for v in values)  # type: ignore[attr-defined]
-
-        return self.replace(**{n: Meta(plain(m.shape), m.dtype, plain(m.strides), m.align) for n, m in self.tensors if m is not None})
 
     @property
     def tune_key(self) -> str:

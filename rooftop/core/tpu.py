@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from rooftop.core import settings
+from rooftop.core.names import extra
 from rooftop.core.spec import Device
 
-EXTRA = "pip install 'rooftop[tpu]', Python 3.11; or make npu-env in a checkout"
+EXTRA = f"{extra('tpu')}, with Python 3.11; or make npu-env there"
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,13 @@ def python(folder: str = ".venv-tpu", package: str = "jax") -> Path | None:
 def absent() -> str | None:
     """None, or that jax is not installed and how to install it."""
     return None if python() else f"package jax is not installed ({EXTRA})"
+
+
+@dataclass(frozen=True)
+class On:
+    """Where a kernel runs. `interpret`: False (compiled), True (the plain interpreter), or the parameters of the TPU interpreter. `vmem`: bytes that it may
+    take. `mesh`: four devices in a ring, axis "x"."""
+
+    interpret: Any
+    vmem: int
+    mesh: Any = None

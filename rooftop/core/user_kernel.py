@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +18,12 @@ from rooftop.core.public_arguments import arguments_of
 
 
 class Loaded:
-    """The return value of `rooftop.load`. Calls with a known kind of input only launch. On CPU tensors the kernel is simulated, thread by thread.
+    """The return value of `rooftop.load`. Calls with a known kind of input only launch. `on_cpu(op, implementation, values)` runs the kernel on CPU tensors.
 
     Results have no gradient: an input that requires one is an error."""
 
-    def __init__(self, path: Path, source: str | None = None) -> None:
+    def __init__(self, path: Path, source: str | None, on_cpu: Callable[..., Any]) -> None:
+        self._on_cpu = on_cpu
         if source is None and not path.is_file():
             raise FileNotFoundError(registry.no_file(path))
         if source is None:
@@ -51,8 +51,7 @@ class Loaded:
             self._refuse_gradients(values)
         present = [t for t in tensors if t is not None]
         if present and all(isinstance(t, torch.Tensor) and t.device.type == "cpu" for t in present):
-            # Imported by name: code that runs in a call on a GPU does not depend on rooftop.lab.
-            made = importlib.import_module("rooftop.lab.simt.called").run(self.op, self.implementation, values)
+            made = self._on_cpu(self.op, self.implementation, values)
             return made[0] if len(made) == 1 else tuple(made)
         key = tuple(
             (v.shape, v.stride(), v.dtype, v.device, v.data_ptr() & 15) if n in self.op.tensor_names and v is not None else v
@@ -119,7 +118,7 @@ class Loaded:
     def _public(self) -> Callable[..., Any] | None:
         """The public function of the op; None for a backward, and for an op that takes or returns objects."""
         name = self.op.name
-        return None if name not in registry.op_names() or self.op.objects else getattr(importlib.import_module(f"rooftop.ops.{name}"), name)
+        return None if name not in registry.op_names() or self.op.objects else registry.public(name)
 
     def _plan(self, values: dict[str, Any]) -> Plan:
         tensors = {n: v for n, v in values.items() if n in self.op.tensor_names}

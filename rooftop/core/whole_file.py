@@ -1,4 +1,4 @@
-"""Writes files completely or not at all: a partial file, after a full disk for example, never replaces the old one."""
+"""Writes files completely or not at all: a partial file, after a full disk for example, never replaces the old one. Reads files that are files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +34,14 @@ def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
     finally:
         if apart:
             beside.unlink(missing_ok=True)
+
+
+def regular(path: str | Path) -> bytes:
+    """The content of a file. Raises OSError for what is none: to read a pipe that nobody writes into would wait for ever."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return file.read()
 
 
 @contextlib.contextmanager

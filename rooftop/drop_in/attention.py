@@ -1,4 +1,4 @@
-"""`rooftop.attention` as torch's `scaled_dot_product_attention` and as an attention function of Hugging Face Transformers."""
+"""`rooftop.attention` as torch's `scaled_dot_product_attention`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
     Returns [..., H, L, Dv]. Raises TypeError and ValueError for what fits neither, as `rooftop.attention` does."""
     import torch
 
-    from rooftop.ops._arguments import FLOAT32, NORMAL32, flag, number
+    from rooftop.core.argument_checks import flag, number
     from rooftop.ops.attention import attention
 
     op = "scaled_dot_product_attention"
@@ -49,15 +49,8 @@ def scaled_dot_product_attention(
             raise ValueError(f"{op}: query lies on {query.device} and {name} on {t.device}; they must be on one device")
     if attn_mask is not None and is_causal:
         raise ValueError(f"{op}: attn_mask and is_causal are both given; give one of them")
-    floats = (torch.float32, torch.float16, torch.bfloat16)
-    device = query.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        to = torch.get_autocast_dtype(device)
-        query, key, value = (t.to(to) if t.dtype in floats else t for t in (query, key, value))
-        attn_mask = attn_mask.to(to) if attn_mask is not None and attn_mask.dtype in floats else attn_mask
-    sizes_fit = min(t.dim() for t in (query, key, value)) >= 3 and all(t.shape[-1] % 8 == 0 and 8 <= t.shape[-1] <= 256 for t in (query, value))
-    numbers_fit = dropout_p < 1 and (scale is None or NORMAL32 <= scale <= FLOAT32)
-    if query.dtype not in floats or not sizes_fit or not numbers_fit:
+    query, key, value, attn_mask = under_autocast(query, key, value, attn_mask)
+    if min(t.dim() for t in (query, key, value)) < 3 or not fits(query, value, scale, dropout_p):
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -75,9 +68,39 @@ def scaled_dot_product_attention(
             accepted = ", ".join(map(str, dict.fromkeys((torch.bool, query.dtype, torch.float32))))
             raise TypeError(f"{op}: attn_mask is {attn_mask.dtype}; accepted are {accepted}")
         more["mask" if attn_mask.dtype == torch.bool else "bias"] = _as_four(attn_mask, (*outer, heads, rows, keys), batch)
-    seed = int(torch.randint(2**31, ())) if dropout_p else 0
-    out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=seed, **more)
+    out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=drawn() if dropout_p else 0, **more)
     return out.transpose(1, 2).reshape(*outer, heads, rows, value.shape[-1])
+
+
+def under_autocast(*tensors: Tensor | None) -> list[Any]:
+    """Tensors of float32 and 16 bits in the dtype of autocast, where that is on for the device of the first."""
+    import torch
+
+    first = tensors[0]
+    assert first is not None
+    device = first.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return list(tensors)
+    to, floats = torch.get_autocast_dtype(device), (torch.float32, torch.float16, torch.bfloat16)
+    return [t.to(to) if t is not None and t.dtype in floats else t for t in tensors]
+
+
+def fits(query: Tensor, value: Tensor, scale: float | None, dropout_p: float) -> bool:
+    """Whether `rooftop.attention` takes heads of this size and dtype, and these numbers."""
+    import torch
+
+    from rooftop.core.argument_checks import FLOAT32, NORMAL32
+
+    sizes_fit = all(t.shape[-1] % 8 == 0 and 8 <= t.shape[-1] <= 256 for t in (query, value))
+    numbers_fit = dropout_p < 1 and (scale is None or NORMAL32 <= scale <= FLOAT32)
+    return query.dtype in (torch.float32, torch.float16, torch.bfloat16) and sizes_fit and numbers_fit
+
+
+def drawn() -> int:
+    """A seed for dropout from torch's default generator of the CPU, which checkpoints of activations restore."""
+    import torch
+
+    return int(torch.randint(2**31, ()))
 
 
 def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,41 +145,3 @@ def _as_four(mask: Tensor, whole: tuple[int, ...], batch: int) -> Tensor:
     if all(n == 1 for n in outer):
         return mask.reshape(1, *mask.shape[-3:])
     return mask.expand(*whole[:-3], *mask.shape[-3:]).reshape(batch, *mask.shape[-3:])
-
-
-def transformers_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0, scaling: float | None = None,
-    is_causal: bool | None = None, softcap: float | None = None, s_aux: Tensor | None = None, **_: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """An attention function of Hugging Face Transformers (`AttentionInterface`): a model of any kind calls it with query [B, H, L, D], key and value
-    [B, Hk, S, D], not repeated, and the mask of its `sdpa` functions: bool or added, [B, 1 or H, L, S], or None where causal order says it all. A sliding
-    window is in the mask. `softcap` and `s_aux` (sinks, [H]) are those of models that have them.
-
-    Returns (out [B, L, H, D], None)."""
-    import torch
-
-    from rooftop.ops.attention import attention
-
-    if is_causal is None:
-        is_causal = bool(getattr(module, "is_causal", True))
-    more: dict[str, Any] = {}
-    if attention_mask is not None:
-        given = attention_mask[..., : key.shape[-2]]
-        more["mask" if given.dtype == torch.bool else "bias"] = given
-    else:
-        more["causal"] = is_causal and query.shape[2] > 1
-    sinks = None if s_aux is None else s_aux.to(query.dtype)
-    seed = int(torch.randint(2**31, ())) if dropout else 0
-    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
-    return attention(q, k, v, scale=scaling, softcap=softcap, dropout_p=dropout, seed=seed, sinks=sinks, **more), None
-
-
-def register_transformers(name: str = "rooftop") -> None:
-    """Make ``attn_implementation="rooftop"`` known to Hugging Face Transformers (4.53 or later), with the masks that its `sdpa` functions get.
-
-    Raises ImportError where it is not installed."""
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-    AttentionInterface.register(name, transformers_attention)
-    AttentionMaskInterface.register(name, sdpa_mask)

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import registry
+from rooftop.core import registry, settings
 from rooftop.core.call import Call, problem_for_kernels
 from rooftop.core.contract import Contract
-from rooftop.core.digests import digest
 from rooftop.core.head import Head
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError
 from rooftop.core.spec import Case, Device, Problem
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked out once, so one
-    of these lasts no longer than the tree stays as it is."""
-
-    _problems: dict[tuple[str, str, Device], Problem] = field(default_factory=dict)
-    _digests: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def problem(self, op: Contract, case: Case, device: Device) -> Problem:
-        key = (op.name, case.id, device)
-        if key not in self._problems:
-            self._problems[key] = problem_for_kernels(op, op.problem(case, device))[0]
-        return self._problems[key]
-
-    def digest(self, op: Contract, case: Case) -> str:
-        key = (op.name, case.id)
-        if key not in self._digests:
-            self._digests[key] = op.digest(case)
-        return self._digests[key]
+from rooftop.lab.records import identity
+from rooftop.lab.records.identity import Asked as Asked
+from rooftop.lab.records.identity import Identity
 
 
 @dataclass(frozen=True)
@@ -86,13 +67,13 @@ class Subject:
             return None
         return self.implementation.supports((asked or Asked()).problem(self.op, case, device))
 
+    def identity(self, case: Case, device: Device, asked: Asked | None = None) -> Identity:
+        """What a record of it depends on. `asked`: what was worked out for other subjects; grows."""
+        return identity.of(self, [case], device, asked)
+
     def digest(self, case: Case, device: Device, asked: Asked | None = None) -> str:
-        """Hash of all that a record of it depends on. `asked`: what was worked out for other subjects; grows."""
-        asked = asked or Asked()
-        if self.implementation is None:
-            return digest(asked.digest(self.op, case), self.name)
-        config, _ = self.implementation.resolve(asked.problem(self.op, case, device))
-        return digest(asked.digest(self.op, case), self.implementation.digest, self.implementation.config_dict(config))
+        """Hash of all that what is computed, compiled or counted of it depends on: a key of caches."""
+        return self.identity(case, device, asked).key
 
 
 def implementations(op: Contract) -> list[Subject]:
@@ -120,6 +101,12 @@ def find(names: Iterable[str], otherwise: str | None = None) -> list[Subject]:
     for word in words:
         found += [s for s in _one(word, otherwise) if s.name not in {f.name for f in found}]
     return found
+
+
+def is_own_file(word: str) -> bool:
+    """Whether a word of a command line is a file of the user's, not one of the package's."""
+    path = Path(word)
+    return path.suffix in (".cu", ".py") and path.is_file() and not path.resolve().is_relative_to(settings.PACKAGE)
 
 
 def _ops_with_kernels() -> list[str]:

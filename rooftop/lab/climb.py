@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core import registry, settings
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
+from rooftop.core.texts import printable
 from rooftop.lab import ahead, candidates, progress
 from rooftop.lab.check import checker, kept
 from rooftop.lab.check.proofs import Proofs
@@ -42,7 +43,7 @@ def climb(names: list[str], out: Path) -> bool:
     started = time.monotonic()
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     gpu = torch.cuda.is_available()
     device = device_of(torch.cuda.current_device()) if gpu else None

@@ -122,7 +122,7 @@ def _optional() -> Iterator[Row]:
     do = "" if compiler else "apt install g++ (11 or later) or clang; without it no CUDA C++ is simulated"
     yield Row("C++ compiler", "ok" if compiler else "absent", str(compiler or "neither g++ nor clang++ on PATH"), do)
     if sys.platform == "linux":
-        from rooftop.lab.simt import sandbox
+        from rooftop.core import sandbox
 
         open_to_it = sandbox.missing()
         what = f"this system has no {', no '.join(open_to_it)}" if open_to_it else "simulated code has no network, no files, no other programs"

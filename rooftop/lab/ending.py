@@ -17,7 +17,9 @@ from typing import NoReturn
 import typer
 
 from rooftop.core import disk_cache, settings
+from rooftop.core.backends.python_files import LOADED
 from rooftop.core.names import package_of
+from rooftop.core.texts import printable
 
 
 class NoGpuError(RuntimeError):
@@ -90,8 +92,11 @@ def _ended(task: Callable[[], object]) -> None:
         if absent.partition(".")[0] in ("", "rooftop"):
             raise
         package = package_of(absent)
-        _end(f"{package} is not installed: pip install {package}", ENVIRONMENT)
+        said = f"{package} is not installed: pip install {package}" if package else f"Python finds no module {absent}, which rooftop does not use itself"
+        _end(said, ENVIRONMENT)
     except SystemExit as end:
+        if (where := _own_file(end)) is not None:  # a kernel's Python must not say how the command ends
+            _end(f"{where} ends the process: SystemExit: {end.code}", WRONG)
         if isinstance(end.__context__, USAGE):
             sys.exit(WRONG)
         if isinstance(end.__context__, BrokenPipeError):  # `| head` has read enough: that is no wrong result
@@ -99,6 +104,15 @@ def _ended(task: Callable[[], object]) -> None:
         raise
     finally:
         disk_cache.trim()
+
+
+def _own_file(end: SystemExit) -> str | None:
+    """File and line of the file of a kernel that raised it, if one did."""
+    at = end.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    own = at is not None and str(at.tb_frame.f_globals.get("__name__", "")).startswith(LOADED)
+    return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if own and at is not None else None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -129,6 +143,8 @@ def _run_reporting_errors(task: Callable[[], object]) -> None:
         _end(str(error.args[0] if isinstance(error, LookupError) and error.args else error), WRONG)
     except SyntaxError as error:  # of a kernel's file, or a rung's
         _end(not_python(error), WRONG)
+    except MemoryError as error:  # an array that a file says is larger than the machine
+        _end(f"there is not enough memory: {error}".rstrip(": "), ENVIRONMENT)
     except OSError as error:  # a folder that cannot be written, a full disk
         if error.errno == errno.ENOSPC and error.filename is None:
             error = _full(error)
@@ -153,8 +169,13 @@ def _run_reporting_errors(task: Callable[[], object]) -> None:
         _end(said, ENVIRONMENT)
 
 
+def echo(text: object = "", err: bool = False) -> None:
+    """A line of a command. What came from outside (a kernel's source, a record, a compiler) can hold no control characters."""
+    typer.echo(printable(str(text)), err=err)
+
+
 def _end(text: str, code: int) -> NoReturn:
-    typer.echo(f"rooftop: {text}", err=True)
+    echo(f"rooftop: {text}", err=True)
     sys.exit(code)
 
 

@@ -28,6 +28,14 @@ def _large(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
     return size * min(d.max, 3.0e38) * torch.where(_normal(shape, d, g, device) > 0, 1.0, -1.0)
 
 
+def _vast(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
+    """Both signs, 2e30 to 4e30: squares overflow, sums do not, in whatever order. Of dtypes that end below, a quarter to a half of the largest value."""
+    import torch
+
+    size = torch.rand(shape, generator=g, device=device) + 1
+    return size * min(d.max / 4, 2.0e30) * torch.where(_normal(shape, d, g, device) > 0, 1.0, -1.0)
+
+
 def _tiny(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
     """Denormals of the dtype (of f32 where the dtype has its exponent range)."""
     smallest = 2.0**-14 if d.name == "f16" else 2.0**-126
@@ -65,6 +73,7 @@ def _ties(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
 FILLS: Mapping[str, Callable[..., Any]] = {
     "normal": _normal,
     "large": _large,
+    "vast": _vast,
     "tiny": _tiny,
     "far": lambda shape, d, g, device: _normal(shape, d, g, device) + 100,  # sums of squares lose the spread
     "wide": lambda shape, d, g, device: _normal(shape, d, g, device) * 6,  # into the tails of activations

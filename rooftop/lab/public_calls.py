@@ -35,10 +35,15 @@ class _Passed(Exception):
 def passed(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tensors and options as the public function hands them to the op: validated, a negative dimension counted from the front. Nothing is run."""
 
+    return given(op, *arguments(op, tensors, options))
+
+
+def given(op: Op, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors and options that a call of the public function hands to the op. Nothing is run."""
+
     def stop(*args: Any, implementation: str | None = None) -> Any:
         raise _Passed(args)
 
-    args, kwargs = arguments(op, tensors, options)
     called = op.caller()
     op._call = stop
     try:

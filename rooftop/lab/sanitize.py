@@ -21,13 +21,12 @@ from typing import Any
 from rooftop.core import settings
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import ToolchainError
-from rooftop.core.digests import digest
 from rooftop.core.spec import Case, Device, Input
 from rooftop.lab import candidates
-from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.ending import NoGpuError
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted"
 TOOLS: Mapping[str, tuple[str, ...]] = {  # tool -> the planted faults that it must find
@@ -128,14 +127,10 @@ def run(
     return sorted(results, key=lambda r: (r.subject, r.tool))
 
 
-def digest_of(subject: Subject, ids: Sequence[str], device: Device, asked: Asked | None = None) -> str:
-    """Hash of the kernel with its config at every case that ran."""
-    return digest(*(subject.digest(subject.op.case(name), device, asked) for name in ids))
-
-
 def _record(one: Found, subject: Subject, device: Device) -> store.Record:
     return {
-        "kind": "sanitize", "op": one.op, "subject": one.subject, "case": one.tool, "digest": digest_of(subject, one.cases, device), "cases": list(one.cases),
+        "kind": "sanitize", "op": one.op, "subject": one.subject, "case": one.tool, "cases": list(one.cases),
+        **identity.facts(subject, [subject.op.case(name) for name in one.cases], device),
         "errors": one.errors, "first": one.first, "message": one.message,
         "device": store.about(device), "versions": store.versions(),
     }  # fmt: skip

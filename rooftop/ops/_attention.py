@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rooftop.ops._random import halves
+from rooftop.formats.random_bits import halves
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.ops._arguments import among, flag, number, positive, whole_seed
+from rooftop.core.argument_checks import among, flag, number, positive, whole_seed
 from rooftop.ops._attention import UNBOUNDED
 
 FAR = 2**30 - 1  # as far as a window reaches

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.codecs.container import SYMBOLS, TILES, Header
-from rooftop.codecs.elements import ELEMENTS
+from rooftop.formats.container import SYMBOLS, TILES, Header
+from rooftop.formats.elements import ELEMENTS
 
 if TYPE_CHECKING:
     from torch import Tensor

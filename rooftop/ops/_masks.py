@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.ops._arguments import number
+from rooftop.core.argument_checks import number
 from rooftop.ops._rotary import integers
 
 if TYPE_CHECKING:

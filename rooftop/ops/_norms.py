@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.layouts import widen
 from rooftop.core.op import Sizes, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
-from rooftop.ops import _arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
             raise TypeError(f"{name}: {what} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
         if t.device != x.device:
             raise ValueError(f"{name}: input lies on {x.device} and {what} on {t.device}; they must be on one device")
-    dims = _arguments.shape(name, "normalized_shape", shape)
+    dims = argument_checks.shape(name, "normalized_shape", shape)
     if not dims or tuple(x.shape[-len(dims) :]) != dims:
         raise ValueError(f"{name}: normalized_shape is {dims}; it must be the last dimensions of the input, which has shape {tuple(x.shape)}")
     if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
@@ -46,7 +46,7 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
             raise ValueError(f"{name}: {what} has shape {tuple(t.shape)}; it must be normalized_shape, {dims}")
         if t is not None and t.dtype not in (x.dtype, torch.float32):
             raise TypeError(f"{name}: {what} is {t.dtype}; accepted are {' and '.join(dict.fromkeys((str(x.dtype), 'torch.float32')))}")
-    _arguments.number(name, "eps", eps, "a number of at least 0")
+    argument_checks.number(name, "eps", eps, "a number of at least 0")
     if not eps >= 0:
         raise ValueError(f"{name}: eps is {eps}; it must be at least 0")
     return len(dims)

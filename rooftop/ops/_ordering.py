@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.spec import Meta, Problem, collapse
-from rooftop.ops import _arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +73,7 @@ def tensor(op: str, x: Tensor, dim: int) -> int:
         raise TypeError(f"{op}: x is a {type(x).__name__}; it must be a tensor")
     if str(x.dtype).removeprefix("torch.") not in TORCH:
         raise TypeError(f"{op}: x is {x.dtype}; accepted are {', '.join(f'torch.{n}' for n in TORCH)}")
-    _arguments.number(op, "dim", dim, "a whole number", whole=True)
+    argument_checks.number(op, "dim", dim, "a whole number", whole=True)
     rank = x.dim()
     if rank == 0:
         raise ValueError(f"{op}: x has no dimensions; it must have at least one")
@@ -85,7 +85,7 @@ def tensor(op: str, x: Tensor, dim: int) -> int:
 
 
 def count(op: str, k: int, n: int, least: int) -> None:
-    _arguments.number(op, "k", k, f"a whole number, {least} to the row's {n} elements", whole=True)
+    argument_checks.number(op, "k", k, f"a whole number, {least} to the row's {n} elements", whole=True)
     if not least <= k <= n:
         raise ValueError(f"{op}: k is {k}; it must be {least} to the row's {n} elements")
 
@@ -132,7 +132,7 @@ def row_lengths(op: str, x: Tensor, dim: int, lengths: Tensor | None) -> None:
 def sorting(op: str, x: Tensor, dim: int, descending: bool, lengths: Tensor | None, nan: str) -> tuple[int, str]:
     """The arguments of sort and argsort: `dim` counted from 0, and what a kernel is told of NaN."""
     d = tensor(op, x, dim)
-    _arguments.flag(op, "descending", descending)
+    argument_checks.flag(op, "descending", descending)
     row_lengths(op, x, d, lengths)
     return d, nan_order(op, x, nan, d, lengths)
 

@@ -6,8 +6,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.spec import Meta, Problem, collapse
-from rooftop.quant.codes import readable
-from rooftop.quant.formats import ELEMENTS, LARGEST, Format
+from rooftop.formats.codes import readable
+from rooftop.formats.number_formats import ELEMENTS, LARGEST, Format
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number, whole_seed
 from rooftop.core.contract import Judged
 from rooftop.core.spec import Case, Input, Meta, Problem, case
-from rooftop.ops import _random
-from rooftop.ops._arguments import number, whole_seed
+from rooftop.formats import random_bits
+from rooftop.formats.number_formats import ELEMENTS, FORMATS, SCALES, Format, decode, effective, encode, format_of, load_scale, scale_of, unpack
 from rooftop.ops._quantized import SCALE_META, groups, tensor_scale
-from rooftop.quant.formats import ELEMENTS, FORMATS, SCALES, Format, decode, effective, encode, format_of, load_scale, scale_of, unpack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.quantized import Quantized
 
 FLOATS = ("f32", "f16", "bf16")
 ULPS = 2.0**-20  # relative error of a value: sums, a root or an exponential, some products in float32
@@ -28,7 +28,7 @@ ROWS = 1024  # judged at once
 
 
 def how(
-    name: str, x: Tensor, format: str | quant.Format, group: int | None, rounding: str, scale_dtype: str | None, over: Tensor | float | None, seed: int
+    name: str, x: Tensor, format: str | Format, group: int | None, rounding: str, scale_dtype: str | None, over: Tensor | float | None, seed: int
 ) -> tuple[Format, str, int, Tensor | None]:
     """The format, the type of its scales, the elements of a row that share one (0: all of them), and `over` as a tensor. Raises as `rooftop.quantize` does."""
     f = format_of(format)
@@ -50,12 +50,12 @@ def how(
     return f, kind, columns, tensor_scale(name, over, f, x)
 
 
-def packaged(codes: Tensor, scale: Tensor, over: Tensor | None, f: Format, kind: str, shape: tuple[int, ...], dtype: Any, columns: int) -> quant.Quantized:
+def packaged(codes: Tensor, scale: Tensor, over: Tensor | None, f: Format, kind: str, shape: tuple[int, ...], dtype: Any, columns: int) -> Quantized:
     """Codes [N, bytes] and scales [N, groups] as what `rooftop.quantize` returns."""
     import torch
 
+    from rooftop.formats.quantized import Quantized
     from rooftop.ops.quantize import torch_dtype
-    from rooftop.quant.quantized import Quantized
 
     wide = shape[-1]
     codes = codes.reshape(*shape[:-1], f.bytes(wide))
@@ -149,7 +149,7 @@ def laws(values: Values, rows: tuple[str, ...]) -> dict[str, Callable[[Judged], 
             s = s.repeat_interleave(group or y.shape[1], 1)[:, : y.shape[1]].double()
             random = None
             if o["rounding"] == "stochastic":
-                random = _random.halves(int(o["seed"]), y.numel(), y.device, start * y.shape[1]).view(y.shape)
+                random = random_bits.halves(int(o["seed"]), y.numel(), y.device, start * y.shape[1]).view(y.shape)
             ends = [encode(((y + sign * error) / s).float(), f.name, str(o["rounding"]), random) for sign in (-1, 1)]
             low, found, high = (decode(t, f.name) for t in (ends[0], got, ends[1]))
             wrong = ~(((low <= found) & (found <= high)) | (found.isnan() & low.isnan()))

@@ -9,7 +9,7 @@ from decimal import Context, Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from rooftop.ops._arguments import among, number
+from rooftop.core.argument_checks import among, number
 
 if TYPE_CHECKING:
     from torch import Tensor

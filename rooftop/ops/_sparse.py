@@ -65,7 +65,7 @@ def validate(op: str, tensors: dict[str, Any], dtypes: tuple[str, ...], rows: in
     """`tensors`: those whose dtype is the product's, `b` the last; `rows` of the result. Raises TypeError and ValueError."""
     import torch
 
-    from rooftop.ops._arguments import among, number
+    from rooftop.core.argument_checks import among, number
 
     accepted = tuple(getattr(torch, d) for d in dtypes)
     first, lead = next(iter(tensors.items()))

@@ -101,7 +101,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 
 def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Mapping[str, Any]:
-    from rooftop.comm import fused
+    from rooftop.ranks import fused
 
     return {"out": fused.all_gather_matmul(tensors["a"], tensors["b"], group)}
 
@@ -109,7 +109,7 @@ def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: A
 def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Any:
     import torch.distributed as dist
 
-    from rooftop.comm import groups
+    from rooftop.ranks import groups
 
     a = tensors["a"]
     rows = a.new_empty(a.shape[0] * dist.get_world_size(group), a.shape[1])

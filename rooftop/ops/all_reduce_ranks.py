@@ -3,7 +3,7 @@
     shots = 1:  out[r] = sum_p Q(x[p])          each rank sends all it has to all
     shots = 2:  out[r] = Q(sum_p Q(x[p]))       each rank adds up one stripe and sends the sum; the same bits for all ranks
 
-Q is a wire's rounding, rooftop/comm/wire.py; sums are taken in float32 in the order of the ranks and rounded once to x's dtype.
+Q is a wire's rounding, rooftop/formats/wire.py; sums are taken in float32 in the order of the ranks and rounded once to x's dtype.
 
 The kernels are those that run on several GPUs: here one launch plays all the ranks, which meet at the same flags in memory.
 
@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.comm import wire as wires
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _random
-from rooftop.ops._arguments import number
+from rooftop.formats import random_bits
+from rooftop.formats import wire as wires
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ def all_reduce_ranks(
     if shots not in (1, 2):
         raise ValueError(f"all_reduce_ranks: shots is {shots}; accepted are 1 and 2")
     flat = x.detach().reshape(x.shape[0], x[0].numel())
-    found: Tensor = OP(flat, wire, group_size, bool(hadamard), bool(stochastic), _random.signed(seed), shots, implementation=implementation)
+    found: Tensor = OP(flat, wire, group_size, bool(hadamard), bool(stochastic), random_bits.signed(seed), shots, implementation=implementation)
     return found.view(x.shape)
 
 
@@ -75,7 +75,7 @@ def reference(x: Tensor, wire: str, group: int, hadamard: bool, stochastic: bool
     size = ranks * share
 
     def bits(rows: int, start: int) -> Tensor | None:
-        return _random.halves(seed, rows * size, x.device, start).view(rows, size) if stochastic else None
+        return random_bits.halves(seed, rows * size, x.device, start).view(rows, size) if stochastic else None
 
     def through(v: Tensor, random: Tensor | None) -> Tensor:
         return wires.values(wires.encode(v, kind, group, random), kind, group, size)
@@ -183,7 +183,7 @@ def _public(o: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Mapping[str, Any]:
-    from rooftop.comm.collectives import all_reduce
+    from rooftop.ranks.collectives import all_reduce
 
     return {"out": all_reduce(tensors["x"], group, **_public(options))}
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import among, apart, written
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import among, apart, written
 from rooftop.ops._kv_peers import flashinfer_append, index_put
 from rooftop.ops._peers import compiled
 from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables

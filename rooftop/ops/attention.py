@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Input, Meta, Problem, Work
+from rooftop.formats.random_bits import signed
 from rooftop.ops import _attention
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import arrange, cases
 from rooftop.ops._attention_peers import cudnn, cudnn_backward, flash, flash_backward
-from rooftop.ops._random import signed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,38 +134,10 @@ def reference(
     softcap: float,
     dropout_p: float,
     seed: int,
-) -> tuple[Tensor, Tensor]:
-    """(out [B, Sq, H, Dv], lse [B, H, Sq]). Packed sequences have B = 1."""
-    q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
-    options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed)
-    return _attention.forward(q, k, v, list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths)), options)
-
-
-def full(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    page_table: Tensor | None,
-    cache_lengths: Tensor | None,
-    alibi_slopes: Tensor | None,
-    q_scale: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    sinks: Tensor | None,
-    left: int,
-    right: int,
-    scale: float,
-    softcap: float,
-    dropout_p: float,
-    seed: int,
     key_begin: Tensor | None = None,
     key_end: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`reference`, and each query sees keys key_begin[b, i] to key_end[b, i] - 1 alone."""
+    """(out [B, Sq, H, Dv], lse [B, H, Sq]). Packed sequences have B = 1. With key_begin, query i sees keys key_begin[b, i] to key_end[b, i] - 1 alone."""
     q, k, v = (x if x.element_size() > 1 else x.float() for x in (q, k, v))
     q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
@@ -211,25 +184,23 @@ def backward(
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks): rooftop/ops/_attention.py has the formulas."""
-    q, k, v = (x if s is None else x.to(lse.dtype) * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
-    options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
-    found = list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths))
-    dq, dk, dv, dbias, dsinks = _attention.backward(dout, dlse, q, k, v, out, lse, found, options)
-    dq, dk, dv = (x if s is None else x * s[:, None] for x, s in ((dq, q_scale), (dk, k_scale), (dv, v_scale)))
-    return dq, dk, dv, dbias, dsinks
+    return _gradients(
+        False, dout, dlse, q, k, v, out, lse, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale, k_scale, v_scale,
+        sinks, key_begin, key_end, left, right, scale, softcap, dropout_p, seed,
+    )  # fmt: skip
 
 
-def backward_plain(
-    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, mask: Tensor | None,
+def _gradients(
+    plain: bool, dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, mask: Tensor | None,
     cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None, lengths: Tensor | None, slopes: Tensor | None, q_scale: Tensor | None,
-    k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None, begin: Tensor | None, end: Tensor | None, *numbers: Any,
+    k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None, begin: Tensor | None, end: Tensor | None, left: int, right: int, scale: float,
+    softcap: float, dropout_p: float, seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """`backward` as plain arithmetic has it: the factor 0 of a hidden pair times NaN is NaN."""
+    """`plain`: the factor 0 of a hidden pair times NaN is NaN."""
     q, k, v = (x if s is None else x.to(lse.dtype) * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
-    left, right, scale, softcap, dropout_p, seed = numbers
     options = _options(q, k, bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, begin, end)
     found = list(_attention.parts(q, k, cu_q, cu_k, pages, lengths))
-    dq, dk, dv, dbias, dsinks = _attention.backward(dout, dlse, q, k, v, out, lse, found, options, plain=True)
+    dq, dk, dv, dbias, dsinks = _attention.backward(dout, dlse, q, k, v, out, lse, found, options, plain=plain)
     dq, dk, dv = (x if s is None else x * s[:, None] for x, s in ((dq, q_scale), (dk, k_scale), (dv, v_scale)))
     return dq, dk, dv, dbias, dsinks
 
@@ -378,7 +349,7 @@ def _changed(function: Callable[..., Any], **changes: Any) -> Callable[..., Any]
 def _tail_dropped(q: Tensor, k: Tensor, v: Tensor, bias: Any, mask: Any, *rest: Any) -> Any:
     """The last tile of 8 keys is not looked at where it is not full."""
     n = k.shape[1] // 8 * 8 if k.shape[1] > 8 and mask is None and bias is None and rest[0] is None and rest[3] is None else k.shape[1]
-    return full(q, k[:, :n], v[:, :n], bias, mask, *rest)
+    return reference(q, k[:, :n], v[:, :n], bias, mask, *rest)
 
 
 def _heads_in_turn(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
@@ -388,7 +359,7 @@ def _heads_in_turn(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     group = q.shape[2] // k.shape[2]
     order = torch.arange(q.shape[2]).view(group, -1).t().reshape(-1)
     back = order.argsort()
-    out, lse = full(q[:, :, order], k, v, *rest)
+    out, lse = reference(q[:, :, order], k, v, *rest)
     return out[:, :, back], lse[:, back]
 
 
@@ -399,7 +370,7 @@ def _swept(dtype: str, batch: int, length: int, eighths: int) -> dict[str, Any]:
 
 
 OP = Op(
-    full,
+    reference,
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
@@ -420,7 +391,7 @@ OP = Op(
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
-        undefined=backward_plain,
+        undefined=partial(_gradients, True),
         tolerance=Tolerance(multiple=4.0, flushed=True),
         peers={"torch cuDNN": cudnn_backward, "torch FlashAttention-2": flash_backward},
         wrong={
@@ -433,15 +404,14 @@ OP = Op(
     ),
     peers={"torch cuDNN": cudnn, "torch FlashAttention-2": flash},
     wrong={
-        "not scaled": _changed(full, scale=lambda s: 1.0),
-        "causal order forgotten": _changed(full, right=lambda r: UNBOUNDED),
-        "one key too many": _changed(full, right=lambda r: 1 if r == 0 else r),
-        "window forgotten": _changed(full, left=lambda n: UNBOUNDED),
-        "cap forgotten": _changed(full, softcap=lambda c: 0.0),
-        "another dropout": _changed(full, seed=lambda s: s + 1),
+        "not scaled": _changed(reference, scale=lambda s: 1.0),
+        "causal order forgotten": _changed(reference, right=lambda r: UNBOUNDED),
+        "one key too many": _changed(reference, right=lambda r: 1 if r == 0 else r),
+        "window forgotten": _changed(reference, left=lambda n: UNBOUNDED),
+        "cap forgotten": _changed(reference, softcap=lambda c: 0.0),
+        "another dropout": _changed(reference, seed=lambda s: s + 1),
         "last tile dropped": _tail_dropped,
         "heads in turn": _heads_in_turn,
     },
-    core=reference,
     public=_public,
 )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import FLOAT32, number, written
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import FLOAT32, number, written
 from rooftop.ops._masks import beyond, ranges, sizes, window_of
 from rooftop.ops._peers import compiled
 

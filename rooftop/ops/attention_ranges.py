@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import apart, written
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _masks
-from rooftop.ops._arguments import apart, written
 from rooftop.ops._masks import beyond, sizes, window_of
 
 if TYPE_CHECKING:

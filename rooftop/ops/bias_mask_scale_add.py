@@ -2,7 +2,7 @@
 
     out = residual + scale · mask · (x + bias)
 
-With p > 0 the mask is made from a seed (rooftop/ops/_random.py): the forward and the backward make the same one and store none.
+With p > 0 the mask is made from a seed (rooftop/formats/random_bits.py): the forward and the backward make the same one and store none.
 Source: Srivastava et al. 2014, "Dropout", with the scale that Vaswani et al. 2017 apply in training."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number, whole_seed
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _random
-from rooftop.ops._arguments import number, whole_seed
+from rooftop.formats import random_bits
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import EDGES, FLOATS, by_rows, sizes, validate
 
@@ -68,7 +68,7 @@ def bias_mask_scale_add(
     if not 0 <= p <= 1 or (p and mask is not None):
         raise ValueError(f"bias_mask_scale_add: p is {p}; it must be 0 to 1, and 0 where a mask is given")
     chosen = (1 / (1 - p) if p < 1 else 0.0) if scale is None else float(scale)
-    return OP(x, bias, residual, mask, chosen, float(p), _random.signed(seed), implementation=implementation)
+    return OP(x, bias, residual, mask, chosen, float(p), random_bits.signed(seed), implementation=implementation)
 
 
 def reference(
@@ -80,7 +80,7 @@ def reference(
 
 def _finish(v: Tensor, residual: Tensor | None, mask: Tensor | None, p: float, seed: int) -> Tensor:
     if p > 0:
-        mask = _random.kept(p, seed, tuple(v.shape), v.device)
+        mask = random_bits.kept(p, seed, tuple(v.shape), v.device)
     v = v if mask is None else v.where(mask, v.new_zeros(()))
     return v if residual is None else v + residual
 

@@ -2,17 +2,17 @@
 
     k = rint(x / (2 bound)), verified; differences along 0 to `rank` dimensions of a chunk; the bits of 32 of them as planes, as many as the widest needs
 
-docs/codecs.md has the chunks word by word, rooftop/codecs/quantise.py the arithmetic to the bit. The size of the result is data: it goes to memory for the
-worst case (`room`: the values and two words a chunk), and `total` says on the device how much of it is used. Nothing waits for the host."""
+docs/codecs.md has the chunks word by word, rooftop/formats/error_bounded.py the arithmetic to the bit. The size of the result is data: it goes to memory for
+the worst case (`room`: the values and two words a chunk), and `total` says on the device how much of it is used. Nothing waits for the host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.codecs.container import rank_of
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.formats.container import rank_of
+from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def compress_blocks(x: Tensor, bound: Tensor | None = None, *, rank: int | None 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch
 
-    from rooftop.codecs.container import grid_of
-    from rooftop.codecs.elements import element_of
+    from rooftop.formats.container import grid_of
+    from rooftop.formats.elements import element_of
 
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"compress_blocks: x is a {type(x).__name__}; it must be a tensor")
@@ -56,9 +56,9 @@ def reference(x: Tensor, bound: Tensor | None, element: str, rank: int) -> tuple
     import numpy as np
     import torch
 
-    from rooftop.codecs.blocks import encode
-    from rooftop.codecs.container import checksums
-    from rooftop.codecs.tiles import mapped, parts
+    from rooftop.formats.array_chunks import mapped, parts
+    from rooftop.formats.codec_fast import encode
+    from rooftop.formats.container import checksums
 
     h = _codecs.header(tuple(x.shape), element, rank, None if bound is None else float(bound))
     grid = _codecs.as_array(x, element)

@@ -2,16 +2,16 @@
 
     frequencies = shares of 4096 of the symbols of all of x;  a chunk = 32 states, their 16-bit words, planes of the kept bits
 
-docs/codecs.md has the chunks word by word, rooftop/codecs/rans.py the coder to the bit. The size of the result is data: it goes to memory for the worst case,
+docs/codecs.md has the chunks word by word, rooftop/formats/rans.py the coder to the bit. The size of the result is data: it goes to memory for the worst case,
 and `total` says on the device how much of it is used. Nothing waits for the host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def compress_planes(x: Tensor, *, implementation: str | None = None) -> tuple[Te
     Raises TypeError for other dtypes, ValueError for a tensor that is not contiguous."""
     import torch
 
-    from rooftop.codecs.elements import element_of
+    from rooftop.formats.elements import element_of
 
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"compress_planes: x is a {type(x).__name__}; it must be a tensor")
@@ -46,14 +46,14 @@ def reference(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     import numpy as np
     import torch
 
-    from rooftop.codecs import planes
-    from rooftop.codecs.container import Header, checksums
-    from rooftop.codecs.tiles import mapped, parts
+    from rooftop.formats import codec_planes
+    from rooftop.formats.array_chunks import mapped, parts
+    from rooftop.formats.container import Header, checksums
 
     h = Header("planes", ELEMENTS[element], tuple(x.shape), "lossless", 0.0, 0.0, 0)
     grid = _codecs.as_array(x, element).reshape(h.grid)
-    frequencies = np.frombuffer(planes.table(grid, h), "<u2")
-    made = mapped(lambda part: planes.encode(part.cut(grid), part, h, frequencies), parts(h, limit=planes.BATCH))
+    frequencies = np.frombuffer(codec_planes.table(grid, h), "<u2")
+    made = mapped(lambda part: codec_planes.encode(part.cut(grid), part, h, frequencies), parts(h, limit=codec_planes.BATCH))
     words = np.zeros(_codecs.room(grid.size, h.chunks, h.element.bytes), np.uint32)
     used = np.concatenate([w for w, _ in made]) if made else words[:0]
     sizes = np.concatenate([s for _, s in made]) if made else np.zeros(0, np.uint32)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import OF_TORCH, Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import rounding
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
@@ -381,7 +380,6 @@ OP = Op(
     reference,
     outputs=outputs,
     canonical=canonical,
-    rounded=rounding.rows,
     cases=_cases(),
     swept=Sizes(_swept, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows", models={"columns": "vocabulary"}, axis="columns"),
     faults=faults,

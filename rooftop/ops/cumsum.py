@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
-from rooftop.ops import _arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,8 +43,8 @@ def _validate(x: Tensor, dim: int, reverse: bool) -> int:
         raise TypeError(f"cumsum: x is a {type(x).__name__}; it must be a tensor")
     if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise TypeError(f"cumsum: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
-    _arguments.number("cumsum", "dim", dim, "a whole number", whole=True)
-    _arguments.flag("cumsum", "reverse", reverse)
+    argument_checks.number("cumsum", "dim", dim, "a whole number", whole=True)
+    argument_checks.flag("cumsum", "reverse", reverse)
     rank = x.dim()
     if rank == 0:
         raise ValueError("cumsum: x has no dimensions; it must have at least one")

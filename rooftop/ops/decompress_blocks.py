@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.codecs.container import rank_of
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.formats.container import rank_of
+from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
 from rooftop.ops import compress_blocks as compressing
 
@@ -40,8 +40,8 @@ def decompress_blocks(
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch
 
-    from rooftop.codecs.container import grid_of
-    from rooftop.codecs.elements import element_of
+    from rooftop.formats.container import grid_of
+    from rooftop.formats.elements import element_of
 
     op, shape = "decompress_blocks", tuple(shape)
     e = element_of(dtype)
@@ -71,9 +71,9 @@ def reference(
     import numpy as np
     import torch
 
-    from rooftop.codecs.blocks import decode
-    from rooftop.codecs.container import FormatError, checksums
-    from rooftop.codecs.tiles import Part, mapped, parts
+    from rooftop.formats.array_chunks import Part, mapped, parts
+    from rooftop.formats.codec_fast import decode
+    from rooftop.formats.container import FormatError, checksums
 
     h = _codecs.header((b, z, y, x), element, rank, None if bound is None else float(bound))
     held, ends, wanted = _codecs.as_array(words, "u32"), starts.cpu().numpy(), _codecs.as_array(checks, "u32")
@@ -169,7 +169,7 @@ def _bent(words: Tensor, ends: Tensor, table: Tensor, generator: Any) -> None:
     import numpy as np
     import torch
 
-    from rooftop.codecs.container import checksums
+    from rooftop.formats.container import checksums
 
     for c in range(len(table)):
         first, last = int(ends[c]), int(ends[c + 1])

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
 from rooftop.ops import compress_planes as compressing
 
@@ -40,7 +40,7 @@ def decompress_planes(
 
     import torch
 
-    from rooftop.codecs.elements import element_of
+    from rooftop.formats.elements import element_of
 
     op, shape, e = "decompress_planes", tuple(shape), element_of(dtype)
     for name, t, wanted in (("words", words, torch.int32), ("table", table, torch.int32), ("frequencies", frequencies, torch.int16)):
@@ -60,9 +60,9 @@ def reference(words: Tensor, starts: Tensor, checks: Tensor, frequencies: Tensor
     import numpy as np
     import torch
 
-    from rooftop.codecs import planes
-    from rooftop.codecs.container import FormatError, Header, checksums
-    from rooftop.codecs.tiles import Part, mapped
+    from rooftop.formats import codec_planes
+    from rooftop.formats.array_chunks import Part, mapped
+    from rooftop.formats.container import FormatError, Header, checksums
 
     h = Header("planes", ELEMENTS[element], (n,), "lossless", 0.0, 0.0, 0)
     held, ends, wanted = _codecs.as_array(words, "u32"), starts.cpu().numpy(), _codecs.as_array(checks, "u32")
@@ -82,7 +82,7 @@ def reference(words: Tensor, starts: Tensor, checks: Tensor, frequencies: Tensor
         values, words_of = min((b - a) * _codecs.SYMBOLS, n - a * _codecs.SYMBOLS), held[int(ends[a]) : int(ends[b])]
         part = Part(a, b, (slice(0, 1), slice(0, 1), slice(0, 1), slice(0, values)), (1, 1, 1, b - a), h.tile)
         try:
-            found = planes.decode(words_of, ends[a : b + 1] - ends[a], part, h, table)
+            found = codec_planes.decode(words_of, ends[a : b + 1] - ends[a], part, h, table)
             out[a * _codecs.SYMBOLS : a * _codecs.SYMBOLS + values] = found.reshape(-1)[:values]
         except FormatError:
             if b - a == 1:
@@ -130,7 +130,7 @@ def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) ->
     import numpy as np
     import torch
 
-    from rooftop.codecs.container import checksums
+    from rooftop.formats.container import checksums
 
     words, n, element = tensors["words"], options["n"], options["element"]
     size, chunks = ELEMENTS[element].bytes, -(-options["n"] // _codecs.SYMBOLS)

@@ -2,7 +2,7 @@
 
     x = (decode(code) - zero) * scale        in float32, rounded once to the dtype of the result
 
-rooftop/quant/formats.py says what codes mean and how they lie in bytes."""
+rooftop/formats/number_formats.py says what codes mean and how they lie in bytes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _random
+from rooftop.formats import random_bits
+from rooftop.formats.number_formats import ELEMENTS, FORMATS, decode, effective, load_scale, noise, unpack
 from rooftop.ops._peers import compiled
 from rooftop.ops._quantized import SCALE_META, scale_shape
 from rooftop.ops._quantized import canonical as _canonical
-from rooftop.quant.formats import ELEMENTS, FORMATS, decode, effective, load_scale, noise, unpack
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.quantized import Quantized
 
 
-def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implementation: str | None = None) -> Tensor:
+def dequantize(q: Quantized, dtype: torch.dtype | None = None, *, implementation: str | None = None) -> Tensor:
     """The values of `q`, a contiguous tensor.
 
     Args:
@@ -38,7 +38,7 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implemen
     Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape requires."""
     import torch
 
-    from rooftop.quant.quantized import Quantized
+    from rooftop.formats.quantized import Quantized
 
     if not isinstance(q, Quantized):
         raise TypeError(f"dequantize: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
@@ -56,7 +56,7 @@ def dequantize(q: quant.Quantized, dtype: torch.dtype | None = None, *, implemen
     found = OP(
         plain(q.codes).reshape(outer, tall, f.bytes(wide)), plain(q.scale).reshape(shared), None if q.zero is None else plain(q.zero).reshape(shared),
         None if q.over is None else q.over.reshape(1), wide, q.rows, q.columns, f.element, q.scale_dtype, names[wanted], q.seed is not None,
-        _random.signed(q.seed or 0), implementation=implementation,
+        random_bits.signed(q.seed or 0), implementation=implementation,
     )  # fmt: skip
     return found.reshape(q.shape)
 
@@ -79,7 +79,7 @@ def reference(
     offset = None if zero is None else spread(zero.to(torch.int32) - ((zero.to(torch.int32) >> 7) << 8 if f.signed else 0))
     v = decode(value, format, offset)
     if dither:
-        v = v - noise(value, format, _random.halves(seed, v.numel(), v.device).view(v.shape))
+        v = v - noise(value, format, random_bits.halves(seed, v.numel(), v.device).view(v.shape))
     return (v * spread(s)).to(getattr(torch, DTYPES[dtype].torch))
 
 

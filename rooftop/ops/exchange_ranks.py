@@ -4,7 +4,7 @@
     all_gather:      out[r, p] = Q(x[p])           x [W, n],   out [W, W n]
     all_to_all:      out[r, p] = Q(x[p, r])        x [W, W n], out [W, W n]
 
-Q is a wire's rounding, rooftop/comm/wire.py; sums are taken in float32 in the order of the ranks and rounded once to x's dtype.
+Q is a wire's rounding, rooftop/formats/wire.py; sums are taken in float32 in the order of the ranks and rounded once to x's dtype.
 
 Sources: ZeRO++ (arXiv 2306.10209: quantised all-gather of weights, all-to-all of gradients), SDP4Bit (arXiv 2410.15526)."""
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.comm import wire as wires
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _random
-from rooftop.ops._arguments import number
+from rooftop.formats import random_bits
+from rooftop.formats import wire as wires
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ def exchange_ranks(
         raise ValueError(f"{what}: x is {tuple(x.shape)}; {kind} shares N out over the ranks: it must be a multiple of {x.shape[0]}")
     wires.wire_of(what, wire, group_size, hadamard, stochastic)
     number(what, "seed", seed, "a whole number", whole=True)
-    found: Tensor = OP(x.detach(), kind, wire, group_size, bool(hadamard), bool(stochastic), _random.signed(seed), implementation=implementation)
+    found: Tensor = OP(x.detach(), kind, wire, group_size, bool(hadamard), bool(stochastic), random_bits.signed(seed), implementation=implementation)
     return found
 
 
@@ -76,7 +76,7 @@ def reference(x: Tensor, kind: str, wire: str, group: int, hadamard: bool, stoch
         return x.clone() if kind != "all_gather" else x.repeat(1, ranks)
     w, size = wires.WIRES[wire], wires.padded(count, group)
     v = wires.rows_of(x.reshape(ranks * rows, count), group, hadamard)
-    random = _random.halves(seed, v.numel(), x.device).view(v.shape) if stochastic else None
+    random = random_bits.halves(seed, v.numel(), x.device).view(v.shape) if stochastic else None
     got = wires.values(wires.encode(v, w, group, random), w, group, size)
     if kind == "all_gather":
         return wires.restored(got, group, hadamard, count).to(x.dtype).reshape(1, -1).expand(ranks, -1).contiguous()
@@ -173,7 +173,7 @@ def _public(o: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Mapping[str, Any]:
-    from rooftop.comm import collectives
+    from rooftop.ranks import collectives
 
     return {"out": getattr(collectives, str(options["kind"]))(tensors["x"], group, **_public(options))}
 
@@ -181,7 +181,7 @@ def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: A
 def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Any:
     import torch.distributed as dist
 
-    from rooftop.comm import groups
+    from rooftop.ranks import groups
 
     x, ranks = tensors["x"], dist.get_world_size(group)
     out = x.new_empty(x.numel() * ranks if options["kind"] == "all_gather" else x.numel() // ranks if options["kind"] == "reduce_scatter" else x.numel())

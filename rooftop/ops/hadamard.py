@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
-from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:

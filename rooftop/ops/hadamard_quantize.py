@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
+from rooftop.formats import random_bits
 from rooftop.ops import _quantized_rows as rows
-from rooftop.ops import _random
 from rooftop.ops._peers import compiled
 from rooftop.ops.hadamard import check_size, matrix, rotated
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.number_formats import Format
+    from rooftop.formats.quantized import Quantized
 
 
 def hadamard_quantize(
     x: Tensor,
     size: int = 128,
-    format: str | quant.Format = "int8",
+    format: str | Format = "int8",
     *,
     group: int | None = None,
     rounding: str = "nearest",
@@ -37,7 +38,7 @@ def hadamard_quantize(
     over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
-) -> quant.Quantized:
+) -> Quantized:
     """`rooftop.quantize(rooftop.hadamard(x, size), format)` in one pass; the rotated values are not rounded to 16 bits in between.
     `rooftop.hadamard(q.dequantize(), size)` approximates `x`.
 
@@ -57,7 +58,7 @@ def hadamard_quantize(
     check_size("hadamard_quantize", x, size)
     f, kind, columns, scaled = rows.how("hadamard_quantize", x, format, group, rounding, scale_dtype, over, seed)
     codes, scale = OP(
-        rows.flat(x), None if scaled is None else scaled.reshape(1), size, columns, f.element, kind, rounding, _random.signed(seed),
+        rows.flat(x), None if scaled is None else scaled.reshape(1), size, columns, f.element, kind, rounding, random_bits.signed(seed),
         implementation=implementation,
     )
     return rows.packaged(codes, scale, scaled, f, kind, tuple(x.shape), x.dtype, columns)

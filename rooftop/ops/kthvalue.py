@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
-from rooftop.ops import _arguments, _ordering
+from rooftop.ops import _ordering
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +37,7 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: st
     out of range."""
     d = _ordering.tensor("kthvalue", x, dim)
     _ordering.count("kthvalue", k, x.shape[d], 1)
-    _arguments.flag("kthvalue", "keepdim", keepdim)
+    argument_checks.flag("kthvalue", "keepdim", keepdim)
     nan = _ordering.nan_order("kthvalue", x, nan)
     value, index = OP(x.movedim(d, -1), k, nan, implementation=implementation)
     return (value.unsqueeze(d), index.unsqueeze(d)) if keepdim else (value, index)

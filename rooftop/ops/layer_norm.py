@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import rounding
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
@@ -187,7 +186,6 @@ OP = Op(
     reference,
     outputs=outputs,
     canonical=canonical,
-    rounded=rounding.rows,
     cases=cases(bias=True),
     swept=sizes(bias=True),
     work=work,

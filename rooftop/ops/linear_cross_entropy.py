@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import flag, number, positive, wants_gradient
 from rooftop.core.op import Grad, Judged, Op, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
 from rooftop.ops import _linear_loss
-from rooftop.ops._arguments import flag, number, positive, wants_gradient
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step

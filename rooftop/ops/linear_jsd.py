@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number, wants_gradient
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import number, wants_gradient
 from rooftop.ops._linear_cases import HEADS
 from rooftop.ops._peers import compiled
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Input, Meta, Problem, Work, dtype_of
 from rooftop.core.sweeps import PRODUCT
-from rooftop.ops._arguments import number
 from rooftop.ops._matmul_cases import cases
 
 if TYPE_CHECKING:
@@ -125,18 +125,15 @@ def activate(x: Tensor, activation: str) -> Tensor:
     return x if activation == "none" else getattr(functional, activation)(x)
 
 
-def full(
+def reference(
     a: Tensor, b: Tensor, c: Tensor | None, bias: Tensor | None = None, gate: Tensor | None = None, residual: Tensor | None = None, alpha: float = 1.0,
     beta: float = 0.0, activation: str = "none", to: str = "", precision: str = "ieee",
 ) -> Tensor:  # fmt: skip
     """float32 is cut or split as the mode says; float64, which tells what is exact, never."""
     import torch
 
-    if precision == "ieee" or a.dtype != torch.float32:
-        out = reference(a, b, c, alpha, beta)
-    else:
-        out = alpha * _product(a, b, precision)
-        out = out if c is None or beta == 0 else out + beta * c
+    out = alpha * (a @ b if precision == "ieee" or a.dtype != torch.float32 else _product(a, b, precision))
+    out = out if c is None or beta == 0 else out + beta * c
     out = _followed(out, bias, gate, residual, activation)
     return out.to(getattr(torch, DTYPES[to].torch) if to else a.dtype) if a.itemsize == 2 else out
 
@@ -145,11 +142,6 @@ def _followed(out: Tensor, bias: Tensor | None, gate: Tensor | None, residual: T
     out = activate(out if bias is None else out + bias, activation)
     out = out if gate is None else out * gate
     return out if residual is None else out + residual
-
-
-def reference(a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float) -> Tensor:
-    out = alpha * (a @ b)
-    return out if c is None or beta == 0 else out + beta * c
 
 
 def _product(a: Tensor, b: Tensor, precision: str) -> Tensor:
@@ -307,7 +299,7 @@ def _half(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
         total += (a[..., k : k + 32].float() @ b[..., k : k + 32, :].float()).half()
     product = total.to(a.dtype)
     one = torch.eye(product.shape[-1], dtype=a.dtype, device=a.device)
-    return full(product, one.expand(*product.shape[:-2], *one.shape), *rest)
+    return reference(product, one.expand(*product.shape[:-2], *one.shape), *rest)
 
 
 def _tf32(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
@@ -318,18 +310,18 @@ def _tf32(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
         mask = ~0x1FFF if t.itemsize > 2 else ~0x7FFFF
         return (t.float().view(torch.int32) & mask).view(torch.float32).to(t.dtype)
 
-    return full(cut(a.contiguous()), cut(b.contiguous()), *rest)
+    return reference(cut(a.contiguous()), cut(b.contiguous()), *rest)
 
 
 def _last_row_missing(*args: Any) -> Tensor:
-    out = full(*args)
+    out = reference(*args)
     out[..., -1:, :] = 0
     return out
 
 
 def _tail_dropped(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
     k = a.shape[-1] // 8 * 8
-    return full(a[..., :k], b[..., :k, :], *rest)
+    return reference(a[..., :k], b[..., :k, :], *rest)
 
 
 def _changed(**changes: Any) -> Callable[..., Tensor]:
@@ -337,7 +329,7 @@ def _changed(**changes: Any) -> Callable[..., Tensor]:
 
     def run(*args: Any) -> Tensor:
         names = ("a", "b", "c", "bias", "gate", "residual", "alpha", "beta", "activation", "to", "precision")
-        return full(**{**dict(zip(names, args, strict=True)), **changes})
+        return reference(**{**dict(zip(names, args, strict=True)), **changes})
 
     return run
 
@@ -345,13 +337,13 @@ def _changed(**changes: Any) -> Callable[..., Tensor]:
 def _first_term(*args: Any) -> Tensor:
     """A split mode without its small terms."""
     a, b, *rest = args
-    return full(cut(a), cut(b), *rest) if a.dtype == _float32() and rest[-1] != "ieee" else full(*args)
+    return reference(cut(a), cut(b), *rest) if a.dtype == _float32() and rest[-1] != "ieee" else reference(*args)
 
 
 def _short(*args: Any) -> Tensor:
     """Operands in bfloat16 where TF32 is asked for, and sums of both in it."""
     a, b, *rest = args
-    return full(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), *rest).bfloat16().to(a.dtype) if rest[-1] == "tf32" else full(*args)
+    return reference(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), *rest).bfloat16().to(a.dtype) if rest[-1] == "tf32" else reference(*args)
 
 
 def _late_activation(*args: Any) -> Tensor:
@@ -359,12 +351,12 @@ def _late_activation(*args: Any) -> Tensor:
 
 
 def _reads_c(a: Tensor, b: Tensor, c: Tensor | None, *rest: Any) -> Tensor:
-    out = full(a, b, c, *rest)
+    out = reference(a, b, c, *rest)
     return out if c is None else out + 0 * c
 
 
 OP = Op(
-    full,
+    reference,
     outputs=outputs,
     canonical=canonical,
     cases=cases(ACTIVATIONS, PRECISIONS),
@@ -375,7 +367,6 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b", "c", "bias", "gate", "residual"), saves=("a", "b", "c", "bias", "gate", "residual"), backward=backward),
-    core=reference,
     bucket=bucket,
     public=_public,
     peers={"torch": _torch},

@@ -2,7 +2,7 @@
 
     out[r] = sum_p (a[p] b[p])[rows r M / W to (r + 1) M / W]        a [W, M, K], b [W, K, N], out [W, M / W, N]
 
-Products are rounded to the dtype on their way, or to a wire (rooftop/comm/wire.py), and added in float32.
+Products are rounded to the dtype on their way, or to a wire (rooftop/formats/wire.py), and added in float32.
 
 Sources: Flux (arXiv 2406.06858: products whose epilogue stores to the peers), Megatron-LM's row-parallel layer with sequence parallelism (arXiv 2205.05198)."""
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.comm import wire as wires
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.formats import wire as wires
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -143,7 +143,7 @@ def _public(o: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Mapping[str, Any]:
-    from rooftop.comm import fused
+    from rooftop.ranks import fused
 
     return {"out": fused.matmul_reduce_scatter(tensors["a"], tensors["b"], group, **_public(options))}
 
@@ -160,7 +160,7 @@ def _by_torch(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any
 def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Any:
     import torch.distributed as dist
 
-    from rooftop.comm import groups
+    from rooftop.ranks import groups
 
     made = tensors["a"] @ tensors["b"]
     out = made.new_empty(made.shape[0] // dist.get_world_size(group), made.shape[1])

@@ -67,19 +67,18 @@ def _shares(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.logaddexp(lse_a, lse_b), of_a / total, of_b / total
 
 
-def reference(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+def _merged(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     lse, of_a, of_b = _shares(lse_a, lse_b)
     return a * of_a.transpose(1, 2)[..., None] + b * of_b.transpose(1, 2)[..., None], lse
 
 
 def _counted(x: Tensor, lse: Tensor) -> Tensor:
-    """Rows that see no key as zeros."""
+    """Rows that see no key as zeros: they may hold NaN."""
     return x.masked_fill((lse == float("-inf")).transpose(1, 2)[..., None], 0.0)
 
 
-def full(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """`reference`, in which a part that sees no key may hold NaN."""
-    return reference(_counted(a, lse_a), lse_a, _counted(b, lse_b), lse_b)
+def reference(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    return _merged(_counted(a, lse_a), lse_a, _counted(b, lse_b), lse_b)
 
 
 def backward(dout: Tensor, dlse: Tensor | None, a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -150,8 +149,7 @@ def _larger(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor,
 
 
 OP = Op(
-    full,
-    core=reference,
+    reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
@@ -165,6 +163,6 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0, flushed=True),
     grad=Grad(wrt=("a", "lse_a", "b", "lse_b"), saves=("a", "lse_a", "b", "lse_b"), backward=backward),
-    peers={"torch": lambda: reference},
+    peers={"torch": lambda: _merged},
     wrong={"mean of both": _mean, "shares exchanged": _exchanged, "the larger normaliser": _larger},
 )

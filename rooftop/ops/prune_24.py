@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FILLS = ("integers", "nan", "inf", "-0.0", "tiny")
 ALGORITHMS = ("greedy", "optimal")
-PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the order of rooftop.sparse.two_four.CODES
+PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the order of rooftop.formats.two_four.CODES
 
 
 def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | None = None) -> tuple[sparse.SparseTensor, sparse.SparseTensor]:
@@ -44,7 +44,7 @@ def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | Non
     Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""
     import torch
 
-    from rooftop.sparse.tensor import SparseTensor
+    import rooftop
 
     if not isinstance(w, torch.Tensor) or w.dtype not in (torch.float16, torch.bfloat16):
         given = w.dtype if isinstance(w, torch.Tensor) else f"a {type(w).__name__}"
@@ -55,7 +55,8 @@ def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | Non
         raise ValueError(f"prune_24: algorithm is {algorithm!r}; it is one of {', '.join(map(repr, ALGORITHMS))}")
     values, meta, values_t, meta_t = OP(w.detach(), algorithm, implementation=implementation)
     m, k = w.shape
-    return SparseTensor(values, None, None, None, meta, "2:4", (m, k)), SparseTensor(values_t, None, None, None, meta_t, "2:4", (k, m))
+    made = rooftop.sparse.SparseTensor
+    return made(values, None, None, None, meta, "2:4", (m, k)), made(values_t, None, None, None, meta_t, "2:4", (k, m))
 
 
 @cache
@@ -122,7 +123,7 @@ def kept(w: Tensor, algorithm: str) -> Tensor:
 def reference(w: Tensor, algorithm: str = "optimal") -> tuple[Tensor, Tensor, Tensor, Tensor]:
     import torch
 
-    from rooftop.sparse.two_four import compress, select
+    from rooftop.formats.two_four import compress, select
 
     m, k = w.shape
     mask = kept(w, algorithm)
@@ -163,7 +164,7 @@ def _torch() -> Callable[..., Any]:
 
 def _rows_alone(w: Tensor, algorithm: str) -> tuple[Tensor, ...]:
     """The two largest of each four of a row; the transpose by the two largest of its own."""
-    from rooftop.sparse.two_four import compress, select
+    from rooftop.formats.two_four import compress, select
 
     return (*compress(w, select(w.abs().float())), *compress(w.t(), select(w.t().abs().float().contiguous())))
 

@@ -1,7 +1,7 @@
 """Quantise: floats to codes of 4, 6 or 8 bits, with a scale for each row, column, group or block.
 
     scale = max|x| / max code        in float32, IEEE division, over the finite x that share it; then rounded to the scale's type
-    code  = encode(x / scale)        in float32, IEEE division, then rooftop/quant/formats.py
+    code  = encode(x / scale)        in float32, IEEE division, then rooftop/formats/number_formats.py
 
 Asymmetric (ints): scale = max(x, 0) / n - min(x, 0) / n with n = 2^bits - 1, zero = least code - round(min(x, 0) / scale), code = round(x / scale) + zero.
 
@@ -17,20 +17,35 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number, whole_seed
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _random
-from rooftop.ops._arguments import number, whole_seed
+from rooftop.formats import random_bits
+from rooftop.formats.number_formats import (
+    ELEMENTS,
+    FORMATS,
+    ROUNDINGS,
+    SCALES,
+    Format,
+    divided,
+    effective,
+    encode,
+    format_of,
+    load_scale,
+    pack,
+    scale_of,
+    store_scale,
+)
 from rooftop.ops._peers import compiled
 from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
 from rooftop.ops._quantized import canonical as _canonical
 from rooftop.ops._quantized_peers import torchao
-from rooftop.quant.formats import ELEMENTS, FORMATS, ROUNDINGS, SCALES, Format, divided, effective, encode, format_of, load_scale, pack, scale_of, store_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.number_formats import Format
+    from rooftop.formats.quantized import Quantized
 
 FLOATS = ("f32", "f16", "bf16")
 GRANULARITIES = ("tensor", "row", "column", "group", "block")
@@ -38,7 +53,7 @@ GRANULARITIES = ("tensor", "row", "column", "group", "block")
 
 def quantize(
     x: Tensor,
-    format: str | quant.Format = "int8",
+    format: str | Format = "int8",
     *,
     granularity: str | None = None,
     group: int = 128,
@@ -51,7 +66,7 @@ def quantize(
     seed: int = 0,
     subtract: bool = False,
     implementation: str | None = None,
-) -> quant.Quantized:
+) -> Quantized:
     """The codes of `x` with their scales: `rooftop.quantize(x, "int8", granularity="row").dequantize()` approximates `x`.
 
     Args:
@@ -80,7 +95,7 @@ def quantize(
     IndexError for a `dim` out of range."""
     import torch
 
-    from rooftop.quant.quantized import Quantized
+    from rooftop.formats.quantized import Quantized
 
     f = format_of(format)
     _validate(x, f, symmetric, rounding, subtract)
@@ -97,7 +112,7 @@ def quantize(
     seen = x.detach().reshape(prod(shape[:a]), prod(shape[a:r]), prod(shape[r:]))
     scaled = _over(seen) if f.kind == "nv" and over is None else tensor_scale("quantize", over, f, x)
     codes, scale, zero = OP(
-        seen, None if scaled is None else scaled.reshape(1), rows, columns, f.element, kind, symmetric, rounding, _random.signed(seed),
+        seen, None if scaled is None else scaled.reshape(1), rows, columns, f.element, kind, symmetric, rounding, random_bits.signed(seed),
         implementation=implementation,
     )  # fmt: skip
     codes = codes.reshape(*(shape if f.bits == 8 else (*shape[:r], f.bytes(prod(shape[r:])))))
@@ -224,7 +239,7 @@ def reference(
 
     random = None
     if rounding in ("stochastic", "dither"):
-        random = _random.halves(seed, v.numel(), v.device).view(v.shape)
+        random = random_bits.halves(seed, v.numel(), v.device).view(v.shape)
     codes = pack(encode(v / spread(s), format, rounding, random, None if zero is None else spread(zero)), f.bits)
     return codes, stored, None if zero is None else (zero & 0xFF).to(torch.uint8)
 

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
+from rooftop.formats import random_bits
+from rooftop.formats.number_formats import FORMATS, format_of
 from rooftop.ops import _quantized_rows as rows
-from rooftop.ops import _random
 from rooftop.ops._peers import compiled
-from rooftop.quant.formats import FORMATS, format_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.number_formats import Format
+    from rooftop.formats.quantized import Quantized
 
 
 def quantize_both(
     x: Tensor,
-    format: str | quant.Format = "e4m3",
+    format: str | Format = "e4m3",
     *,
     group: int | None = None,
     rounding: str = "nearest",
@@ -33,7 +34,7 @@ def quantize_both(
     over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
-) -> tuple[quant.Quantized, quant.Quantized]:
+) -> tuple[Quantized, Quantized]:
     """`rooftop.quantize(x, ...)` and `rooftop.quantize(x.T, ...)` in one read of `x`.
 
     Args:
@@ -55,7 +56,7 @@ def quantize_both(
     if columns not in (16, 32, 64, 128):
         raise ValueError(f"quantize_both: group is {group}; accepted are 16, 32, 64, 128")
     found = OP(
-        x.detach(), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
+        x.detach(), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed), implementation=implementation
     )
     r, c = x.shape
     return (

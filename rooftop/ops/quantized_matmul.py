@@ -2,7 +2,7 @@
 
     out[m, n] = x_scale[m] · Σ_k x[m, k] · (u[n, k] - zero[n, g]) · scale[n, g] + bias[n],   g = k // group
 
-Floats have decode(code) for u and no zero; x_scale is there where x is codes. rooftop/quant/packed.py says how the weight lies in memory: one way for every
+Floats have decode(code) for u and no zero; x_scale is there where x is codes. rooftop/formats/packed.py says how the weight lies in memory: one way for every
 kernel and every number of rows.
 
 Sources: Frantar et al., "GPTQ" (arXiv 2210.17323); Frantar et al., "MARLIN" (arXiv 2408.11743): weights stored in the order of the tensor core's fragments."""
@@ -18,7 +18,8 @@ from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.packed import PackedWeight
+    from rooftop.formats.quantized import Quantized
 
 BITS: Mapping[str, int] = {"int8": 8, "int4": 4, "int2": 2, "e4m3": 8, "e5m2": 8, "e3m2": 6, "e2m3": 6, "e2m1": 4}
 LARGEST: Mapping[str, float] = {"int8": 127, "int4": 7, "int2": 1, "e4m3": 448, "e5m2": 57344, "e3m2": 28, "e2m3": 7.5, "e2m1": 6}
@@ -26,7 +27,7 @@ ACTIVATIONS = ("int8", "fp8")
 
 
 def quantized_matmul(
-    x: Tensor, weight: quant.PackedWeight | quant.Quantized, bias: Tensor | None = None, *, activations: str | None = None, implementation: str | None = None
+    x: Tensor, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None, implementation: str | None = None
 ) -> Tensor:
     """x times the transposed weight, plus bias: `torch.nn.functional.linear` with a weight in few bits.
 
@@ -47,7 +48,7 @@ def quantized_matmul(
     its shape and format, an activation format that the weight does not support, and tensors on different devices."""
     _validate(x, weight, bias, activations)
     rows, (n, k) = x.reshape(-1, x.shape[-1]), weight.shape
-    from rooftop.quant.quantized import Quantized
+    from rooftop.formats.quantized import Quantized
 
     if isinstance(weight, Quantized):
         if implementation is not None:
@@ -62,8 +63,8 @@ def quantized_matmul(
 def _validate(x: Tensor, weight: Any, bias: Tensor | None, activations: str | None) -> None:
     import torch
 
-    from rooftop.quant.packed import PackedWeight
-    from rooftop.quant.quantized import Quantized
+    from rooftop.formats.packed import PackedWeight
+    from rooftop.formats.quantized import Quantized
 
     floats = (torch.bfloat16, torch.float16, torch.float32)
     if not isinstance(x, torch.Tensor):
@@ -126,7 +127,7 @@ def reference(
     x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str,
     scales: str,
 ) -> Tensor:  # fmt: skip
-    from rooftop.quant.packed import values
+    from rooftop.formats.packed import values
 
     out = x @ values(codes, scale, zero, n, k, group, format, scales, x.dtype).t()
     out = out if x_scale is None else out * x_scale[:, None]
@@ -140,7 +141,7 @@ def same(
     """The weight dequantised to the dtype of x, then the product that cuBLAS makes: summed in float32 and rounded once."""
     import torch
 
-    from rooftop.quant.packed import values
+    from rooftop.formats.packed import values
 
     w = values(codes, scale, zero, n, k, group, format, scales, torch.float32).to(x.dtype)
     out = x.float() @ w.float().t()
@@ -154,7 +155,7 @@ def backward(
     """dx = x_scale · dout W, with the weight dequantised; the sum of dout for the bias."""
     import torch
 
-    from rooftop.quant.packed import values
+    from rooftop.formats.packed import values
 
     kind = torch.float64 if dout.dtype == torch.float64 else torch.float32
     through = dout if x_scale is None else (dout * x_scale[:, None]).to(dout.dtype)
@@ -214,7 +215,7 @@ def _torch() -> Callable[..., Tensor]:
     import torch
     from torch.utils.weak import WeakTensorKeyDictionary
 
-    from rooftop.quant.packed import values
+    from rooftop.formats.packed import values
 
     held: Any = WeakTensorKeyDictionary()
 

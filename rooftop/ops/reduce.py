@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,12 +61,12 @@ def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: i
     accepted = floats if op in ("mean", "var") else (*floats, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
     if x.dtype not in accepted:
         raise TypeError(f"reduce: x is {x.dtype}; accepted for {op!r} are {', '.join(map(str, accepted))}")
-    _arguments.number("reduce", "correction", correction, "a whole number", whole=True)
-    _arguments.flag("reduce", "keepdim", keepdim)
+    argument_checks.number("reduce", "correction", correction, "a whole number", whole=True)
+    argument_checks.flag("reduce", "keepdim", keepdim)
     rank = x.dim()
-    given = tuple(range(rank)) if dim is None else _arguments.shape("reduce", "dim", dim)
+    given = tuple(range(rank)) if dim is None else argument_checks.shape("reduce", "dim", dim)
     for d in given:
-        _arguments.number("reduce", "dim", d, "a dimension of x", whole=True)
+        argument_checks.number("reduce", "dim", d, "a dimension of x", whole=True)
         if not -rank <= d < rank:
             accepted_dims = f"each must be {-rank} to {rank - 1}" if rank else "it must be None or ()"
             raise IndexError(f"reduce: dim is {dim}; x has {rank} dimensions, so {accepted_dims}")

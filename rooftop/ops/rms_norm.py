@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import rounding
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
@@ -209,7 +208,6 @@ OP = Op(
     reference,
     outputs=outputs,
     canonical=canonical,
-    rounded=rounding.rows,
     cases=cases(bias=False),
     swept=sizes(bias=False),
     work=work,

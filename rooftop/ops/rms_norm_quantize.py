@@ -10,25 +10,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
+from rooftop.formats import random_bits
 from rooftop.ops import _quantized_rows as rows
-from rooftop.ops import _random
-from rooftop.ops._arguments import number
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.number_formats import Format
+    from rooftop.formats.quantized import Quantized
 
 
 def rms_norm_quantize(
     input: Tensor,
     weight: Tensor | None = None,
     eps: float | None = None,
-    format: str | quant.Format = "int8",
+    format: str | Format = "int8",
     *,
     residual: Tensor | None = None,
     group: int | None = None,
@@ -37,7 +38,7 @@ def rms_norm_quantize(
     over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
-) -> quant.Quantized | tuple[quant.Quantized, Tensor]:
+) -> Quantized | tuple[Quantized, Tensor]:
     """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in between.
 
     Args:
@@ -75,7 +76,8 @@ def rms_norm_quantize(
             raise ValueError(f"rms_norm_quantize: {name} is {tuple(t.shape)} on {t.device}; it must be {tuple(shape)} on {input.device}")
     codes, scale, s = OP(
         rows.flat(input), None if residual is None else rows.flat(residual), None if weight is None else weight.detach(),
-        None if scaled is None else scaled.reshape(1), float(chosen), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation,
+        None if scaled is None else scaled.reshape(1), float(chosen), columns, f.element, kind, rounding, random_bits.signed(seed),
+        implementation=implementation,
     )  # fmt: skip
     q = rows.packaged(codes, scale, scaled, f, kind, tuple(input.shape), input.dtype, columns)
     return q if residual is None else (q, s.reshape(input.shape))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import apart, written
 from rooftop.core.op import in_place
 from rooftop.ops import rope as plain
-from rooftop.ops._arguments import apart, written
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.op import Judged, Op
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
-from rooftop.ops import _arguments, _ordering, _random
+from rooftop.formats import random_bits
+from rooftop.ops import _ordering
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +57,7 @@ def sample(
     if 0 < temperature < LEAST:
         temperature = LEAST
     return OP(
-        logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), _random.signed(seed),
+        logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), random_bits.signed(seed),
         implementation=implementation,
     )  # fmt: skip
 
@@ -70,23 +72,23 @@ def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: floa
     if logits.dim() == 0 or not 1 <= logits.shape[-1] < 2**31:
         raise ValueError(f"sample: logits has shape {tuple(logits.shape)}; it must have a last dimension of 1 to 2^31 - 1, the vocabulary")
     for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
-        _arguments.number("sample", name, value, "a number")
+        argument_checks.number("sample", name, value, "a number")
     if not 0 <= temperature < 3e38:
         raise ValueError(f"sample: temperature is {temperature}; it must be at least 0 and below 3e38")
     if top_k is not None:
-        _arguments.number("sample", "top_k", top_k, "a whole number of at least 1, or None", whole=True)
+        argument_checks.number("sample", "top_k", top_k, "a whole number of at least 1, or None", whole=True)
         if top_k < 1:
             raise ValueError(f"sample: top_k is {top_k}; it must be at least 1, or None")
     if not 0 < top_p <= 1:
         raise ValueError(f"sample: top_p is {top_p}; it must be above 0 and at most 1")
     if not 0 <= min_p <= 1:
         raise ValueError(f"sample: min_p is {min_p}; it must be 0 to 1")
-    _arguments.whole_seed("sample", seed)
+    argument_checks.whole_seed("sample", seed)
 
 
 def uniform(seed: int, rows: int, device: Any) -> Tensor:
     """u of each row, float64: 53 of its 64 bits."""
-    words = _random.bits(seed, 2 * rows, device).view(rows, 2)
+    words = random_bits.bits(seed, 2 * rows, device).view(rows, 2)
     return (words[:, 0] * 2**21 + (words[:, 1] >> 11)).double() * 2.0**-53
 
 

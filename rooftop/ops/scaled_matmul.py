@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import among, flag
 from rooftop.core.op import Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
 from rooftop.core.sweeps import PRODUCT
-from rooftop.ops._arguments import among, flag
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ def _validate(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
     )
 
 
-def reference(
+def in_float32(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
 ) -> Tensor:  # fmt: skip
     import torch
@@ -118,15 +118,15 @@ def reference(
     return out if kind == torch.float64 else out.to(getattr(torch, DTYPES[to].torch))
 
 
-def full(
+def reference(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
 ) -> Tensor:  # fmt: skip
-    """`reference`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
+    """`in_float32`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
     import torch
 
     if a.dtype != torch.int8 or scale_a.dtype == torch.float64:
-        return reference(a, b, scale_a, scale_b, bias, scales, fast, to)
-    return reference(a, b, scale_a.double(), scale_b, bias, scales, fast, to).to(getattr(torch, DTYPES[to].torch))
+        return in_float32(a, b, scale_a, scale_b, bias, scales, fast, to)
+    return in_float32(a, b, scale_a.double(), scale_b, bias, scales, fast, to).to(getattr(torch, DTYPES[to].torch))
 
 
 def outputs(a: Meta, b: Meta, to: str, **_: Any) -> dict[str, Meta]:
@@ -203,7 +203,7 @@ def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
     def run(*args: Any) -> Tensor:
         given = dict(zip(("a", "b", "scale_a", "scale_b", "bias", "scales", "fast", "to"), args, strict=True))
         change(given)
-        return reference(**given)
+        return in_float32(**given)
 
     return run
 
@@ -268,9 +268,8 @@ def _cases() -> list[Case]:
 
 
 OP = Op(
-    full,
-    core=reference,
-    same=reference,
+    reference,
+    same=in_float32,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -113,12 +113,12 @@ def _validate(values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: 
     return dtype_of(to)
 
 
-def reference(
+def in_float32(
     values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool, transposed: bool, to: str
 ) -> Tensor:
     import torch
 
-    from rooftop.sparse.two_four import expand, meta_shape
+    from rooftop.formats.two_four import expand, meta_shape
 
     k = b.shape[0]
     if tuple(meta.shape) != meta_shape(values.shape[0], k):
@@ -130,16 +130,16 @@ def reference(
     return out if kind == torch.float64 else out.to(getattr(torch, DTYPES[to].torch))
 
 
-def full(
+def reference(
     values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool, transposed: bool, to: str
 ) -> Tensor:
-    """`reference`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
+    """`in_float32`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
     import torch
 
     rest = (bias, activation, fast, transposed, to)
     if values.dtype != torch.int8 or scale_a.dtype == torch.float64:
-        return reference(values, meta, b, scale_a, scale_b, *rest)
-    return reference(values, meta, b, scale_a.double(), scale_b, *rest).to(getattr(torch, DTYPES[to].torch))
+        return in_float32(values, meta, b, scale_a, scale_b, *rest)
+    return in_float32(values, meta, b, scale_a.double(), scale_b, *rest).to(getattr(torch, DTYPES[to].torch))
 
 
 def outputs(values: Meta, b: Meta, transposed: bool, to: str, **_: Any) -> dict[str, Meta]:
@@ -193,7 +193,7 @@ def _peer(sparse: bool) -> Callable[[], Callable[..., Tensor]]:
         import torch
         from torch.utils.weak import WeakTensorKeyDictionary
 
-        from rooftop.sparse.two_four import expand
+        from rooftop.formats.two_four import expand
 
         if sparse and not torch.backends.cusparselt.is_available():
             raise ImportError("this torch has no cuSPARSELt")
@@ -228,7 +228,7 @@ def _with(change: Callable[[dict[str, Any]], None]) -> Callable[..., Tensor]:
         names = ("values", "meta", "b", "scale_a", "scale_b", "bias", "activation", "fast", "transposed", "to")
         given = dict(zip(names, args, strict=True))
         change(given)
-        return reference(**given)
+        return in_float32(**given)
 
     return run
 
@@ -308,9 +308,8 @@ def _cases() -> list[Case]:
 
 
 OP = Op(
-    full,
-    core=reference,
-    same=reference,
+    reference,
+    same=in_float32,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

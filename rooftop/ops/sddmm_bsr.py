@@ -37,7 +37,7 @@ def sddmm_bsr(
     Returns [blocks, H, W] in the dtype of `a`, zeros beyond M and K, summed in float32 (never TF32) and rounded once. Gradients flow to `a` and `b`.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
-    from rooftop.ops._arguments import shape
+    from rooftop.core.argument_checks import shape
 
     op = "sddmm_bsr"
     validate(op, {"a": a, "b": b}, ("float32", "float16", "bfloat16"), 0, None, alpha, "none")

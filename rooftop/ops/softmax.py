@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rooftop.core import rounding
 from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
 
@@ -214,7 +213,6 @@ OP = Op(
     reference,
     outputs=outputs,
     canonical=canonical,
-    rounded=rounding.rows,
     cases=_cases(),
     swept=Sizes(
         lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1}, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows",

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
+from rooftop.formats import random_bits
 from rooftop.ops import _quantized_rows as rows
-from rooftop.ops import _random
 from rooftop.ops._peers import compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.number_formats import Format
+    from rooftop.formats.quantized import Quantized
 
 
 def softmax_quantize(
     x: Tensor,
-    format: str | quant.Format = "int8",
+    format: str | Format = "int8",
     *,
     group: int | None = None,
     rounding: str = "nearest",
@@ -32,7 +33,7 @@ def softmax_quantize(
     over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
-) -> quant.Quantized:
+) -> Quantized:
     """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in between.
 
     Args:
@@ -51,7 +52,7 @@ def softmax_quantize(
     rows.validate("softmax_quantize", "x", x)
     f, kind, columns, scaled = rows.how("softmax_quantize", x, format, group, rounding, scale_dtype, over, seed)
     codes, scale = OP(
-        rows.flat(x), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, _random.signed(seed), implementation=implementation
+        rows.flat(x), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed), implementation=implementation
     )
     return rows.packaged(codes, scale, scaled, f, kind, tuple(x.shape), x.dtype, columns)
 

@@ -33,7 +33,7 @@ def spmm_24(
 
     Args:
         values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two stored elements of each group of four, in their order.
-        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/sparse/two_four.py defines every bit. Words that contain a position
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/formats/two_four.py defines every bit. Words that contain a position
             twice, or two out of order, give an unspecified number in that row.
         b: [K, N] in the dtype of `values`; rows or columns may be contiguous in memory.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
@@ -67,7 +67,7 @@ def spmm_24(
 def reference(
     values: Tensor, meta: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none", transposed: bool = False
 ) -> Tensor:
-    from rooftop.sparse.two_four import expand, meta_shape
+    from rooftop.formats.two_four import expand, meta_shape
 
     if tuple(meta.shape) != meta_shape(values.shape[0], b.shape[0]):
         raise RuntimeError(f"metadata {tuple(meta.shape)} for {values.shape[0]} x {b.shape[0]}")
@@ -81,8 +81,8 @@ def backward(
     """ds = dout · act'(s); db = alpha Sᵀ ds; dvalues = alpha (ds bᵀ) at the kept places."""
     import torch
 
+    from rooftop.formats.two_four import expand, places, unpack
     from rooftop.ops import matmul
-    from rooftop.sparse.two_four import expand, places, unpack
 
     s = None if activation == "none" else OP(values, meta, b, bias, alpha, "none", False)
     ds = slope(dout.t() if transposed else dout, s, activation)
@@ -118,7 +118,7 @@ def _codes(tensors: Mapping[str, Any], options: Mapping[str, Option], generator:
     """Every code, at random; past M and K too."""
     import torch
 
-    from rooftop.sparse.two_four import CODES, pack
+    from rooftop.formats.two_four import CODES, pack
 
     meta = tensors["meta"]
     m, groups = meta.shape[0] * 16, meta.shape[1] * 64
@@ -131,7 +131,7 @@ def _torch() -> Callable[..., Tensor]:
     import torch
     from torch.utils.weak import WeakTensorKeyDictionary
 
-    from rooftop.sparse.two_four import expand
+    from rooftop.formats.two_four import expand
 
     held: Any = WeakTensorKeyDictionary()
 
@@ -151,7 +151,7 @@ def _cusparselt() -> Callable[..., Tensor]:
     import torch
     from torch.utils.weak import WeakTensorKeyDictionary
 
-    from rooftop.sparse.two_four import expand
+    from rooftop.formats.two_four import expand
 
     if not torch.backends.cusparselt.is_available():
         raise ImportError("this torch has no cuSPARSELt")

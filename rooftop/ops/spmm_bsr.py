@@ -54,7 +54,7 @@ def spmm_bsr(
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
     import torch
 
-    from rooftop.ops._arguments import number
+    from rooftop.core.argument_checks import number
 
     op = "spmm_bsr"
     high = values.shape[1] if isinstance(values, torch.Tensor) and values.dim() == 3 else 0

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.op import Op
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
+from rooftop.formats import random_bits
 from rooftop.ops import _quantized_rows as rows
-from rooftop.ops import _random
 from rooftop.ops._gated import halves
 from rooftop.ops._gated import validate as validate_gated
 from rooftop.ops._peers import compiled
@@ -21,13 +21,14 @@ from rooftop.ops._peers import compiled
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rooftop import quant
+    from rooftop.formats.number_formats import Format
+    from rooftop.formats.quantized import Quantized
 
 
 def swiglu_quantize(
     a: Tensor,
     b: Tensor | None = None,
-    format: str | quant.Format = "int8",
+    format: str | Format = "int8",
     *,
     group: int | None = None,
     rounding: str = "nearest",
@@ -35,7 +36,7 @@ def swiglu_quantize(
     over: Tensor | float | None = None,
     seed: int = 0,
     implementation: str | None = None,
-) -> quant.Quantized:
+) -> Quantized:
     """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass; y is not rounded to 16 bits in between.
 
     Args:
@@ -57,7 +58,7 @@ def swiglu_quantize(
     gate, value = halves(a, b)
     shape = tuple(gate.shape)
     codes, scale = OP(
-        rows.flat(gate), rows.flat(value), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, _random.signed(seed),
+        rows.flat(gate), rows.flat(value), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed),
         implementation=implementation,
     )  # fmt: skip
     return rows.packaged(codes, scale, scaled, f, kind, shape, a.dtype, columns)

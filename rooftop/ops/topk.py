@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
-from rooftop.ops import _arguments, _ordering
+from rooftop.ops import _ordering
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,7 @@ def topk(
     d = _ordering.tensor("topk", x, dim)
     _ordering.count("topk", k, x.shape[d], 0)
     for name, value in (("largest", largest), ("sorted", sorted)):
-        _arguments.flag("topk", name, value)
+        argument_checks.flag("topk", name, value)
     if tie not in ("lowest", "any"):
         raise ValueError(f"topk: tie is {tie!r}; it is one of lowest, any")
     _ordering.row_lengths("topk", x, d, lengths)

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import argument_checks
 from rooftop.core.op import Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
-from rooftop.ops import _arguments, _ordering
+from rooftop.ops import _ordering
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +40,7 @@ def topk_mask(
     a `dim` out of range."""
     d = _ordering.tensor("topk_mask", x, dim)
     _ordering.count("topk_mask", k, x.shape[d], 0)
-    _arguments.flag("topk_mask", "largest", largest)
+    argument_checks.flag("topk_mask", "largest", largest)
     _ordering.row_lengths("topk_mask", x, d, lengths)
     nan = _ordering.nan_order("topk_mask", x, nan, d, lengths)
     out: Tensor = OP(x.movedim(d, -1), lengths, k, largest, nan, implementation=implementation)

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta, Problem, Work, case
-from rooftop.ops._arguments import number
 
 if TYPE_CHECKING:
     from torch import Tensor

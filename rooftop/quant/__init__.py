@@ -6,16 +6,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rooftop.quant.codes import decode, encode, pack, unpack
-from rooftop.quant.formats import ALIASES, FORMATS, ROUNDINGS, SCALES, Format, format_of
+from rooftop.formats.codes import decode, encode, pack, unpack
+from rooftop.formats.number_formats import ALIASES, FORMATS, ROUNDINGS, SCALES, Format, format_of
 
 if TYPE_CHECKING:
+    from rooftop.formats.packed import PackedWeight, pack_codes, pack_weight
+    from rooftop.formats.quantized import Quantized
     from rooftop.quant.calibrate import gptq, hqq, nearest
     from rooftop.quant.checkpoints import from_awq, from_gptq, from_hqq, import_checkpoint, load_quantized, save_quantized
-    from rooftop.quant.linear import QuantLinear, quantize_model
+    from rooftop.quant.linear import QuantLinear
+    from rooftop.quant.model import quantize_model
     from rooftop.quant.optimizer import AdamW8bit, adamw_8bit_states
-    from rooftop.quant.packed import PackedWeight, pack_codes, pack_weight
-    from rooftop.quant.quantized import Quantized
     from rooftop.quant.straight_through import fake_quantize
 
 __all__ = [
@@ -24,14 +25,15 @@ __all__ = [
     "pack_weight", "quantize_model", "save_quantized", "unpack",
 ]  # fmt: skip
 _NEED_TORCH = {
-    "Quantized": "quantized", "fake_quantize": "straight_through", "PackedWeight": "packed", "pack_codes": "packed", "pack_weight": "packed",
-    "AdamW8bit": "optimizer", "adamw_8bit_states": "optimizer", "QuantLinear": "linear", "quantize_model": "linear", "nearest": "calibrate",
-    "hqq": "calibrate", "gptq": "calibrate",
-    **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "checkpoints"),
+    "Quantized": "formats.quantized", "fake_quantize": "quant.straight_through",
+    **dict.fromkeys(("PackedWeight", "pack_codes", "pack_weight"), "formats.packed"),
+    "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear", "quantize_model": "quant.model",
+    **dict.fromkeys(("nearest", "hqq", "gptq"), "quant.calibrate"),
+    **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "quant.checkpoints"),
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _NEED_TORCH:
         raise AttributeError(f"module 'rooftop.quant' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(f"rooftop.quant.{_NEED_TORCH[name]}"), name)
+    return getattr(import_module(f"rooftop.{_NEED_TORCH[name]}"), name)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rooftop.quant.formats import ALIASES, FORMATS, Format, decode, divided, encode, load_scale, scale_of
-from rooftop.quant.packed import FLOATS, PackedWeight, check_group, pack_codes, weight_format
+from rooftop.formats.number_formats import ALIASES, FORMATS, Format, decode, divided, encode, load_scale, scale_of
+from rooftop.formats.packed import COLUMNS, FLOATS, PackedWeight, check_group, pack_codes, weight_format
 
 METHODS = ("nearest", "hqq", "gptq")
 STEPS, SHRINK, POWER, GROWTH = 20, 10.0, 0.7, 1.01  # of the fit of zero points: HQQ's own
@@ -42,22 +42,45 @@ class Scheme:
         return cls(f, group, zero_points, "e8m0" if shared else "")
 
 
-def _typed(scale: Tensor, like: Tensor) -> Tensor:
+def fitting(format: str, group: int, k: int) -> int | None:
+    """The group for a weight with K columns: `group` where it divides K, else the largest smaller one that does, or K below `group`; None where there is none.
+    Raises ValueError for a group that no K could have."""
+    known = FORMATS.get(ALIASES.get(format, format)) if isinstance(format, str) else None
+    if known is not None and known.kind == "mx":
+        return 32 if k % 32 == 0 else None
+    if group in (0, -1) or isinstance(group, bool) or not isinstance(group, int) or group == k:
+        check_group(k, k if group in (0, -1) and not isinstance(group, bool) else group)
+        return k
+    if group not in (32, 64) and (group < 1 or group % COLUMNS):
+        check_group(k, group)
+    below = (*range(group // COLUMNS * COLUMNS, 0, -COLUMNS), 64, 32)
+    return next((g for g in below if g <= group and k % g == 0), k if k < group else None)
+
+
+def _typed(scale: Tensor, kind: torch.dtype) -> Tensor:
     """A float32 scale as it is stored: never zero, infinite or below what its type holds with full precision."""
-    kind = like.dtype if like.dtype in (torch.float16, torch.bfloat16) else torch.float32
     facts = torch.finfo(kind)
     return scale.clamp(facts.tiny, facts.max).to(kind)
 
 
-def _ranges(groups: Tensor, scheme: Scheme, like: Tensor) -> tuple[Tensor, Tensor | None]:
+def _scale_type(w: Tensor, scheme: Scheme, like: Tensor) -> torch.dtype:
+    """The dtype of the scales: that of the weight, but float32 where float16 would hold a scale above what its group of w [N, K] needs."""
+    if like.dtype != torch.float16:
+        return torch.bfloat16 if like.dtype == torch.bfloat16 else torch.float32
+    groups, f = w.view(len(w), -1, scheme.group), scheme.format
+    needed = (groups.amax(-1).clamp(min=0) - groups.amin(-1).clamp(max=0)) / (2**f.bits - 1) if scheme.zero_points else groups.abs().amax(-1) / f.max
+    return torch.float32 if bool(((needed > 0) & (needed < torch.finfo(torch.float16).tiny)).any()) else torch.float16
+
+
+def _ranges(groups: Tensor, scheme: Scheme, kind: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """Scales as stored [..., 1] and whole zero points of groups [..., G] in float32."""
     f = scheme.format
     if scheme.scale_dtype == "e8m0":
         return scale_of(groups.abs().amax(-1, keepdim=True), f.element, "e8m0").view(torch.float8_e8m0fnu), None
     if not scheme.zero_points:
-        return _typed(divided(groups.abs().amax(-1, keepdim=True), f.max), like), None
+        return _typed(divided(groups.abs().amax(-1, keepdim=True), f.max), kind), None
     most, least, top = groups.amax(-1, keepdim=True).clamp(min=0), groups.amin(-1, keepdim=True).clamp(max=0), 2**f.bits - 1
-    scale = _typed(divided(most, top) - divided(least, top), like)
+    scale = _typed(divided(most, top) - divided(least, top), kind)
     return scale, (-least / scale.float()).round().clamp(0, top)
 
 
@@ -97,11 +120,20 @@ def check_finite(weight: Tensor) -> None:
 
 def nearest(weight: Tensor, format: str = "int4", *, group: int = 128, zero_points: bool = False) -> PackedWeight:
     """Round to nearest. `group` 0: one scale a row. Raises ValueError for combinations that are not supported and for weights that are not finite."""
-    w = _checked(weight)
+    return _nearest(weight, _checked(weight), Scheme.of(format, group, zero_points, weight.shape[1]))
+
+
+def again(weight: Tensor, like: PackedWeight) -> PackedWeight:
+    """Round to nearest in the format, the groups and the kind of scales and zero points of another weight."""
+    whole_row = like.group == like.shape[1]
+    scheme = Scheme(like.kind, weight.shape[1] if whole_row else like.group, like.zero is not None, "e8m0" if like.scale_dtype == "e8m0" else "")
+    return _nearest(weight, _checked(weight), scheme)
+
+
+def _nearest(weight: Tensor, w: Tensor, scheme: Scheme) -> PackedWeight:
     n, k = w.shape
-    scheme = Scheme.of(format, group, zero_points, k)
     groups = w.view(n, k // scheme.group, scheme.group)
-    scale, zero = _ranges(groups, scheme, weight)
+    scale, zero = _ranges(groups, scheme, _scale_type(w, scheme, weight))
     codes = _codes(groups / _number(scale), scheme.format, zero).view(n, k)
     return _packed(codes, scale.squeeze(-1), None if zero is None else zero.squeeze(-1).to(torch.uint8), scheme, weight)
 
@@ -118,7 +150,7 @@ def hqq(weight: Tensor, format: str = "int4", *, group: int = 128, steps: int = 
     n, k = w.shape
     scheme = Scheme.of(format, group, True, k)
     groups = w.view(n, k // scheme.group, scheme.group)
-    stored, whole = _ranges(groups, scheme, weight)
+    stored, whole = _ranges(groups, scheme, _scale_type(w, scheme, weight))
     assert whole is not None
     scale, zero, beta = stored.float(), whole, SHRINK
 
@@ -161,7 +193,7 @@ def gptq(
         raise ValueError(f"the Hessian with damping {damping} is not positive definite; more inputs or more damping may make it so")
     upper = torch.linalg.cholesky(torch.cholesky_inverse(factor), upper=True).float()
     codes = torch.empty(n, k, dtype=torch.uint8, device=w.device)
-    scales, zeros = [], []
+    scales, zeros, kind = [], [], _scale_type(w, scheme, weight)
     for begin in range(0, k, block):
         end = min(begin + block, k)
         lost = torch.zeros(n, end - begin, device=w.device)
@@ -170,7 +202,8 @@ def gptq(
                 part = w[:, j : j + scheme.group].clone()
                 if j + scheme.group > end:
                     part[:, end - j :] -= lost[:, : j - begin] @ upper[begin:j, end : j + scheme.group]
-                stored, zero = _ranges(part, scheme, weight)
+                kind = _scale_type(part, scheme, weight) if kind == torch.float16 else kind  # earlier scales are float32 numbers too
+                stored, zero = _ranges(part, scheme, kind)
                 scale = _number(stored)
                 scales.append(stored)
                 zeros.append(zero)
@@ -180,5 +213,8 @@ def gptq(
             w[:, j:end] -= error @ upper[j : j + 1, j:end]
             lost[:, j - begin : j - begin + 1] = error
         w[:, end:] -= lost @ upper[begin:end, end:]
-    merged = torch.cat([s.view(torch.uint8) for s in scales], 1).view(torch.float8_e8m0fnu) if scheme.scale_dtype == "e8m0" else torch.cat(scales, 1)
+    if scheme.scale_dtype == "e8m0":
+        merged = torch.cat([s.view(torch.uint8) for s in scales], 1).view(torch.float8_e8m0fnu)
+    else:
+        merged = torch.cat([s.to(kind) for s in scales], 1)
     return _packed(codes, merged, torch.cat(zeros, 1).to(torch.uint8) if scheme.zero_points else None, scheme, weight)

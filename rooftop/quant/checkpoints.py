@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rooftop.formats.packed import PackedWeight, pack_codes
 from rooftop.quant.linear import QuantLinear
-from rooftop.quant.packed import PackedWeight, pack_codes
-from rooftop.quant.replacing import replaced, take_over
+from rooftop.quant.replacing import is_linear, replaced, sizes, take_over
 from rooftop.quant.safetensors_file import load_file, save_file
 
 KEY = "rooftop.quantised_layers"
@@ -51,6 +51,7 @@ def _key(name: str, key: str) -> str:
 
 def _as(present: nn.Module, layer: QuantLinear) -> QuantLinear:
     """In training or not, its bias frozen or not and of that dtype, with the hooks of the layer whose place it takes."""
+    layer.facts = {**layer.facts, "dtype": str(present.weight.dtype).removeprefix("torch.")}
     if isinstance(present.bias, Tensor) and layer.bias is not None:
         layer.bias = nn.Parameter(layer.bias.detach().to(present.bias.dtype), requires_grad=present.bias.requires_grad)
     take_over(layer, present)
@@ -82,7 +83,7 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
         raise ValueError(f"{path}: its metadata {KEY!r} is {metadata[KEY][:80]!r}; it must be JSON, a description for each layer") from None
     for name, facts in described:
         present = modules.get(name)
-        if not isinstance(present, (nn.Linear, QuantLinear)):
+        if present is None or not (is_linear(present) or isinstance(present, QuantLinear)):
             raise ValueError(f"{path}: layer {name} is quantised there; the model has {'none of that name' if present is None else type(present).__name__}")
         bias = tensors.get(_key(name, "bias"))
         try:
@@ -94,8 +95,8 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
         if (bias is None) != (present.bias is None):
             there, here = ("no bias", "one") if bias is None else ("a bias", "none")
             raise ValueError(f"{path}: {_key(name, 'bias')}: the layer has {there} in the file, and {here} in the model")
-        if (layer.out_features, layer.in_features) != (present.out_features, present.in_features):
-            raise ValueError(f"{path}: {name} is {(layer.out_features, layer.in_features)} there, the model's is {(present.out_features, present.in_features)}")
+        if (layer.out_features, layer.in_features) != sizes(present):
+            raise ValueError(f"{path}: {name} is {(layer.out_features, layer.in_features)} there, the model's is {sizes(present)}")
         if id(present) in made:
             if not all(_same(tensors, _key(first[id(present)], key), _key(name, key)) for key in ("codes", "scale", "zero", "bias", "_extra_state")):
                 raise ValueError(f"{path}: {first[id(present)]} and {name} differ there; they are one layer in the model")
@@ -242,7 +243,7 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
     for name in [n.removesuffix("qweight").removesuffix(".") for n in tensors if n == "qweight" or n.endswith(".qweight")]:
         present = modules.get(name)
         said = name or "the layer"
-        if not isinstance(present, nn.Linear):
+        if present is None or not is_linear(present):
             raise ValueError(f"{said} is quantised in the checkpoint; the model has {'none of that name' if present is None else type(present).__name__}")
         part = {key: left.pop(_key(name, key)) for key in ("qweight", "qzeros", "scales", "g_idx", "bias") if _key(name, key) in left}
         if missing := {"qweight", "qzeros", "scales", *(("bias",) if present.bias is not None else ())} - set(part):
@@ -254,8 +255,8 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
                 packed = from_awq(part["qweight"], part["qzeros"], part["scales"])
         except (TypeError, ValueError) as error:
             raise type(error)(f"{said}: {error}") from None
-        if packed.shape != (present.out_features, present.in_features):
-            raise ValueError(f"{said} is {packed.shape} by the {layout} layout; the model's is {(present.out_features, present.in_features)}")
+        if packed.shape != sizes(present):
+            raise ValueError(f"{said} is {packed.shape} by the {layout} layout; the model's is {sizes(present)}")
         shared = weights.setdefault(id(present.weight), packed)
         if _alike(shared, packed):
             packed = shared

@@ -1,34 +1,34 @@
-"""Linear layers with quantised weights, and models that use them."""
+"""Linear layers with quantised weights."""
 
 from __future__ import annotations
 
-import fnmatch
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rooftop.formats.number_formats import ALIASES
+from rooftop.formats.packed import FACTS, FP8, PackedWeight
+from rooftop.formats.quantized import FACTS as QUANTIZED_FACTS
+from rooftop.formats.quantized import Quantized
 from rooftop.quant import calibrate
-from rooftop.quant.formats import ALIASES
-from rooftop.quant.packed import FACTS, FP8, PackedWeight
-from rooftop.quant.quantized import FACTS as QUANTIZED_FACTS
-from rooftop.quant.quantized import Quantized
-from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
+from rooftop.quant.layer import FLOATS, LinearLayer
+from rooftop.quant.replacing import check_weight, is_linear, matrix
 
 EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight whose product is one of 8-bit codes
 
 
-class QuantLinear(nn.Module):  # type: ignore[misc]
+class QuantLinear(LinearLayer):
     """`torch.nn.Linear` with a quantised weight: `rooftop.quantized_matmul(x, weight, bias)`.
 
     Gradients flow to the input and the bias; the weight consists of buffers and has none. `state_dict` contains the buffers and, as `_extra_state`, their
-    description (JSON in a uint8 tensor), so that any file format for tensors can store the layer.
+    description (JSON in a uint8 tensor), so that any file format for tensors can store the layer. `packed` is the weight as it is stored; `weight` answers as
+    a tensor does when asked for its dtype, device or shape, and `weight = matrix` rounds that matrix to the nearest codes of the layer's format.
 
     weight       a PackedWeight, or with `activations` a Quantized [N, K] of 8 bits by rows
-    bias         [N] or None. A parameter that is frozen (`requires_grad=False`) stays so. Under autocast it is cast to the dtype of the input
+    bias         [N] or None. A parameter that is frozen (`requires_grad=False`) stays so. Under autocast input and bias are cast as by nn.Linear
     activations  None, "int8" or "fp8": how the input is quantised, row by row"""
 
     def __init__(self, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None) -> None:
@@ -48,14 +48,14 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def of(
-        cls, linear: nn.Linear, format: str = "int4", *, group: int = 128, zero_points: bool = False, method: str = "nearest", hessian: Tensor | None = None,
+        cls, linear: nn.Module, format: str = "int4", *, group: int = 128, zero_points: bool = False, method: str = "nearest", hessian: Tensor | None = None,
         activations: str | None = None,
     ) -> QuantLinear:  # fmt: skip
         """The layer in codes. `format`, `group`, `zero_points` and `method` as `quantize_model`'s; `hessian` for "gptq"."""
-        if not isinstance(linear, nn.Linear):
+        if not is_linear(linear):
             raise TypeError(f"QuantLinear.of: given a {type(linear).__name__}; it must be a torch.nn.Linear")
         check_weight(linear)
-        weight = linear.weight.detach()
+        weight = matrix(linear).detach()
         if activations is not None and activations not in EIGHT:
             raise ValueError(f"activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
         if activations is not None and EIGHT[activations] == ALIASES.get(format, format) and group == 0 and not zero_points and method == "nearest":
@@ -87,26 +87,32 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         return layer
 
     @property
-    def weight(self) -> PackedWeight | Quantized:
+    def packed(self) -> PackedWeight | Quantized:
+        """The weight in codes."""
         if "group" not in self.facts:
             return Quantized(self.codes, self.scale, self.zero, None, **self.facts)
         return PackedWeight(self.codes, self.scale, self.zero, **self.facts)
 
-    @property
-    def out_features(self) -> int:
-        return int(self.facts["shape"][0])
+    def stored(self) -> tuple[Any, str, torch.dtype]:
+        return self.packed, f"codes of {self.facts['format']} (layer.packed)", getattr(torch, self.facts["dtype"])
 
-    @property
-    def in_features(self) -> int:
-        return int(self.facts["shape"][1])
+    def store(self, matrix: Tensor) -> None:
+        if self.bias is not None and matrix.shape[0] != self.bias.shape[0]:
+            raise ValueError(f"QuantLinear: weight is {tuple(matrix.shape)}; the bias has {self.bias.shape[0]} elements")
+        matrix = matrix.to(self.codes.device)
+        if "group" in self.facts:
+            self._take(calibrate.again(matrix, PackedWeight(self.codes, self.scale, self.zero, **self.facts)))
+        else:
+            from rooftop.ops.quantize import quantize
+
+            calibrate.check_finite(matrix)
+            self._take(quantize(matrix, self.facts["format"], granularity="row"))
 
     def forward(self, input: Tensor) -> Tensor:
         from rooftop.ops.quantized_matmul import quantized_matmul
 
-        x, bias = input, self.bias
-        if bias is not None and isinstance(x, Tensor) and x.dtype != bias.dtype and x.dtype.is_floating_point and x.device.type != "meta":
-            bias = bias.to(x.dtype) if torch.is_autocast_enabled(x.device.type) else bias
-        return quantized_matmul(x, self.weight, bias, activations=self.activations)
+        x, bias = self.cast(input, self.bias)
+        return quantized_matmul(x, self.packed, bias, activations=self.activations)
 
     def extra_repr(self) -> str:
         more = f", group={self.facts['group']}" if "group" in self.facts else ""
@@ -118,15 +124,19 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
             self.facts: dict[str, Any] = {n: getattr(weight, n) for n in QUANTIZED_FACTS}
         else:
             self.facts = {n: getattr(weight, n) for n in FACTS}
+        self.out_features, self.in_features = self.facts["shape"]
         for name in ("codes", "scale", "zero"):
             self.register_buffer(name, getattr(weight, name))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantLinear:
-        """Codes, scales and zero points move between devices and keep their dtypes: `model.half()` is for the rest."""
+        """Codes, scales and zero points move between devices and keep their dtypes: `model.half()` is for the rest, and for what `weight.dtype` says."""
         kept = {n: t for n in ("codes", "scale", "zero") if (t := self._buffers.get(n)) is not None}
         for name in kept:
             self._buffers[name] = None
         super()._apply(fn, recurse)
+        as_now = fn(torch.empty(0, dtype=getattr(torch, self.facts["dtype"]), device=self.bias.device if self.bias is not None else "cpu")).dtype
+        if as_now in FLOATS:
+            self.facts = {**self.facts, "dtype": str(as_now).removeprefix("torch.")}
         for name, t in kept.items():
             moved = fn(t)
             self._buffers[name] = moved if moved.dtype == t.dtype else t.to(moved.device)
@@ -134,6 +144,7 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
 
     def _read(self, facts: str) -> None:
         self.facts, self.activations = _facts(facts)
+        self.out_features, self.in_features = self.facts["shape"]
 
     def described(self) -> str:
         """What the buffers mean, as JSON."""
@@ -143,7 +154,8 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
         return torch.frombuffer(bytearray(self.described().encode()), dtype=torch.uint8).clone()
 
     def set_extra_state(self, state: Any) -> None:
-        self._read(_text(state))
+        facts, activations = _facts(_text(state))
+        self.facts, self.activations = {**facts, "dtype": self.facts["dtype"]}, activations
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Codes of another format are taken as they come, if they fit the facts that come with them and the layer's shape. ValueError where they do not: the
@@ -175,9 +187,11 @@ class QuantLinear(nn.Module):  # type: ignore[misc]
                 raise ValueError(f"{prefix}codes, {prefix}scale, {prefix}zero: {error}") from None
             for name in ("codes", "scale", "zero") if whole else tuple(given):
                 t, old = given.get(name), mine.get(name)
+                if t is not None and old is not None and (t.shape, t.dtype) == (old.shape, old.dtype):
+                    continue  # loaded in place: layers that share it go on to
                 self._buffers[name] = None if t is None else torch.empty_like(t, device=old.device if old is not None else t.device)
-            if described:
-                self.facts, self.activations = facts, activations
+            if described:  # the dtype stays that of the model
+                self.facts, self.activations = {**facts, "dtype": self.facts["dtype"]}, activations
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -234,136 +248,3 @@ def _fits(tensors: Mapping[str, Tensor], facts: Mapping[str, Any], activations: 
     wanted = torch.int8 if activations == "int8" else FP8["e4m3"]
     if tensors["codes"].dtype != wanted or tuple(tensors["codes"].shape) != facts["shape"]:
         raise ValueError(f"codes are {_said(tensors['codes'])}; they must be {facts['shape']} {wanted}")
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
-
-
-def _patterns(which: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    found = (given,) if isinstance(given, str) else tuple(given)
-    if not all(isinstance(p, str) for p in found):
-        raise TypeError(f"quantize_model: {which} is {given!r}; it must be a pattern or several, as text")
-    return found
-
-
-def layers(model: nn.Module, include: str | Sequence[str] = "*", exclude: str | Sequence[str] = ()) -> dict[str, nn.Linear]:
-    """The `torch.nn.Linear` layers that can be replaced, by their first name: those with a name that matches one of `include`, and none that matches one of
-    `exclude`, as a shell matches. A layer may have several names."""
-    wanted, not_wanted = _patterns("include", include), _patterns("exclude", exclude)
-    return {
-        n: m for n, (m, names) in linears(model).items()
-        if not obstacle(m) and any(_matches(a, wanted) for a in names) and not any(_matches(a, not_wanted) for a in names)
-    }  # fmt: skip
-
-
-def quantize_model(
-    model: nn.Module,
-    format: str = "int4",
-    *,
-    group: int = 128,
-    zero_points: bool = False,
-    method: str = "nearest",
-    calibration: Iterable[Any] | None = None,
-    activations: str | None = None,
-    include: str | Sequence[str] = "*",
-    exclude: str | Sequence[str] = ("lm_head", "*.lm_head"),
-) -> nn.Module:
-    """Replace linear layers of `model` by `QuantLinear`, in place: ``rooftop.quantize_model(model, "int4")``.
-
-    Args:
-        model: any module. Layers are found by name; one that is used in several places is replaced in each, under all its names: it is left alone if one of
-            them is excluded. Layers with a common weight have common codes (with "gptq", for the inputs of all of them) until they are moved to a device.
-        format: int8, int4, int2, fp8 (e4m3), e5m2, fp6 (e2m3), e3m2, fp4 (e2m1), mxfp8, mxfp6, mxfp4.
-        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32.
-        zero_points: for integer formats.
-        method: "nearest"; "hqq" (integer formats: fitted zero points); "gptq", with `calibration`.
-        calibration: batches for "gptq": each is passed to the model, a dict by name, a tuple or list by position. Layers see the unquantised model's inputs.
-        activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero points the product is
-            one of 8-bit codes.
-        include, exclude: shell-style name patterns: "model.layers.*.mlp.*".
-
-    Left alone are subclasses of `torch.nn.Linear`, which compute something else or whose weight others read (`out_proj` of `nn.MultiheadAttention`, a
-    parametrized layer), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`), and those whose `forward` was replaced. The layers of
-    `nn.TransformerEncoderLayer` are replaced; torch's fast path, which reads their weights, is then not taken. Forward and backward hooks of a layer go to
-    the one that takes its place, and so does the parameter of its bias.
-
-    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises TypeError if a layer is not float32,
-    float16 or bfloat16; ValueError if no layer matches, if a layer's K is not divisible by the group or its weight is not finite or on the meta device, or if
-    arguments are not supported together. The error names the layer; nothing has been replaced."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
-    found = layers(model, include, exclude)
-    if not found:
-        names = [f"{n or 'the layer'} ({why})" if (why := obstacle(m)) else n or "the layer" for n, (m, _) in linears(model).items()]
-        raise ValueError(f"quantize_model: no linear layer matches include={include!r}, exclude={exclude!r}; there are {', '.join(names[:8]) or 'none'}")
-    if (calibration is not None) != (method == "gptq"):
-        raise ValueError(f"quantize_model: calibration goes with method='gptq'; given method={method!r} {'with' if calibration is not None else 'without'} it")
-    for name, layer in found.items():  # before anything is replaced
-        with _named(name, layer):
-            check_weight(layer)
-            calibrate.Scheme.of(format, group, zero_points or method == "hqq", layer.in_features)
-    hessians = hessians_of(model, found, calibration) if calibration is not None else {}
-    made: dict[int, QuantLinear] = {}
-    shared: dict[int, PackedWeight | Quantized] = {}  # by the weight
-    with torch.inference_mode(False), torch.no_grad():
-        for name, layer in found.items():
-            with _named(name, layer):
-                weight = shared.get(id(layer.weight))
-                if weight is not None:
-                    quantised = QuantLinear(weight, activations=activations)
-                else:
-                    how: dict[str, Any] = {"group": group, "zero_points": zero_points, "method": method, "activations": activations}
-                    quantised = QuantLinear.of(layer, format, hessian=hessians.get(id(layer.weight)), **how)
-                    shared[id(layer.weight)] = quantised.weight
-            if layer.bias is not None and not layer.bias.is_inference():
-                quantised.bias = layer.bias
-            take_over(quantised, layer)
-            made[id(layer)] = quantised
-    return replace(model, made)
-
-
-@contextmanager
-def _named(name: str, layer: nn.Linear) -> Iterator[None]:
-    """Errors with the layer's name."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"quantize_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
-
-
-def hessians_of(model: nn.Module, found: Mapping[str, nn.Linear], batches: Iterable[Any]) -> dict[int, Tensor]:
-    """Σ xᵀ x of the inputs of each weight over the batches, in float32, by the id of the weight: layers may share it."""
-    sums: dict[int, Tensor] = {}
-    seen = 0
-
-    def watch(key: int) -> Callable[..., None]:
-        def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            x = (given[0] if given else named["input"]).detach()
-            x = x.reshape(-1, x.shape[-1]).float()
-            sums[key] = sums[key] + x.t() @ x if key in sums else x.t() @ x
-
-        return hook
-
-    with _hooked([(layer, watch(id(layer.weight))) for layer in found.values()]), torch.no_grad():
-        for batch in batches:
-            seen += 1
-            if isinstance(batch, Mapping):
-                model(**batch)
-            elif isinstance(batch, (tuple, list)):
-                model(*batch)
-            else:
-                model(batch)
-    if missing := [n or "the layer" for n, layer in found.items() if id(layer.weight) not in sums]:
-        raise ValueError(f"quantize_model: {seen} calibration batches, and {', '.join(missing[:4])} saw no input")
-    return sums
-
-
-@contextmanager
-def _hooked(hooks: Sequence[tuple[nn.Module, Callable[..., None]]]) -> Iterator[None]:
-    handles = [m.register_forward_pre_hook(h, with_kwargs=True) for m, h in hooks]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

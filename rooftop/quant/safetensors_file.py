@@ -1,30 +1,19 @@
-"""Files of tensors: safetensors, read and written with torch alone.
-
-Eight bytes, little end first, say how long the header is; the header is JSON, name -> {"dtype", "shape", "data_offsets": [begin, end]} and "__metadata__",
-text -> text; the tensors' bytes follow, offsets counted from their begin.
-
-Source: github.com/huggingface/safetensors, "Format"."""
+"""Files of tensors: safetensors, read and written with torch alone. rooftop.core.safetensors says what the format is."""
 
 from __future__ import annotations
 
 import json
 import struct
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rooftop.core import whole_file
+from rooftop.core import safetensors, whole_file
 
-NAMES: Mapping[str, torch.dtype] = {
-    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
-    "I16": torch.int16, "U16": torch.uint16, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32, "U32": torch.uint32, "F32": torch.float32,
-    "I64": torch.int64, "U64": torch.uint64, "F64": torch.float64,
-}  # fmt: skip
-LONGEST = 100_000_000  # bytes of a header
+NAMES: Mapping[str, torch.dtype] = {name: getattr(torch, dtype) for name, (dtype, _) in safetensors.TORCH.items()}
 
 
 def save_file(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -52,28 +41,12 @@ def save_file(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping
 def load_file(path: str | Path, device: Any = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata. Raises ValueError, naming the file, where it is truncated or no safetensors file."""
     data = Path(path).read_bytes()
-    if len(data) < 8:
-        raise ValueError(f"{path}: {len(data)} bytes; a safetensors file has 8 at least")
-    (length,) = struct.unpack("<Q", data[:8])
-    if length > LONGEST or 8 + length > len(data):
-        raise ValueError(f"{path}: its header should be {length} bytes long, the file is {len(data)}: it is truncated or no safetensors file")
-    try:
-        header = json.loads(data[8 : 8 + length])
-        metadata = header.pop("__metadata__", {})
-        entries = {n: (e["dtype"], [int(i) for i in e["shape"]], [int(i) for i in e["data_offsets"]]) for n, e in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: its header is not one of a safetensors file: {error}") from None
-    body = memoryview(data)[8 + length :]
+    entries, metadata, start = safetensors.header(data, path)
+    body = memoryview(data)[start:]
     found = {}
-    for name, (dtype, shape, offsets) in entries.items():
-        if dtype not in NAMES:
-            raise ValueError(f"{path}: {name} is of dtype {dtype}; accepted are {', '.join(NAMES)}")
-        kind = NAMES[dtype]
-        size = prod(shape) * torch.empty(0, dtype=kind).element_size()
-        if len(offsets) != 2 or min(shape, default=0) < 0 or offsets[1] - offsets[0] != size or offsets[0] < 0:
-            raise ValueError(f"{path}: {name} is {dtype} {shape}, {size} bytes, at {offsets}: they do not fit")
-        if offsets[1] > len(body):
-            raise ValueError(f"{path}: {name} ends at byte {offsets[1]} of {len(body)}: the file is truncated")
-        part = torch.frombuffer(bytearray(body[offsets[0] : offsets[1]]), dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
-        found[name] = part.view(kind).reshape(shape).to(device)
-    return found, {str(k): str(v) for k, v in metadata.items()}
+    for name, t in entries.items():
+        if t.dtype not in NAMES:
+            raise ValueError(f"{path}: {name} is of dtype {t.dtype}; accepted are {', '.join(NAMES)}")
+        part = torch.frombuffer(bytearray(body[t.first : t.last]), dtype=torch.uint8) if t.last > t.first else torch.empty(0, dtype=torch.uint8)
+        found[name] = part.view(NAMES[t.dtype]).reshape(t.shape).to(device)
+    return found, metadata

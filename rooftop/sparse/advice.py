@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftop.formats import two_four
 from rooftop.ops.spmm_csr import counted
-from rooftop.sparse import two_four
 from rooftop.sparse.indices import BLOCKS
 from rooftop.sparse.tensor import SparseTensor
 

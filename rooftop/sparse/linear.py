@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as replaced
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rooftop.formats import two_four
 from rooftop.ops.prune_24 import ALGORITHMS
-from rooftop.quant.replacing import check_weight, linears, obstacle, replace, take_over
-from rooftop.sparse import two_four
+from rooftop.quant.layer import FLOATS, LinearLayer
+from rooftop.quant.replacing import check_weight, linears, matrix, obstacle, replace, say_left, sizes, take_over, turned
 from rooftop.sparse.indices import block_of
 from rooftop.sparse.products import matmul
 from rooftop.sparse.tensor import FACTS, TENSORS, SparseTensor, two_four_of
@@ -18,11 +20,15 @@ from rooftop.sparse.tensor import FACTS, TENSORS, SparseTensor, two_four_of
 READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)  # they read `weight` of their linear layers
 
 
-class SparseLinear(nn.Module):  # type: ignore[misc]
+class SparseLinear(LinearLayer):
     """y = x Wᵀ + bias with a sparse W [out_features, in_features].
 
     Without `train24` the weight is stored as it is given and has no gradient; gradients flow to x and the bias. Its tensors are buffers, so that
-    `state_dict`, `to` and `torch.save` work as with any layer.
+    `state_dict`, `to` and `torch.save` work as with any layer. `sparse` is the weight as it is stored; `weight` answers as a tensor does when asked for its
+    dtype, device or shape, and `weight = matrix` stores that matrix in the same layout.
+
+    Under autocast input, weight and bias are cast as by `nn.Linear`; a dense weight of float32 that is trained there has a gradient of float32. A stored weight
+    is multiplied in the dtype of the input.
 
     `dense(weight, bias)` with `train24` keeps the dense weight as the parameter. Each forward prunes it to 2:4 in both orientations (`rooftop.prune_24`); y
     = x Sᵀ and dx = dy S are sparse products, and the gradient dyᵀ x goes to the whole dense weight (straight through).
@@ -38,42 +44,61 @@ class SparseLinear(nn.Module):  # type: ignore[misc]
         self.algorithm = algorithm
         self.bias = None if bias is None else _parameter(bias)
         if isinstance(weight, SparseTensor):
-            self.weight = None
-            for name in TENSORS:
-                self.register_buffer(name, getattr(weight, name))
-            self.facts = tuple(getattr(weight, n) for n in FACTS)
+            self._take(weight)
         else:
             self.weight = _parameter(weight)
+
+    def _take(self, weight: SparseTensor) -> None:
+        for name in TENSORS:
+            self.register_buffer(name, getattr(weight, name))
+        self.facts = tuple(getattr(weight, n) for n in FACTS)
 
     @property
     def sparse(self) -> SparseTensor:
         """The weight as it is multiplied."""
-        if self.weight is None:
+        if "values" in self._buffers:
             return SparseTensor(*(getattr(self, n) for n in TENSORS), *self.facts)
         import rooftop
 
         return rooftop.prune_24(self.weight, self.algorithm)[0]
 
+    def stored(self) -> tuple[Any, str, torch.dtype] | None:
+        return (self.sparse, f"{self.facts[0]} (layer.sparse)", self.values.dtype) if "values" in self._buffers else None
+
+    def store(self, matrix: Tensor) -> None:
+        if matrix.shape[0] != self.out_features:
+            raise ValueError(f"SparseLinear: weight is {tuple(matrix.shape)}; it must be {(self.out_features, self.in_features)}")
+        matrix, (layout, _, block, _) = matrix.to(self.values), self.facts
+        self._take(pruned_24(matrix) if layout == "2:4" else SparseTensor.from_dense(matrix, layout, block=block))
+
     def forward(self, input: Tensor) -> Tensor:
-        x = input
-        if not isinstance(x, Tensor):
-            raise TypeError(f"SparseLinear: the input is a {type(x).__name__}; it must be a tensor")
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise ValueError(f"SparseLinear: the input is {tuple(x.shape)}; it must be [..., {self.in_features}]")
+        if not isinstance(input, Tensor):
+            raise TypeError(f"SparseLinear: the input is a {type(input).__name__}; it must be a tensor")
+        if input.dim() == 0 or input.shape[-1] != self.in_features:
+            raise ValueError(f"SparseLinear: the input is {tuple(input.shape)}; it must be [..., {self.in_features}]")
+        dense = "values" not in self._buffers
+        x, kept, bias = self.cast(input, self.weight if dense else self.values, self.bias)
+        if not dense and x.dtype in FLOATS and kept.dtype in FLOATS:  # FSDP2's mixed precision casts parameters and inputs, and no buffers
+            kept = kept.to(x.dtype)
         rows = x.reshape(-1, self.in_features)
-        kept = self.weight if self.weight is not None else self.values
-        if (self.weight is not None or self.facts[0] == "2:4") and kept.dtype in (torch.float32, torch.float64):
-            raise TypeError(f"SparseLinear: a 2:4 weight is {kept.dtype}; accepted are torch.float16 and torch.bfloat16: cast the model, as with model.half()")
-        if self.weight is None:
-            out = matmul(rows, self.sparse.t(), bias=self.bias)
+        if (dense or self.facts[0] == "2:4") and kept.dtype in (torch.float32, torch.float64):
+            remedy = "cast the model, as with model.half(), or run it under torch.autocast"
+            raise TypeError(f"SparseLinear: a 2:4 weight is {kept.dtype}; accepted are torch.float16 and torch.bfloat16: {remedy}")
+        if dense:
+            out = _Trained.apply(rows, kept, self.algorithm)
+            out = out if bias is None else out + bias
         else:
-            out = _Trained.apply(rows, self.weight, self.algorithm)
-            out = out if self.bias is None else out + self.bias
-        return out.reshape(*x.shape[:-1], self.out_features)
+            out = matmul(rows, replaced(self.sparse, values=kept).t(), bias=bias)
+        return out.reshape(*input.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
-        kind = f"2:4, trained, {self.algorithm}" if self.weight is not None else self.facts[0]
+        kind = self.facts[0] if "values" in self._buffers else f"2:4, trained, {self.algorithm}"
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {kind}"
+
+
+def pruned_24(weight: Tensor) -> SparseTensor:
+    """The two largest of each four of a row."""
+    return two_four_of(weight, two_four.select(weight.abs().float()))
 
 
 def _parameter(x: Tensor) -> nn.Parameter:
@@ -116,6 +141,9 @@ def sparsify_model(
     common sparse one (with train24 the parameter itself) until they are moved to a device. The parameter of the bias, whether a layer trains, and its forward
     and backward hooks stay as they are. The product of 2:4 takes float16 and bfloat16: cast a model of float32 before or after.
 
+    A warning says which layers and other matrices stay dense without having been skipped, and how many bytes they have: weights of three dimensions (experts in
+    one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are, but for training.
+
     Returns the model. Raises TypeError if a layer is not float32, float16 or bfloat16; ValueError for an unknown layout or algorithm, for blocks with another
     than "bsr", and for a weight on the meta device. The error names the layer; nothing has been replaced."""
     if not isinstance(model, nn.Module):
@@ -133,37 +161,43 @@ def sparsify_model(
         raise TypeError(f"sparsify_model: skip is {skip!r}; it must be a name or several, as text")
     made: dict[int, nn.Module] = {}
     shared: dict[int, SparseLinear | None] = {}  # by the weight
+    left: dict[int, str] = {}
     with torch.inference_mode(False), torch.no_grad():
         for name, (layer, names) in linears(model).items():
-            if obstacle(layer) or skipped & set(names) or min(layer.in_features, layer.out_features) < least:
+            if isinstance(layer, LinearLayer) or skipped & set(names) or min(sizes(layer)) < least:
                 continue
-            if any(isinstance(model.get_submodule(n.rpartition(".")[0]), READERS) for n in names if n):
+            reads = any(isinstance(model.get_submodule(n.rpartition(".")[0]), READERS) for n in names if n)
+            if obstacle(layer) or reads or (train24 and turned(layer)):
+                left[id(layer)] = "layers that compute something else or whose weight others read"
                 continue
             try:
                 check_weight(layer)
                 if id(layer.weight) not in shared:
                     shared[id(layer.weight)] = _sparse(layer, layout, block, train24, algorithm)
             except (TypeError, ValueError) as error:
-                raise type(error)(f"sparsify_model: {name or 'the layer'} {tuple(layer.weight.shape)}: {error}") from None
+                raise type(error)(f"sparsify_model: {name or 'the layer'} {sizes(layer)}: {error}") from None
             one = shared[id(layer.weight)]
             if one is None:
                 continue
-            weight = one.sparse if one.weight is None else one.weight
+            weight = one.weight if train24 else one.sparse
             found = SparseLinear(weight, layer.bias, train24=train24, algorithm=algorithm)
             if not (layer.weight.is_inference() or (layer.bias is not None and layer.bias.is_inference())):
                 found.bias = layer.bias
-                found.weight = layer.weight if train24 else None
+                if train24:
+                    found.weight = layer.weight
             take_over(found, layer)
             made[id(layer)] = found
-    return replace(model, made)
+    result = replace(model, made)
+    say_left("sparsify_model", result, left)
+    return result
 
 
-def _sparse(module: nn.Linear, layout: str, block: Any, train24: bool, algorithm: str) -> SparseLinear | None:
-    weight, bias = module.weight.detach(), module.bias
+def _sparse(module: nn.Module, layout: str, block: Any, train24: bool, algorithm: str) -> SparseLinear | None:
+    weight, bias = matrix(module).detach(), module.bias
     if train24:
         return SparseLinear(module.weight, bias, train24=True, algorithm=algorithm)
     if layout == "2:4":
-        return SparseLinear(two_four_of(weight, two_four.select(weight.abs().float())), bias)
+        return SparseLinear(pruned_24(weight), bias)
     if layout == "auto":
         from rooftop.sparse.advice import advise
 

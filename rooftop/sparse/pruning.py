@@ -9,7 +9,9 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from rooftop.sparse import two_four
+from rooftop.formats import two_four
+from rooftop.quant.layer import LinearLayer
+from rooftop.quant.replacing import say_left, turned
 from rooftop.sparse.indices import BLOCKS
 
 FORMS = ("elements", "blocks", "2:4")
@@ -61,6 +63,8 @@ def prune(
 
     A weight that several layers share is pruned once, and has one mask, by the first linear layer's name. Pruned NaN and infinity become zero.
 
+    A warning says which matrices stay as they are without having been skipped, and how many bytes they have: experts in one parameter, Transformers' Conv1D.
+
     Raises ValueError for a fraction outside 0 to 1, an unknown form, a block of other sizes, or an earlier mask of another shape.
 
     Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks" (2015); Frankle and Carbin, "The Lottery Ticket Hypothesis"
@@ -71,7 +75,8 @@ def prune(
         raise ValueError(f"prune: form is {form!r}; it is one of {', '.join(map(repr, FORMS))}")
     if form == "blocks" and (len(block) != 2 or any(n not in BLOCKS for n in block)):
         raise ValueError(f"prune: block is {block!r}; it must be two of {', '.join(map(str, BLOCKS))}")
-    weights = _weights(model, {skip} if isinstance(skip, str) else set(skip))
+    skipped = {skip} if isinstance(skip, str) else set(skip)
+    weights = _weights(model, skipped)
     earlier = _earlier(model, weights, before)
     scores = {n: _scores(w, earlier.get(n), form, block) for n, w in weights.items()}
     masks = {}
@@ -89,6 +94,7 @@ def prune(
     masks = {n: m & earlier[n] if n in earlier else m for n, m in masks.items()}
     found = Pruned(masks)
     found.apply(model)
+    say_left("prune", model, {id(m): "layers of Transformers' Conv1D" for n, m in model.named_modules() if turned(m) and n not in skipped})
     return found
 
 
@@ -136,7 +142,7 @@ def _weights(model: nn.Module, skip: set[str]) -> dict[str, Tensor]:
     seen = {id(p) for n, m in model.named_modules(remove_duplicate=False) if n in skip for p in m.parameters(recurse=False)}
     found = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name not in skip and id(module.weight) not in seen:
+        if isinstance(module, nn.Linear) and not isinstance(module, LinearLayer) and name not in skip and id(module.weight) not in seen:
             found[f"{name}.weight" if name else "weight"] = module.weight
             seen.add(id(module.weight))
     return found

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rooftop.formats import two_four
 from rooftop.ops.spmm_csr import rows_of
-from rooftop.sparse import two_four
 from rooftop.sparse.indices import (
     BLOCKS,
     LAYOUTS,
@@ -38,7 +38,7 @@ class SparseTensor:
     columns   int32: the column of each element; "bsr": the block column of each block; "2:4": None
     offsets   int32, "csr" [M + 1] and "bsr" [ceil(M / H) + 1]: row m has the elements (blocks) offsets[m] to offsets[m + 1] - 1. Else None
     rows      int32 [nnz], "coo": the row of each element. Else None
-    meta      int32, "2:4": which are kept (rooftop/sparse/two_four.py). Else None
+    meta      int32, "2:4": which are kept (rooftop/formats/two_four.py). Else None
     layout    one of LAYOUTS
     size      (M, K) of the matrix that is stored
     block     (H, W) of "bsr", else None
@@ -70,9 +70,9 @@ class SparseTensor:
         two."""
         check_matrix("from_dense", x)
         if layout == "auto":
-            from rooftop.sparse.advice import advise
+            import rooftop
 
-            advice = advise(x, n)
+            advice = rooftop.sparse.advise(x, n)
             return cls.from_dense(x, advice.sparse.layout, block=advice.sparse.block)
         block_of(layout, block)
         there = (x.view(torch.uint8) & 0x7F if x.dtype.itemsize == 1 and x.dtype.is_floating_point else x) != 0
@@ -301,14 +301,14 @@ class SparseTensor:
         return scipy.sparse.csr_array((values, columns, offsets), shape=x.size)
 
     def __matmul__(self, other: Tensor) -> Tensor:
-        from rooftop.sparse.products import matmul
+        import rooftop
 
-        return matmul(self, other)
+        return rooftop.sparse.matmul(self, other)
 
     def __rmatmul__(self, other: Tensor) -> Tensor:
-        from rooftop.sparse.products import matmul
+        import rooftop
 
-        return matmul(other, self)
+        return rooftop.sparse.matmul(other, self)
 
     def verify(self) -> None:
         """Raises ValueError where its tensors do not fit each other, an index is out of range or out of order. Waits for the device."""

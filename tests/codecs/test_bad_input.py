@@ -55,6 +55,19 @@ def test_arrays() -> None:
         codecs.compress(np.zeros(3, np.int32), abs=1.0, codec="ratio")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_other_kinds() -> None:
+    x = torch.ones(3, 4)
+    others = [x.to_sparse(), x.to_sparse_csr(), torch.nested.nested_tensor([x, x[:2]]), torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), x.to_mkldnn()]
+    for t in others:
+        with pytest.raises(TypeError, match=r"^compress: x is a .*; it must be a dense tensor"):
+            codecs.compress(t, abs=1.0)
+    with pytest.raises(TypeError, match=r"dtype is torch\.complex64; accepted are f64"):
+        codecs.compress(x.to(torch.complex64), abs=1.0)
+    with pytest.raises(ValueError, match="x is on the meta device and has no values"):
+        codecs.compress(x.to("meta"), abs=1.0)
+
+
 def test_output_that_does_not_fit() -> None:
     c = codecs.compress(X, abs=1e-3)
     for out, what in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from rooftop import codecs
 from rooftop.codecs import FormatError
-from rooftop.codecs.container import HEADER, checksums
+from rooftop.formats.container import BLOCKS, CODEC_NUMBERS, HEADER, MAGIC, SYMBOLS, TILES, checksums
 from rooftop.lab.fuzz import containers as fuzz
 
 
@@ -70,6 +71,30 @@ def test_a_changed_header_is_refused(at: int, value: int, what: str) -> None:
     b[at] = value if b[at] != value else value + 1
     with pytest.raises(FormatError, match=what):
         codecs.decompress(bytes(b))
+
+
+@pytest.mark.parametrize("codec", ["ratio", "planes", "fast", "shuffle"])
+def test_a_small_file_that_names_a_large_array_is_refused_before_memory_is_taken(codec: str) -> None:
+    """Its header, table and checksums fit: a word for each chunk of an array of up to 105 GB."""
+    chunks = 50_000
+    bound = (0, 0.0, 0.0) if codec in ("planes", "shuffle") else (1, 1.0, 1.0)
+    rank, tile = (0, SYMBOLS) if codec == "planes" else (1, (BLOCKS if codec == "ratio" else TILES)[1][2])
+    words, parameters = np.ones(chunks, np.uint32), bytes(rans_table()) if codec == "planes" else b""
+    table = np.stack((words, checksums(words, words)), 1).tobytes()
+    shape = (tile * chunks, 0, 0, 0)
+    head = HEADER.pack(MAGIC, 1, CODEC_NUMBERS[codec], 1, 1, bound[0], rank, 0, *bound[1:], *shape, chunks, chunks, len(parameters), 0)[:-4]
+    data = head + struct.pack("<I", zlib.crc32(parameters + table, zlib.crc32(head))) + parameters + table + words.tobytes()
+    tracemalloc.start()
+    with pytest.raises(FormatError, match=r"damaged chunk 0: 1 words are too few for \d+ values"):
+        codecs.decompress(data)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+
+
+def rans_table() -> bytes:
+    f = np.zeros(256, "<u2")
+    f[0] = 4096
+    return f.tobytes()
 
 
 def test_every_cut_is_refused() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from rooftop import codecs
 from rooftop.codecs import FormatError, device
-from rooftop.codecs.container import to_bytes
+from rooftop.formats.container import to_bytes
 
 
 @pytest.mark.parametrize("how", [{"abs": 1e-3}, {"lossless": True, "codec": "shuffle"}, {"lossless": True, "codec": "planes"}], ids=str)

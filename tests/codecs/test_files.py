@@ -81,7 +81,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     b = bytearray((tmp_path / "in.rft").read_bytes())
     b[-1] ^= 1
     (tmp_path / "in.rft").write_bytes(b)
-    found = run(app, ["decompress", str(tmp_path / "in.rft"), str(tmp_path / "out.npy")])
+    found = run(app, ["decompress", str(tmp_path / "in.rft"), str(tmp_path / "other.npy")])
     assert found.exit_code != 0 and "wrong checksum of chunk 4" in str(found.exception)
     write(tmp_path / "m.safetensors", model())
     found = run(app, ["compress", str(tmp_path / "m.safetensors")])
@@ -110,6 +110,135 @@ def test_the_command_line_replaces_no_original(tmp_path: Path) -> None:
         assert said in str(run(app, ["compress", str(tmp_path / name), "--abs", ".1"]).exception)
 
 
+def said(*words: object) -> str:
+    found = CliRunner().invoke(app, [str(w) for w in words])
+    assert found.exit_code != 0
+    return str(found.exception)
+
+
+def test_no_target_is_replaced_unasked(tmp_path: Path) -> None:
+    """The default target too: a source of that name, a link to the source, a file that is there."""
+    cli.commands()
+    x = np.random.default_rng(0).random(900)
+    for name in ("x.npy", "a.npy", "b.npy"):
+        np.save(tmp_path / name, x)
+    (tmp_path / "x.npy").rename(tmp_path / "x.rft")
+    (tmp_path / "a.rft").symlink_to("a.npy")
+    (tmp_path / "hard.rft").hardlink_to(tmp_path / "b.npy")
+    (tmp_path / "dangling.rft").symlink_to("nothing.npy")
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.exists()}
+    assert "the target is the source: " in said("compress", tmp_path / "x.rft", "--abs", "0.1")
+    assert "the target is the source: " in said("compress", tmp_path / "a.npy", "--abs", "0.1", "--force")
+    assert "the target is the source: " in said("compress", tmp_path / "b.npy", tmp_path / "hard.rft", "--abs", "0.1", "--force")
+    assert "b.npy is there already" in said("compress", tmp_path / "a.npy", tmp_path / "b.npy", "--abs", "0.1")
+    assert "dangling.rft is there already" in said("compress", tmp_path / "a.npy", tmp_path / "dangling.rft", "--abs", "0.1")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.exists()} == before
+    run = CliRunner().invoke
+    assert run(app, ["compress", str(tmp_path / "b.npy"), str(tmp_path / "c.rft"), "--abs", "0.1"]).exit_code == 0
+    assert "c.rft is there already" in said("compress", tmp_path / "a.npy", tmp_path / "c.rft", "--abs", "0.1")
+    assert run(app, ["compress", str(tmp_path / "a.npy"), str(tmp_path / "c.rft"), "--abs", "0.1", "--force"]).exit_code == 0
+    assert "b.npy is there already" in said("decompress", tmp_path / "c.rft", tmp_path / "b.npy")
+    write(tmp_path / "m.safetensors", model())
+    assert "--abs 0.1: the weights of" in said("compress", tmp_path / "m.safetensors", "--abs", "0.1")
+    assert run(app, ["compress", str(tmp_path / "m.safetensors")]).exit_code == 0
+    assert "m-compressed.safetensors is there already" in said("compress", tmp_path / "m.safetensors")
+
+
+OTHERS = {
+    "complex": np.zeros(4, complex), "text": np.array(["a", "bc"]), "bytes": np.array([b"a"]), "long double": np.zeros(3, np.longdouble),
+    "times": np.zeros(3, "M8[s]"), "structures": np.zeros(3, [("a", "f4")]), "five dimensions": np.zeros((1, 1, 1, 1, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_a_file_holds_is_refused_in_one_line(tmp_path: Path, what: str) -> None:
+    cli.commands()
+    np.save(tmp_path / "x.npy", OTHERS[what])
+    found = said("compress", tmp_path / "x.npy", "--abs", "1")
+    assert "dtype is" in found or "at most 4 are taken" in found
+    assert "\n" not in found and len(found) < 300 and not (tmp_path / "x.rft").exists()
+
+
+def test_files_that_are_no_arrays(tmp_path: Path) -> None:
+    cli.commands()
+    np.save(tmp_path / "objects.npy", np.array([{}, None], object), allow_pickle=True)
+    (tmp_path / "pickle.npy").write_bytes(b"\x80\x04K\x01.")
+    good = (tmp_path / "good.npy", np.zeros(3))
+    np.save(*good)
+    data = good[0].read_bytes()
+    (tmp_path / "cut.npy").write_bytes(data[:-3])
+    (tmp_path / "head.npy").write_bytes(data[:8] + b"\xff" * (len(data) - 8))
+    (tmp_path / "huge.npy").write_bytes(data.replace(b"(3,), }     ", b"(9999999999999,), }"))
+    (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04" + bytes(40))
+    (tmp_path / "text.npy").write_text("hello")
+    for name in ("objects", "pickle", "cut", "head", "huge", "zip", "text"):
+        found = said("compress", tmp_path / f"{name}.npy", "--lossless")
+        assert f"{name}.npy cannot be read as a .npy file: " in found and "\n" not in found
+    assert "is no file" in said("compress", tmp_path, "--lossless")
+
+
+def test_a_model_that_is_written_can_be_read(tmp_path: Path) -> None:
+    """Of a dtype that no codec takes the weights are copied; one that torch does not have is refused before anything is written."""
+    source, target = tmp_path / "m.safetensors", tmp_path / "c.safetensors"
+    scales, waves = torch.arange(8, dtype=torch.uint8).view(torch.float8_e8m0fnu), torch.randn(4, dtype=torch.cfloat)
+    write(source, {**model(), "scales": ("F8_E8M0", scales), "waves": ("C64", waves)})
+    codecs.compress_model(source, target)
+    found = dict(codecs.weights(target))
+    assert torch.equal(found["scales"].view(torch.uint8), scales.view(torch.uint8)) and torch.equal(found["waves"], waves)
+    write(source, {**model(), "f4": ("F4", torch.zeros(3, dtype=torch.uint8))})
+    with pytest.raises(codecs.FormatError, match="weight 'f4' is of F4; accepted are BOOL, "):
+        codecs.compress_model(source, tmp_path / "d.safetensors")
+    assert not (tmp_path / "d.safetensors").exists()
+
+
+def one(dtype: object = "F32", shape: object = (1,), offsets: object = (0, 4)) -> dict[str, object]:
+    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
+
+
+BAD_HEADERS: dict[str, object] = {
+    "a list": [], "a tensor that is a text": {"a": "b"}, "no dtype": {"a": {"shape": [1], "data_offsets": [0, 4]}}, "a dtype that is a number": one(5),
+    "a shape of texts": one(shape=["1"]), "a negative shape": one(shape=[-1, -1]), "a shape of booleans": one(shape=[True]),
+    "three offsets": one(offsets=[0, 4, 8]), "offsets that are fractions": one(offsets=[0.0, 4.0]), "turned": one(offsets=[4, 0]),
+    "beyond the data": one(shape=[9], offsets=[0, 36]), "too short": one(shape=[2]), "shared bytes": {**one(), "b": one()["a"]},
+    "metadata that are a list": {"__metadata__": []}, "metadata that are numbers": {"__metadata__": {"a": 1}},
+    "beyond 64 bits": one(shape=[1 << 70, 0], offsets=[0, 0]), "of another dtype and 105 GB": one("X9", [26 << 30], [0, 105 << 30]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD_HEADERS)
+def test_headers_of_models_that_do_not_fit(tmp_path: Path, what: str) -> None:
+    from rooftop.quant.safetensors_file import load_file
+
+    text, path = json.dumps(BAD_HEADERS[what]).encode(), tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    for read in (lambda: dict(codecs.weights(path)), lambda: codecs.compress_model(path, tmp_path / "c"), lambda: load_file(path)):
+        with pytest.raises(ValueError, match="is no safetensors file: ") as caught:
+            read()
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert not (tmp_path / "c").exists()
+
+
+OTHER_SHAPES = (
+    "5", "[]", "{", '["BF16"]', '["BF16", "x"]', '["BF16", [3]]', '["F32", [130, 200]]', '[["BF16"], [130, 200]]', '["BF16", [-130, -200]]',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("said", OTHER_SHAPES)
+def test_what_a_models_metadata_say_of_a_weight_is_compared(tmp_path: Path, said: str) -> None:
+    source, target = tmp_path / "m.safetensors", tmp_path / "c.safetensors"
+    write(source, model())
+    codecs.compress_model(source, target)
+    data = target.read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    assert header["__metadata__"]["rooftop.codecs.shape:a.weight"] == '["BF16", [130, 200]]'
+    header["__metadata__"]["rooftop.codecs.shape:a.weight"] = said
+    text = json.dumps(header).encode()
+    target.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+    with pytest.raises(codecs.FormatError, match=r"c\.safetensors: weight 'a\.weight': "):
+        dict(codecs.weights(target))
+
+
 def test_where_the_values_go() -> None:
     c = codecs.compress(np.arange(4, dtype=np.float32), lossless=True)
     assert codecs.decompress(c, to=torch.device("cpu")).tolist() == [0, 1, 2, 3]
@@ -125,10 +254,10 @@ def test_numcodecs(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
     alike = np.full((4, 5), 7.5, np.float32)
     relative = Rooftop(rel=1e-3, rank=1)
-    assert (relative.decode(relative.encode(alike)) == alike).all() and relative.get_config()["rank"] == 1
+    assert (relative.decode(relative.encode(alike)) == alike.reshape(-1)).all() and relative.get_config()["rank"] == 1
     with pytest.raises(ValueError, match="exactly one"):
         Rooftop()
-    assert np.abs(c.decode(c.encode(x)) - x).max() <= 1e-3 and Rooftop.from_config({k: v for k, v in c.get_config().items() if k != "id"}).abs == 1e-3
+    assert np.abs(c.decode(c.encode(x)) - x.reshape(-1)).max() <= 1e-3 and Rooftop.from_config({"abs": 1e-3, "rank": None}).how == c.how
 
 
 def test_fixed_length_sizes_by_hand() -> None:

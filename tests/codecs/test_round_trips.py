@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from rooftop import codecs
-from rooftop.codecs import blocks, planes, rans
-from rooftop.codecs.elements import ELEMENTS, Element
-from rooftop.codecs.quantise import dequantise, quantise
+from rooftop.formats import codec_fast, codec_planes, rans
+from rooftop.formats.elements import ELEMENTS, Element
+from rooftop.formats.error_bounded import dequantise, quantise
 
 SHAPES = [(), (0,), (1,), (4097,), (3, 0, 5), (130, 33), (9, 17, 40), (2, 3, 17, 33)]
 LOSSLESS = [{"lossless": True, "codec": "shuffle"}, {"lossless": True, "codec": "planes"}]
@@ -165,7 +165,7 @@ def test_big_endian_and_strided_arrays() -> None:
 def test_bits_are_transposed() -> None:
     a = np.random.default_rng(0).integers(0, 1 << 32, (32, 5), dtype=np.uint32)
     want = np.array([[sum(int(a[i, m] >> p & 1) << i for i in range(32)) for m in range(5)] for p in range(32)], np.uint32)
-    assert (blocks.transposed(a.copy()) == want).all()
+    assert (codec_fast.transposed(a.copy()) == want).all()
 
 
 def test_frequencies_add_up_and_keep_every_symbol() -> None:
@@ -180,7 +180,7 @@ def test_normal_weights_reach_their_entropy() -> None:
     w = torch.randn(1 << 18, generator=torch.Generator().manual_seed(0)).mul(0.02).bfloat16()
     c = codecs.compress(w, lossless=True, codec="planes")
     bits = w.view(torch.int16).numpy().view(np.uint16)
-    p = np.bincount(planes._symbols(bits, ELEMENTS["bf16"]), minlength=256) / len(bits)
+    p = np.bincount(codec_planes._symbols(bits, ELEMENTS["bf16"]), minlength=256) / len(bits)
     best = 16 / (8 - (p[p > 0] * np.log2(p[p > 0])).sum())
     assert c.ratio > 0.98 * best and c.ratio > 1.45
 

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor, Replicate
 
 import rooftop
 from rooftop import comm
-from rooftop.comm import agreement, groups, ways
 from rooftop.comm.hooks import _ReduceScatter
-from rooftop.comm.steps import Options
+from rooftop.ranks import agreement, groups, ways
+from rooftop.ranks.steps import Options
 
 SOON = 20.0  # seconds: far below the timeout of the processes' group, which a rank would wait out
 NAN = float("nan")

@@ -12,8 +12,8 @@ from _processes import run
 
 import rooftop
 from rooftop import comm
-from rooftop.comm import groups, sizes
-from rooftop.comm import wire as wires
+from rooftop.formats import wire as wires
+from rooftop.ranks import groups, sizes
 
 WIRES: list[dict[str, Any]] = [
     {"wire": "bf16"}, {"wire": "fp8", "group_size": 32}, {"wire": "int8"}, {"wire": "int4", "group_size": 64}, {"wire": "int4", "hadamard": True},
@@ -249,9 +249,9 @@ def test_stochastic_rounding_is_unbiased() -> None:
     w = wires.WIRES["int4"]
     x = torch.full((1, 65536), 0.3)
     x[0, ::64] = 7.0  # scale 1
-    from rooftop.ops import _random
+    from rooftop.formats import random_bits
 
-    back = wires.values(wires.encode(x, w, 64, _random.halves(3, x.numel()).view(x.shape)), w, 64, x.shape[1])
+    back = wires.values(wires.encode(x, w, 64, random_bits.halves(3, x.numel()).view(x.shape)), w, 64, x.shape[1])
     small = back[x == torch.tensor(0.3)]
     assert set(small.unique().tolist()) == {0.0, 1.0}
     assert abs(float(small.mean()) - 0.3) < 0.01
@@ -296,7 +296,7 @@ def judged(rank: int, ranks: int) -> list[list[str]]:
 
 
 def rooms(rank: int, ranks: int) -> list[str]:
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     said = []
     for capacity, comes in ((64, True), (64 + rank, True), (64, rank == 0)):

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from rooftop.comm import kernels, steps
-from rooftop.comm import wire as wires
-from rooftop.kernels._device import ranks as launches
+from rooftop.formats import wire as wires
 from rooftop.lab.simt import simulate
 from rooftop.ops.all_reduce_ranks import reference
+from rooftop.ranks import kernels, steps
+from rooftop.ranks import rank_launches as launches
 
 COUNT, CALL = 600, 77
 
@@ -28,9 +28,9 @@ def run(shots: int, prepare: Any, patience: int = 20_000_000_000) -> tuple[torch
         "x": x[0].clone(), "out": torch.zeros(COUNT), "room": room, "epochs": torch.zeros(launches.BLOCKS, dtype=torch.int32),
         "fault": torch.zeros(4, dtype=torch.int32),
     }  # fmt: skip
-    text, _ = kernels._source("one_shot" if shots == 1 else "two_shot")
+    text, _, folders = kernels.source("one_shot" if shots == 1 else "two_shot")
     arguments = [(0 if value is None else value, kind) for value, kind in zip(launch.args.values(), launch.types, strict=True)]
-    report = simulate(text, launch.kernel, tensors, grid=(1,), block=launch.block, arguments=arguments, cooperative=True)
+    report = simulate(text, launch.kernel, tensors, grid=(1,), block=launch.block, arguments=arguments, cooperative=True, folders=folders)
     assert not report.findings, report.findings
     return tensors["out"], tensors["fault"], room[0], room[1]
 
@@ -98,7 +98,8 @@ def by_address(key: tuple[Any, ...], make: Any, index: int, given: Any) -> None:
     launch = make(1)
     tensors = {n: torch.as_strided(t, (t.numel(),), (1,)) for n, t in given.items() if isinstance(t, torch.Tensor)}
     arguments = [(given[v] if v == "seed" else v, kind) for v, kind in zip(launch.args.values(), launch.types, strict=True)]
-    report = simulate(kernels._source("steps")[0], launch.kernel, tensors, grid=launch.grid, block=launch.block, arguments=arguments)
+    text, _, folders = kernels.source("steps")
+    report = simulate(text, launch.kernel, tensors, grid=launch.grid, block=launch.block, arguments=arguments, folders=folders)
     assert not report.findings, report.findings
 
 

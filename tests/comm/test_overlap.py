@@ -12,7 +12,7 @@ from _processes import run
 from torch import nn
 
 from rooftop import comm
-from rooftop.comm import products as overlapping
+from rooftop.ranks import products as overlapping
 
 M, K, N = 1100, 24, 20  # rows of a rank: more than a chunk
 

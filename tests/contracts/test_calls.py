@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +77,35 @@ def test_another_dtype_is_named_with_those_accepted(call: Call, name: str, other
 def test_what_is_no_tensor_is_named(call: Call, name: str) -> None:
     with pytest.raises(TypeError, match=rf"^{call.op.name}: .*list"):
         call.with_(name, [1.0])
+
+
+KINDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "sparse": (lambda t: t.float().reshape(-1).to_sparse(), "a tensor in the layout sparse_coo; .*its to_dense"),
+    "csr": (lambda t: t.float().reshape(1, -1).to_sparse_csr(), "a tensor in the layout sparse_csr; .*its to_dense"),
+    "nested": (lambda t: torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]), "a nested tensor; .*to_padded_tensor"),
+    "jagged": (lambda t: torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=torch.jagged), "a nested tensor; .*to_padded_tensor"),
+    "quantised": (lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8), r"a quantised tensor of torch\.qint8; .*dequantize"),
+    "mkldnn": (lambda t: t.float().to_mkldnn(), "a tensor in the layout mkldnn; .*its to_dense"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("call", "name"), ARGUMENTS)
+def test_tensors_of_other_kinds_are_refused_with_the_way_out(request: pytest.FixtureRequest, call: Call, name: str) -> None:
+    """Each argument with one of the kinds; with all of them by --all."""
+    tensor = call.make()[name]
+    some = list(KINDS.values())
+    turn = sum(map(ord, call.op.name + name)) % len(some)
+    for make, said in some if request.config.getoption("--all") else some[turn : turn + 1]:
+        with pytest.raises(TypeError, match=rf"^{call.op.name}: .+ is {said}"):
+            call.with_(name, make(tensor))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_tensors_without_values_give_some_without(name: str) -> None:
+    call = first(name)
+    made = call.run({n: t.to("meta") for n, t in call.make().items()})
+    assert all(t.is_meta for t in made)
 
 
 @pytest.mark.parametrize(("call", "name"), SEVERAL)

@@ -13,6 +13,7 @@ from contracts import plan
 
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Subject
+from rooftop.lab.records.identity import Identity
 
 EVERY = plan.every()
 FOLDER = Path(__file__).parent.parent
@@ -76,22 +77,22 @@ def test_what_has_changed_runs_within_a_budget_of_its_own(monkeypatch: pytest.Mo
         assert len({s.name for s in many.subjects if many.cases(s)}) == len(many.subjects), "every kernel has its turn"
 
 
-def check_record(s: Subject, case: Case, digest: str, ok: bool = True) -> dict[str, object]:
+def check_record(s: Subject, case: Case, made: Identity, ok: bool = True) -> dict[str, object]:
     device = TARGETS[90]
-    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, "digest": digest, "error": {"ok": ok},
+    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **made.facts, "error": {"ok": ok},
             "device": {"name": device.name, "arch": device.arch, "sms": device.sms}}  # fmt: skip
 
 
 def test_a_record_stands_for_the_kernel_as_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     s = subject("add__triton")
     case = s.op.case("odd f32")
-    digest = s.digest(case, TARGETS[90])
+    made = s.identity(case, TARGETS[90])
     for record, stands in (
-        (check_record(s, case, digest), True),
-        (check_record(s, case, digest, ok=False), False),
-        (check_record(s, case, "0123456789ab"), False),
-        (check_record(s, s.op.case("odd f16"), digest), False),
-        (check_record(subject("softmax__triton"), case, digest), False),
+        (check_record(s, case, made), True),
+        (check_record(s, case, made, ok=False), False),
+        (check_record(s, case, replace(made, digest="0123456789ab")), False),
+        (check_record(s, s.op.case("odd f16"), made), False),
+        (check_record(subject("softmax__triton"), case, made), False),
     ):
         monkeypatch.setattr(plan.store, "read", lambda folder, record=record: [record])
         monkeypatch.setattr(plan, "_PROVEN", {})

@@ -187,21 +187,22 @@ def test_an_absent_compiler_is_named_with_its_extra_in_one_line(compiler: Callab
         cubin()
     assert str(error.value) == (
         f"mmt__cutile_sm90: no cubin for sm_90 is kept for this input in {cache / 'cutile'}, and package cuda.tile is not installed "
-        "(pip install 'rooftop[cutile]')"
+        "(pip install '.[cutile]' in rooftop's checkout)"
     )
 
 
 def test_a_compiler_too_old_for_hopper_says_what_to_install(compiler: Callable[..., None]) -> None:
     compiler(OLD)
-    with pytest.raises(AbsentCompiler, match=r"tileiras 13\.2 compiles nothing for Hopper \(sm_90a\); pip install 'rooftop\[cutile\]' brings 13\.3 or later$"):
+    said = r"tileiras 13\.2 compiles nothing for Hopper \(sm_90a\); pip install '\.\[cutile\]' in rooftop's checkout brings 13\.3 or later$"
+    with pytest.raises(AbsentCompiler, match=said):
         cubin()
 
 
 @pytest.mark.parametrize(
     ("name", "version", "says"),
     [
-        ("cute_sm90", "nvidia-cutlass-dsl 4.2.1", r"nvidia-cutlass-dsl 4\.2\.1 is too old; pip install 'rooftop\[cute\]' brings 4\.3\.5 or later$"),
-        ("cutile_sm90", "cuda-tile 1.6.2", r"cuda-tile 1\.6 is too old; pip install 'rooftop\[cutile\]' brings 1\.7 or later$"),
+        ("cute_sm90", "nvidia-cutlass-dsl 4.2.1", r"dsl 4\.2\.1 is too old; pip install '\.\[cute\]' in rooftop's checkout brings 4\.3\.5 or later$"),
+        ("cutile_sm90", "cuda-tile 1.6.2", r"cuda-tile 1\.6 is too old; pip install '\.\[cutile\]' in rooftop's checkout brings 1\.7 or later$"),
     ],
 )
 def test_a_language_too_old_says_what_to_install(compiler: Callable[..., None], name: str, version: str, says: str) -> None:
@@ -214,14 +215,14 @@ def test_a_folder_of_the_name_is_not_the_package(monkeypatch: pytest.MonkeyPatch
     """As where the working folder holds a clone of CUTLASS."""
     monkeypatch.setattr(backends, "found", lambda package: True)
     monkeypatch.setattr(cubins, "versions", lambda packages: "")
-    assert kernel("cute_sm90").builds() == "package cutlass is not installed (pip install 'rooftop[cute]')"
+    assert kernel("cute_sm90").builds() == "package cutlass is not installed (pip install '.[cute]' in rooftop's checkout)"
 
 
 def test_commands_end_in_one_line_where_the_compiler_is_absent(
     compiler: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler("")
-    says = "package cutlass is not installed (pip install 'rooftop[cute]')"
+    says = "package cutlass is not installed (pip install '.[cute]' in rooftop's checkout)"
     assert command(monkeypatch, "inspect", "softmax__cute_sm90", "--arch", "90") == 3 and says in flat(capsys.readouterr().out)
     assert command(monkeypatch, "inspect", "softmax__cute_sm90", "--arch", "90", "--sass") == 3
     assert capsys.readouterr().err.splitlines()[0].endswith(says)
@@ -258,7 +259,7 @@ def test_a_compiler_that_is_killed_is_not_said_to_have_refused(compiler: Callabl
 def test_words_about_an_earlier_job_are_not_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRUMBLES", "1")
     process = Process(Path(sys.executable), "tests._fake_compiler", {}, what="cuTile")
-    for function, says in (("a", "takes no tiles of words"), ("b", "ended: it said nothing$"), ("b", "takes no tiles of words")):
+    for function, says in (("a", "takes no tiles of words"), ("b", "ended with exit code 3: it said nothing$"), ("b", "takes no tiles of words")):
         with pytest.raises(ChildError, match=says):
             process.ask({"what": "compilation", "function": function})
     process.close()
@@ -291,7 +292,7 @@ def test_check_skips_with_the_reason_without_a_gpu_and_without_a_cubin(compiler:
     compiler("")
     monkeypatch.setattr(checker, "backend_of", lambda subject, wanted: ("torch", None))  # where a GPU stands in for
     result = checker.check(found, found.op.case("tile bf16"), backend="cpu")
-    assert result.status == "skipped" and "is not installed (pip install 'rooftop[cutile]')" in result.message
+    assert result.status == "skipped" and "is not installed (pip install '.[cutile]' in rooftop's checkout)" in result.message
 
 
 def test_such_kernels_are_taken_by_name_alone() -> None:

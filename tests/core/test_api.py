@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import rooftop
-from rooftop.core import api, registry
+from rooftop import public_names as api
+from rooftop.core import registry
 from rooftop.core.dispatch import explain_problem
 from rooftop.core.spec import TARGETS
 

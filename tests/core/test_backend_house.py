@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rooftop.core import registry
 from rooftop.core.backends import table
 from rooftop.core.backends.gpu_only import needs_gpu
 from rooftop.core.backends.python_modules import ModuleImplementation
-from rooftop.core.backends.table import BACKENDS, Backend, preference
+from rooftop.core.backends.table import BACKENDS, Backend, order
 from rooftop.core.head import HeadError
 from rooftop.core.implementation import Implementation, Where
 from rooftop.core.names import RegistryError
@@ -24,6 +25,7 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check.unproven import unproven
 from rooftop.lab.inspect import inspector
+from rooftop.lab.records.identity import Identity
 
 PLACES = {"triton": "interpreter", "cuda": "simt", "gluon": "none", "torch": "torch"}
 TMA_ONLY = "a: the outer strides are [66] bytes; TMA takes multiples of 16 below 2^40"
@@ -96,36 +98,12 @@ def problem(case: str = "tiles bf16", card: str = "h100") -> Problem:
     return op.problem(op.case(case), TARGETS[card])
 
 
-def test_the_order_is_what_is_preferred_then_the_backend_then_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_is_that_of_the_backends_then_of_the_names() -> None:
     found = registry.implementations("mmt", HOUSE)
-    p = problem()
-
-    def order() -> list[str]:
-        return [i.name.removeprefix("mmt__") for i in sorted(found, key=lambda i: preference(i, p))]
-
-    assert order() == [
+    assert [i.name.removeprefix("mmt__") for i in sorted(found, key=order)] == [
         "device__triton_sm90", "host__triton_sm90", "grid__cuda_sm80", "split__cuda_sm80", "tiles__cuda_sm80", "tma__cuda_sm90", "gluon_sm90", "torch",
         "cutile_sm90", "cute_sm90",
     ]  # fmt: skip
-    wanted = {"mmt__torch": True, "mmt__tma__cuda_sm90": 2}
-    for one in {type(i) for i in found}:
-        monkeypatch.setattr(one, "prefers", lambda self, p: wanted.get(self.name, 0))
-    assert order()[:3] == ["tma__cuda_sm90", "torch", "device__triton_sm90"]
-
-
-@pytest.mark.parametrize(
-    ("prefer", "says"), [('"N > 100"', 1), ('"2 if N > 100 else 0"', 2), ('"N < 100"', 0), ('"false"', "names 'false'"), ('"T"', "prefer: ")]
-)
-def test_a_head_may_say_how_much_it_is_to_be_preferred(tmp_path: Path, prefer: str, says: Any) -> None:
-    text = kernel("split__cuda_sm80").path.read_text(encoding="utf-8")
-    path = tmp_path / "mine.cu"
-    path.write_text(text.replace("\n[requires]", f"prefer = {prefer}\n\n[requires]", 1), encoding="utf-8")
-    made = BACKENDS["cuda"].implementation(path, "mmt")
-    if isinstance(says, int):
-        assert made.prefers(problem()) == says
-        return
-    with pytest.raises(HeadError, match=says):
-        made.prefers(problem())
 
 
 # -- a pair of files ------------------------------------------------------------------------------------------------
@@ -159,26 +137,29 @@ def test_a_pair_is_one_implementation_whose_python_chooses_and_launches() -> Non
     assert found.supports(p.replace(a=Meta((100, 136), "f16"))) == "a is f16; the kernel takes bf16", "what the head says holds before Python is asked"
 
 
-def test_the_digest_of_a_pair_covers_both_files(mine: registry.House) -> None:
-    def digest() -> str:
-        return BACKENDS["cuda"].implementation(mine.kernels / "gemm" / "mmt__tiles__cuda_sm80.cu", "mmt").digest
+def test_the_identity_of_a_pair_follows_its_code_and_what_it_launches(mine: registry.House) -> None:
+    def made() -> Identity:
+        for name in [n for n in sys.modules if n.startswith("rooftop._files.") and "mmt__tiles" in n]:
+            del sys.modules[name]  # the file was edited
+        kernel = BACKENDS["cuda"].implementation(mine.kernels / "gemm" / "mmt__tiles__cuda_sm80.cu", "mmt")
+        op = registry.op("mmt", HOUSE)
+        return Subject("mine", op, kernel).identity(op.case("tiles bf16"), TARGETS[80])
 
-    before = digest()
-    assert before == kernel("tiles__cuda_sm80").digest
+    before = made()
     edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE = 64  # rows of c that", "SHARE = 64  # the rows of c that")
-    assert digest() == before
-    edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE = 64", "SHARE = 32")
-    after = digest()
-    assert after != before
+    edited(mine, "mmt__tiles__cuda_sm80.py", "SHARE", "OFTEN")
+    assert made() == before
     edited(mine, "mmt__tiles__cuda_sm80.cu", "fmaf(", "1.0f * fmaf(")
-    assert digest() not in (before, after)
+    assert made().source != before.source and made().digest == before.digest
+    edited(mine, "mmt__tiles__cuda_sm80.py", "OFTEN = 64", "OFTEN = 32")
+    assert made().digest != before.digest
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
         ("mmt__tiles__cuda_sm80.cu", ', "launches"]', "]", r"a head needs args and at least one \[\[launch\]\]"),
-        ("mmt__tiles__cuda_sm80.cu", '"choose", ', '"chose", ', r"python lists 'chose'; the .py file may define supports, prefers, choose"),
+        ("mmt__tiles__cuda_sm80.cu", '"choose", ', '"chose", ', r"python lists 'chose'; the .py file may define supports, choose"),
         ("mmt__tiles__cuda_sm80.cu", '"choose", ', "", r"cuda_sm80\.py defines choose, which the head of mmt__tiles__cuda_sm80\.cu does not list"),
         ("mmt__tiles__cuda_sm80.py", "def choose", "def choice", r"cuda_sm80\.py lacks choose: the head of mmt__tiles__cuda_sm80\.cu lists"),
         ("mmt__tiles__cuda_sm80.cu", "rows = 4\n", 'rows = 4\n[[choice]]\nwhen = "M > 2"\nrows = 3\n', r"choice is in the head, and python lists choose"),
@@ -213,7 +194,6 @@ def test_scratch_that_must_hold_zeros_is_named_and_counts() -> None:
 def test_a_kernel_that_forgets_to_ask_for_zeros_is_found(mine: registry.House) -> None:
     path = edited(mine, "mmt__split__cuda_sm80.cu", '"i32[M, N] = 0"', '"i32[M, N]"')
     made = BACKENDS["cuda"].implementation(path, "mmt")
-    assert made.digest != kernel("split__cuda_sm80").digest
     op = registry.op("mmt", HOUSE)
     assert checker.check(Subject("mine", op, made), op.case("odd bf16"), backend="simt").status == "wrong"
 
@@ -250,7 +230,7 @@ def test_a_grid_that_waits_for_itself_must_be_launched_so_and_fit_the_card(mine:
     ],
 )
 def test_where_a_kernel_runs_is_read_off_its_instructions(code: str, says: str | None) -> None:
-    include = '#include "chain.cuh"\n' + ('#include "tensor_map.cuh"\n' if "prefetch" in code else "")
+    include = '#include "pdl.cuh"\n' + ('#include "tensor_map.cuh"\n' if "prefetch" in code else "")
     assert needs_gpu(f"{include}__global__ void k() {{ {code} }}") == says
 
 
@@ -284,7 +264,6 @@ def test_a_backend_whose_package_is_missing_is_skipped_with_what_to_install(mine
     for backend in ("cpu", "interpreter"):
         result = checker.check(Subject(found.name, op, found), op.case("tile bf16"), backend=backend)
         assert (result.status, result.message) == ("skipped", why)
-    assert preference(found, problem())[0] == 0, "it is asked without being imported"
     refused = {
         "mmt__pallas_sm90.py": "'sm90' is no target of pallas: it reads tpu, tpuv5e", "mmt__torch_sm90.py": "'sm90' is no target of torch: it has none",
         "mmt__cuda_tpu.cu": "'tpu' is no target of cuda: it reads sm80", "mmt__jax.py": "no backend 'jax'",
@@ -348,7 +327,7 @@ def test_kernels_for_a_gpu_only_are_listed_until_each_case_has_a_check_record_of
     def record(case: str, ok: bool = True, digest: str | None = None) -> dict[str, Any]:
         one = subject("tma__cuda_sm90")
         return {"kind": "check", "op": "mmt", "subject": one.name, "case": case, "error": {"ok": ok}, "device": about,
-                "digest": one.digest(one.op.case(case), card) if digest is None else digest}  # fmt: skip
+                **one.identity(one.op.case(case), card).facts, **({} if digest is None else {"digest": digest})}  # fmt: skip
 
     def left(*records: dict[str, Any]) -> tuple[str, ...]:
         return next((u.cases for u in unproven(records, HOUSE) if u.name == "mmt__tma__cuda_sm90"), ())

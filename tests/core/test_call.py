@@ -243,10 +243,6 @@ def bits(x: Tensor, factor: float, shift: float = 0.0) -> Tensor:  # type: ignor
     return x * factor + shift
 
 
-def bits_core(x: Tensor, factor: float) -> Tensor:  # type: ignore[name-defined] # noqa: F821
-    return x * factor
-
-
 def test_a_twin_keeps_what_the_contract_says() -> None:
     seen: list[Judged] = []
 
@@ -256,7 +252,7 @@ def test_a_twin_keeps_what_the_contract_says() -> None:
 
     op = Op(
         bits, outputs=lambda x, **_: {"y": like(x)}, cases=[case("odd", tags="edge", x=Input((5, 3), "f32"), factor=2.0)], name="bits",
-        work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), core=bits_core, same=bits, compare={"y": near}, sizes={"y": "y"},
+        work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), same=bits, compare={"y": near}, sizes={"y": "y"},
         bucket=lambda p: p.replace(y=None), measured_work=lambda p, tensors: Work(tensors["y"].numel(), p["y"].numel),
         public=lambda tensors, options: ((tensors["x"],), {}), wrong={"zeros": lambda x, factor, shift: x * 0},
     )  # fmt: skip
@@ -267,7 +263,7 @@ def test_a_twin_keeps_what_the_contract_says() -> None:
     assert twin.public is op.public and twin.sizes == {"x": "x"}
     assert twin.measured_work is not None and twin.measured_work(problem, {"x": x}) == Work(15, 15)
     assert twin.bucket is not None and twin.bucket(problem).get("y") is None
-    assert twin.core is bits_core and twin.digest(found) == in_place(op, {"y": "x"}).digest(found)
+    assert twin.digest(found) == in_place(op, {"y": "x"}).digest(found)
     assert twin.problem_of({"x": problem["x"]}, {"factor": 2.0, "shift": 1.0}).extra == ("shift",)
     assert twin.same is not None
     twin.same(x, 3.0, 1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -158,7 +157,7 @@ def test_results_are_promised_in_one_layout_and_written_in_another_only_with_a_c
 
 
 def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooftop.core.backends import python_files
+    from rooftop.core import helpers as where
 
     helpers = tmp_path / "kernels" / "_device"
     helpers.mkdir(parents=True)
@@ -166,12 +165,12 @@ def test_the_hash_of_a_triton_file_holds_its_helpers(tmp_path: Path, monkeypatch
     (helpers / "two.py").write_text("from rooftop.kernels._device import (  # both\n    three as short,\n    four,\n)\nB = 1\n")
     (helpers / "three.py").write_text("from rooftop.kernels._device import four\nC = 1\n")
     (helpers / "four.py").write_text("D = 1\n")
-    monkeypatch.setattr(python_files, "settings", SimpleNamespace(PACKAGE=tmp_path, CHECKOUT=tmp_path))
+    monkeypatch.setattr(where, "KERNELS", tmp_path / "kernels")
     text = "from rooftop.kernels._device.one import A\n"
-    before = python_files._with_helpers(text)
+    before = where.with_imported(text)
     assert len(before) == 5
     (helpers / "four.py").write_text("D = 2\n")
-    assert python_files._with_helpers(text) != before
+    assert where.with_imported(text) != before
 
 
 class Recorded:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rooftop.core import compile as compiling
-from rooftop.core import head_text, registry
-from rooftop.core.backends.cuda import CudaImplementation
+from rooftop.core import head_text, helpers, registry
 from rooftop.core.expressions import ExpressionError
 from rooftop.core.head import HeadError
 from rooftop.core.spec import TARGETS, Meta, Problem
@@ -47,9 +44,7 @@ spare = "nowhere + 1"
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of headers in place of the shipped ones."""
-    here = partial(compiling.headers, folder=tmp_path)
-    for module in (head_text, compiling):
-        monkeypatch.setattr(module, "headers", here)
+    monkeypatch.setattr(helpers, "folders", lambda path, op: (tmp_path,))
     write(tmp_path, OUTER, INNER)
     return tmp_path
 
@@ -150,41 +145,10 @@ def test_a_formula_that_does_not_come_out_says_where_it_stands_once(house: Path)
         head_text.parse(KERNEL.replace('row = "x"', 'row = "1 // 0"'), "my.cu").launches_for(problem(7), read.config)
 
 
-def test_a_users_own_file_has_the_names_of_shipped_headers(tmp_path: Path) -> None:
-    text = KERNEL.replace('row = "x"', 'row = "x"\nformat = "\'int8\'"').replace("outer.cuh", "quantised.cuh")
+def test_a_users_own_file_has_the_names_of_the_headers_of_its_ops_family(tmp_path: Path) -> None:
+    text = KERNEL.replace('row = "x"', 'row = "x"\nformat = "\'int8\'"').replace("outer.cuh", "_quantized.cuh").replace('"add"', '"hadamard"')
     path = tmp_path / "mine.cu"
     path.write_text(text.replace("= packs", "= code_bits").replace("packs", "C"), encoding="utf-8")
     found = registry.user_file(path)
     (launch,) = found.launches(problem(), found.choose(problem()))
     assert launch.args["n"] == 8
-
-
-# -- digests ------------------------------------------------------------------------------------------------------
-
-
-def digest_of(house: Path, text: str = KERNEL) -> str:
-    return CudaImplementation(house / "my.cu", "add", text=text).digest
-
-
-def test_the_digest_follows_the_formulas_that_are_used_and_nothing_else(house: Path) -> None:
-    before = digest_of(house)
-    write(house, OUTER, INNER.replace("16 // bytes(row)", "32 // bytes(row)"))
-    assert digest_of(house) != before
-    for same in (INNER.replace("nowhere + 1", "nowhere + 2"), INNER.replace("// Rows in packs.", "// Packs."), INNER.replace("[let]", "# rows\n[let]")):
-        assert same != INNER
-        write(house, OUTER, same)
-        assert digest_of(house) == before
-
-
-def test_a_formula_that_moves_to_a_header_leaves_the_digest_as_it_was(house: Path) -> None:
-    uses = KERNEL.replace("bytes(row)", "bytes(x)").replace("(row, ", "(x, ")  # the tensor's other name is used by formulas alone
-    own = uses.replace('row = "x"', 'packs = "R * ceil(C / lanes)"\nlanes = "16 // bytes(x)"')
-    moved = digest_of(house, uses)
-    assert digest_of(house, uses.replace('row = "x"', 'row = "y"')) != moved
-    write(house, OUTER, "#pragma once\n")
-    assert digest_of(house, own) == moved
-
-
-def test_another_name_for_a_tensor_that_a_launch_uses_is_part_of_the_digest(house: Path) -> None:
-    write(house, OUTER, INNER.replace("bytes(row)", "bytes(x)"))
-    assert digest_of(house) != digest_of(house, KERNEL.replace('row = "x"', 'row = "y"'))

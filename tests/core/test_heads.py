@@ -175,7 +175,6 @@ PLACES = {  # where a head holds an expression: what is replaced, by what
     "a template argument": ("{T}", "{" + CALLS_PYTHON + "}"),
     "scratch": ("[[launch]]", f'[scratch]\ns = "f32[{CALLS_PYTHON}]"\n[[launch]]'),
     "valid": ("[[launch]]", f'valid = "{CALLS_PYTHON}"\n[[launch]]'),
-    "prefer": ("[[launch]]", f'prefer = "{CALLS_PYTHON}"\n[[launch]]'),
 }
 
 
@@ -198,18 +197,15 @@ def test_nothing_of_a_head_is_run_even_where_it_was_not_read_before(monkeypatch:
     ):
         with pytest.raises(head.HeadError, match=r"^my\.cu: .*may be called"):
             other.supports(problem())
-    with pytest.raises(head.HeadError, match=r"^my\.cu: prefer: .*may be called"):
-        replace(plain, prefer=CALLS_PYTHON).prefers(problem(), {})
     with pytest.raises(head.HeadError, match=r"^my\.cu: valid: .*may be called"):
         replace(plain, valid=CALLS_PYTHON).is_valid(problem(), {})
     assert ran == []
 
 
-@pytest.mark.parametrize("key", ["valid", "prefer"])
-def test_a_condition_on_a_name_that_is_not_there_names_file_and_key(key: str) -> None:
-    found = head_text.parse(HEAD.replace("[[launch]]", f'{key} = "Q > 3"\n[[launch]]'), "my.cu")
-    with pytest.raises(head.HeadError, match=rf"^my\.cu: {key}: 'Q > 3' names 'Q'"):
-        (found.prefers(problem(), {}), found.is_valid(problem(), {}))
+def test_a_condition_on_a_name_that_is_not_there_names_file_and_key() -> None:
+    found = head_text.parse(HEAD.replace("[[launch]]", 'valid = "Q > 3"\n[[launch]]'), "my.cu")
+    with pytest.raises(head.HeadError, match=r"^my\.cu: valid: 'Q > 3' names 'Q'"):
+        found.is_valid(problem(), {})
 
 
 def test_a_grid_of_absurd_size_is_refused() -> None:

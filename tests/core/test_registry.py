@@ -55,3 +55,69 @@ def test_a_kernel_file_with_a_wrong_name_is_an_error(tmp_path: Path, name: str) 
     (h.kernels / "elementwise" / name).write_text(HEAD)
     with pytest.raises(registry.RegistryError):
         registry.kernel_files(h)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("norm/ring.cuh", r"kernels/norm/ring\.cuh: .* private to it: _ring\.cuh"),
+        ("norm/softmax__cuda.cu", r"kernels/norm/softmax__cuda\.cu: the kernels of softmax are in kernels/elementwise"),
+        ("norm/deep/softmax__mine__cuda.cu", r"kernels/norm/deep/softmax__mine__cuda\.cu: .* kernels/<family>/softmax__mine__cuda\.cu"),
+        ("softmax__mine__cuda.cu", r"kernels/softmax__mine__cuda\.cu: .* kernels/<family>/"),
+    ],
+)
+def test_a_file_in_the_wrong_folder_is_an_error(tmp_path: Path, name: str, says: str) -> None:
+    h = house(tmp_path)
+    (h.ops / "softmax.py").write_text("")
+    (h.kernels / "elementwise" / "softmax__triton.py").write_text("")
+    for helper in ("elementwise/_ring.cuh", "elementwise/_plan.py", "_device/lanes.cuh", "_device/deep/x.py"):
+        (h.kernels / helper).parent.mkdir(exist_ok=True)
+        (h.kernels / helper).write_text("")
+    assert [f.name for f in registry.kernel_files(h)] == ["softmax__triton"]
+    registry.kernel_files.cache_clear()
+    (h.kernels / name).parent.mkdir(parents=True, exist_ok=True)
+    (h.kernels / name).write_text(HEAD)
+    with pytest.raises(registry.RegistryError, match=says):
+        registry.kernel_files(h)
+
+
+def test_a_misspelt_helper_is_named_with_the_file_that_wants_it(tmp_path: Path) -> None:
+    path = tmp_path / "softmax__mine__triton.py"
+    path.write_text("from rooftop.kernels._device.pcks import x\n")
+    with pytest.raises(registry.RegistryError, match=r"softmax__mine__triton\.py: No module named 'rooftop\.kernels\._device\.pcks'"):
+        getattr(registry.user_file(path), "module")  # noqa: B009
+    path.write_text("from rooftop.kernels._device import pcks\n")
+    with pytest.raises(registry.RegistryError, match=r"softmax__mine__triton\.py: cannot import name 'pcks'"):
+        getattr(registry.user_file(path), "module")  # noqa: B009
+
+
+SEVERAL = HEAD.replace('op      = "softmax"', 'ops     = ["square", "square_bwd", "softmax"]').replace('"x: T[R, C, 1]"', '"x: T[R, C, 1]?"')
+
+
+def test_a_file_serves_several_ops(tmp_path: Path) -> None:
+    h = house(tmp_path)
+    for name in ("softmax", "square"):
+        (h.ops / f"{name}.py").write_text((registry.HOUSE.ops / f"{name}.py").read_text())
+    (h.kernels / "elementwise" / "rows__long__cuda_sm90.cu").write_text(SEVERAL)
+    found = {f.op: f.name for f in registry.kernel_files(h)}
+    assert found == {op: f"{op}__long__cuda_sm90" for op in ("softmax", "square", "square_bwd")}
+    (kernel,) = registry.implementations("square_bwd", h)
+    assert (kernel.name, kernel.op, kernel.path.name) == ("square_bwd__long__cuda_sm90", "square_bwd", "rows__long__cuda_sm90.cu")
+
+
+@pytest.mark.parametrize(
+    ("name", "ops", "message"),
+    [
+        ("rows__cuda.cu", '["softmax", "sofmax"]', "sofmax"),
+        ("rows__cuda.cu", "[]", "ops must list names of ops"),
+        ("rows__cuda.cu", '["softmax", "softmax"]', "each once"),
+        ("softmax__cuda.cu", '["softmax", "square"]', "softmax is an op"),
+    ],
+)
+def test_a_wrong_list_of_ops_is_an_error_that_names_the_file(tmp_path: Path, name: str, ops: str, message: str) -> None:
+    h = house(tmp_path)
+    for op in ("softmax", "square"):
+        (h.ops / f"{op}.py").write_text("")
+    (h.kernels / "elementwise" / name).write_text(HEAD.replace('op      = "softmax"', f"ops = {ops}"))
+    with pytest.raises(registry.RegistryError, match=f"kernels/elementwise/{name}.*{message}"):
+        registry.kernel_files(h)

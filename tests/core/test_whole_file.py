@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rooftop.core import whole_file
+from rooftop.core import compile as compiling
+from rooftop.core import disk_cache, whole_file
+from rooftop.lab.records import store
+from rooftop.lab.simt import precompiled
 
 
 def test_what_was_there_stays_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +45,20 @@ def test_a_folder_that_is_not_there_and_one_that_cannot_be_written(tmp_path: Pat
         whole_file.write(tmp_path / "none" / "a", "text")
     with pytest.raises(OSError, match="/proc/a"):
         whole_file.write("/proc/a", "text")
+
+
+def test_a_pipe_is_no_file_to_read(tmp_path: Path) -> None:
+    """Nobody writes into it: whoever reads it waits for ever."""
+    pipe = tmp_path / "records.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match=r"no regular file: .*records\.jsonl"):
+        whole_file.regular(pipe)
+    with pytest.raises(OSError, match="no regular file"):
+        store.read(tmp_path)
+    os.mkfifo(tmp_path / "kept.json")
+    assert disk_cache.read_json(tmp_path / "kept.json") is None
+    for suffix in (".cubin", ".json"):
+        os.mkfifo((tmp_path / "binary").with_suffix(suffix))
+    assert compiling._read(tmp_path / "binary", "sm_90a") is None
+    os.mkfifo(tmp_path / "library.sum")
+    assert not precompiled.as_made(tmp_path / "library.so")

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rooftop.sparse import LAYOUTS, SparseLinear, SparseTensor, advise, matmul, sddmm, two_four
+from rooftop.formats import two_four
+from rooftop.sparse import LAYOUTS, SparseLinear, SparseTensor, advise, matmul, sddmm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: torch.cuda.is_available() is False")]
 NEAR = {torch.float32: {"atol": 2e-4, "rtol": 2e-4}, torch.float16: {"atol": 2e-2, "rtol": 2e-2}, torch.bfloat16: {"atol": 0.15, "rtol": 5e-2}}

@@ -9,7 +9,7 @@ import torch
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Input, Meta, case
-from rooftop.kernels._device import bracketing, selecting
+from rooftop.kernels.select import _splitter_rows, _top_k
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
@@ -52,21 +52,21 @@ def test_a_block_holds_what_lies_inside() -> None:
             for rows in (1, 3, 64, 131, 200, 4096):
                 for n in (4096, 5000, 33000, 131072, 1 << 20, 1 << 24, 1 << 30):
                     p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": n // 2, "nan": "largest"}, device)
-                    c = bracketing.plan(p)
+                    c = _splitter_rows.plan(p)
                     if c is None:
                         assert n > 1 << 20
                         continue
-                    key = selecting.key_bytes(p)
+                    key = _top_k.key_bytes(p)
                     held = [(c["sample"], c["slots"], c["capacity"], c["threads"])]
                     if c["splits"] > 1:
-                        held.append((c["last_sample"], c["last_slots"], c["last_capacity"], bracketing.WIDE))
+                        held.append((c["last_sample"], c["last_slots"], c["last_capacity"], _splitter_rows.WIDE))
                         assert c["per"] * c["splits"] >= n > c["per"] * (c["splits"] - 1)
-                        assert c["room0"] >= bracketing.inside(n, c["sample"]) and (c["room0"], c["room1"])[c["levels"] - 1] <= bracketing.SINGLE
+                        assert c["room0"] >= _splitter_rows.inside(n, c["sample"]) and (c["room0"], c["room1"])[c["levels"] - 1] <= _splitter_rows.SINGLE
                     for m, slots, capacity, threads in held:
-                        assert (bracketing.WIDE // threads) * (capacity * (key + 4) + 2 * selecting.RESERVED) <= device.shared_per_block
+                        assert (_splitter_rows.WIDE // threads) * (capacity * (key + 4) + 2 * _top_k.RESERVED) <= device.shared_per_block
                         assert m * key <= capacity * (key + 4) and slots * threads >= m and capacity > slots * threads
                     part = c["per"] / n if c["splits"] > 1 else 1.0
-                    assert c["slots"] * c["threads"] >= part * bracketing.inside(n, c["sample"])
+                    assert c["slots"] * c["threads"] >= part * _splitter_rows.inside(n, c["sample"])
                     planned += 1
     assert planned > 400
 
@@ -81,4 +81,4 @@ def test_a_bracket_hardly_ever_misses(k: int) -> None:
     for _ in range(2000):
         found = torch.randperm(n, generator=generator)[:m].sort().values + 1
         high, low = (int(found[first - 1]) if first >= 1 else 0), (int(found[last - 1]) if last <= m else n + 1)
-        assert high <= k <= low and low - high <= bracketing.inside(n, m)
+        assert high <= k <= low and low - high <= _splitter_rows.inside(n, m)

@@ -13,10 +13,11 @@ from torch.nn import functional
 import rooftop
 from rooftop.core import registry
 from rooftop.core.call import select
+from rooftop.core.choice import Chosen
 from rooftop.core.contract import metas_of
 from rooftop.core.spec import DTYPES, TARGETS, Case, Input
 from rooftop.core.triton_compat import compile_launch
-from rooftop.kernels._device.logits import each
+from rooftop.kernels.loss._logits import each
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
@@ -292,8 +293,9 @@ def test_many_short_rows_are_staged_and_few_are_not() -> None:
         given = {**like.inputs, "input": Input((rows, classes), "bf16"), "target": Input((rows,), "i64", f"below {classes}"), "softcap": cap}
         problem = op.kernel_problem(op.problem(dataclasses.replace(like, inputs=given), TARGETS["h200"]))
         assert problem is not None
-        by_stretches, by_rows = (registry.implementation(f"cross_entropy__{variant}__cuda_sm80").prefers(problem) for variant in ("staged", "rows"))
-        assert (by_stretches > by_rows) == staged, (rows, classes, cap)
+        found = registry.choose("cross_entropy", problem)
+        assert isinstance(found, Chosen)
+        assert (found.kernel == "cross_entropy__staged__cuda_sm80") == staged, (rows, classes, cap)
 
 
 def test_the_cuda_kernel_keeps_enough_of_many_rows_on_their_way() -> None:

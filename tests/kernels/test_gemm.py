@@ -20,13 +20,14 @@ from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.dispatch import explain_problem
 from rooftop.core.spec import TARGETS, Meta
-from rooftop.kernels._device import gemm_epilogue, gemm_launch, group_walk, split_rows
+from rooftop.kernels._device import gemm_epilogue, gemm_launch
 from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
-from rooftop.kernels._device.group_walk import advance, start_of, tiles_of, work_of
+from rooftop.kernels.gemm import _group_scheduler, _operands
+from rooftop.kernels.gemm._group_scheduler import advance, start_of, tiles_of, work_of
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
-from rooftop.ops.matmul import activate, cut, full
+from rooftop.ops.matmul import activate, cut, reference
 
 
 def pieces_of(block: int, p: Plan) -> list[tuple[int, int, int, int]]:
@@ -141,9 +142,9 @@ def test_float32_is_split_into_rows_along_k(kind: str, columns: bool, shape: tup
     meta = Meta(tuple(x.shape), "f32", tuple(x.stride()))
     rows, k = shape[-2:][::-1] if columns else shape[-2:]
     batch = shape[0] if len(shape) == 3 else 1
-    room = split_rows.room(rows, k, batch, kind)
+    room = _operands.room(rows, k, batch, kind)
     into = torch.full(room.shape, math.nan, dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
-    launch = split_rows.launch("x", meta, "into", kind, columns)
+    launch = _operands.launch("x", meta, "into", kind, columns)
     given = {n: {"x": x, "into": into}[v] if isinstance(v, str) else v for n, v in launch.args.items()}
     interpreter.run(launch.kernel, launch.grid, given, readonly={"x"})
     assert room.strides[-2] * into.itemsize % 16 == 0 and not into[..., k:].any(), "TMA reads rows that begin on 16 bytes"
@@ -161,7 +162,7 @@ def test_a_mode_of_precision_errs_as_its_docstring_says(precision: str, bound: f
     torch.manual_seed(0)
     a, b = torch.randn(3000, 1), torch.randn(1, 50)
     exact = a.double() @ b.double()
-    error = ((full(a, b, None, None, None, None, 1.0, 0.0, "none", "", precision).double() - exact) / exact).abs().max()
+    error = ((reference(a, b, None, None, None, None, 1.0, 0.0, "none", "", precision).double() - exact) / exact).abs().max()
     assert bound / 16 < float(error) < bound
 
 
@@ -241,14 +242,14 @@ def _walk(offsets, seen, G, M, N, K, blocks, BM: tl.constexpr, BN: tl.constexpr,
             g, base, begin, end = advance(t, g, base, begin, end, offsets, G, M, N, BM, BN)
 
 
-@pytest.mark.parametrize("form", group_walk.FORMS)
+@pytest.mark.parametrize("form", _group_scheduler.FORMS)
 @pytest.mark.parametrize("offsets", [[5, 5, 130, 131, 400], [0, 0, 0], [450], [7, 300, 200, 9999, -3]])
 def test_the_grouped_walk_meets_every_tile_once(form: str, offsets: list[int]) -> None:
     groups, m, n, k, bm, bn, blocks, most = len(offsets), 450, 200, 500, 64, 128, 5, 80
     seen = torch.full((blocks, most, 6), -1, dtype=torch.int32)
     given = {
         "offsets": torch.tensor(offsets, dtype=torch.int32), "seen": seen, "G": groups, "M": m, "N": n, "K": k, "blocks": blocks, "BM": bm, "BN": bn,
-        "FORM": group_walk.FORMS.index(form), "MOST": most,
+        "FORM": _group_scheduler.FORMS.index(form), "MOST": most,
     }  # fmt: skip
     interpreter.run(_walk, (blocks,), given, readonly={"offsets"})
     tiles = [tuple(x) for x in seen.reshape(-1, 6).tolist() if x[0] >= 0]

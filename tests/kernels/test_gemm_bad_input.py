@@ -16,9 +16,9 @@ from rooftop.core import registry
 from rooftop.core.call import Call, select
 from rooftop.core.contract import metas_of
 from rooftop.core.spec import TARGETS, Case, Input, Meta, case
+from rooftop.formats import two_four
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check, run_interpreter
-from rooftop.sparse import two_four
 
 OPTIONS = {"alpha": 1.0, "beta": 0.0, "activation": "none", "to": "", "precision": "ieee"}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -16,7 +16,7 @@ from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.dispatch import explain_problem
 from rooftop.core.spec import TARGETS, Descriptor, Meta, Problem
-from rooftop.kernels._device.gemm_activations import gelu_coarse, gelu_fine, gelu_tanh_fine
+from rooftop.kernels._device.activations import gelu_coarse, gelu_fine, gelu_tanh_fine
 from rooftop.lab import candidates
 from rooftop.lab.interpret import interpreter
 from rooftop.ops.matmul import rounded

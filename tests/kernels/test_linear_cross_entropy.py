@@ -313,8 +313,8 @@ def test_a_dloss_of_one_leaves_gradients_that_are_in_place_alone() -> None:
 ])  # fmt: skip
 def test_logits_are_bounded_shortly_where_nothing_shows_it(dtype: str, classes: int, of: int, cap: float, exact: bool) -> None:
     """The approximation errs by 2e-7 of the cap: of a high one, or of a few classes, a loss would show it."""
-    from rooftop.kernels._device.linear_plan import cap_of
-    from rooftop.kernels._device.logits import EXACT, SHORT
+    from rooftop.kernels.loss._linear_plan import cap_of
+    from rooftop.kernels.loss._logits import EXACT, SHORT
 
     case = Case("x", _call(6, 8, classes, dtype, cap=cap, classes=of))
     assert cap_of(registry.op("linear_cross_entropy").problem(case)) == (EXACT if exact else SHORT).value

@@ -25,7 +25,7 @@ MIB = 2**20
 
 def counted(out: Any, a: Any, b: Any, live: Any, out_at: int, a_at: int, b_at: int, sizes: tuple[int, int, int], first: int, turned: tuple[bool, bool],
             depth: bool, add: bool) -> None:  # fmt: skip
-    """What rooftop/kernels/_device/wgmma_counted.py makes; of rows that do not count NaN, as far as it may write there."""
+    """What rooftop/kernels/loss/_counted_gluon.py makes; of rows that do not count NaN, as far as it may write there."""
     m, n, k = sizes
     left = a[a_at : a_at + k, :m].t() if turned[0] else a[a_at : a_at + m, :k]
     right = b[b_at : b_at + n, :k].t() if turned[1] else b[b_at : b_at + k, :n]

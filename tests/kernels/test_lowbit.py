@@ -14,14 +14,14 @@ import triton.language as tl
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import TARGETS, Problem, case
-from rooftop.kernels._device import lowbit_wgmma
-from rooftop.kernels._device.lowbit import FORMATS
+from rooftop.formats.packed import arrange, planes
+from rooftop.kernels.gemm import _unpack_wgmma
 from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as hopper
+from rooftop.kernels.gemm._lowbit_formats import FORMATS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.interpret import interpreter
 from rooftop.ops.quantized_matmul import _given
-from rooftop.quant.packed import arrange, planes
 
 FEW_ROWS = "quantized_matmul__mma__cuda_sm80"
 WAYS: list[tuple[dict[str, int], int, int, int, str]] = [  # config, M, N, K, format
@@ -66,11 +66,11 @@ def whole_block(words, high, out, half, WORDS: tl.constexpr, BITS: tl.constexpr)
     if BITS == 8:
         at = (stripe * 4 + 2 * half + tl.arange(0, 2)[None, :, None, None]) * 128 + lane * 4 + tl.arange(0, 4)[None, None, None, :]
         w = tl.load(words + at)
-        found = lowbit_wgmma.matrix_of_eights(w & 0xFF00FF, (w >> 8) & 0xFF00FF, 64, tl.int16)
+        found = _unpack_wgmma.matrix_of_eights(w & 0xFF00FF, (w >> 8) & 0xFF00FF, 64, tl.int16)
     elif BITS == 2:
         w = tl.load(words + stripe * 128 + lane * 4 + 2 * half + tl.arange(0, 2)[None, None, None, :])
         M: tl.constexpr = 0x30003
-        found = lowbit_wgmma.matrix_of_twos(
+        found = _unpack_wgmma.matrix_of_twos(
             w & M, (w >> 2) & M, (w >> 4) & M, (w >> 6) & M, (w >> 8) & M, (w >> 10) & M, (w >> 12) & M, (w >> 14) & M, 64, tl.int16
         )
     else:
@@ -84,7 +84,7 @@ def whole_block(words, high, out, half, WORDS: tl.constexpr, BITS: tl.constexpr)
             p1 |= (tl.join(v >> 2, v >> 10).reshape(HIGH, 1, 32, 4) & M) << 4
             p2 |= (tl.join(v >> 4, v >> 12).reshape(HIGH, 1, 32, 4) & M) << 4
             p3 |= (tl.join(v >> 6, v >> 14).reshape(HIGH, 1, 32, 4) & M) << 4
-        found = lowbit_wgmma.matrix_of_fours(p0, p1, p2, p3, 64, tl.int16)
+        found = _unpack_wgmma.matrix_of_fours(p0, p1, p2, p3, 64, tl.int16)
     tl.store(out + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], found)
 
 

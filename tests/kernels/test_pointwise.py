@@ -126,16 +126,26 @@ def test_geglu_of_gates_far_off_is_infinite_where_torchs_formula_is(approximate:
     gate, up, flow = (x.flatten()[None].contiguous().to(dtype) for x in torch.meshgrid(torch.tensor(FAR), *2 * [torch.tensor(UPS)], indexing="ij"))
     options = {"approximate": approximate}
 
+    # 1 + erf(-5.5 / sqrt(2)) is 0 or 6e-8 in float32, as the CPU's erf rounds. Both are right: the class of the product is that of one of the two.
+    rounded_off = (gate > -10) & (gate < -5)
+    cubed = (gate.abs() > 1e19) & gate.isfinite()  # its cube is finite in float64 alone
+
     def check(contract: Any, tensors: dict[str, torch.Tensor], reference: Callable[..., Any]) -> None:
         call = select(contract, contract.problem_of(metas_of(tensors), options, TARGETS[90]), "triton").call
         assert call is not None
         got, _ = checker.Trial(call, "cpu", checker.RUNNERS["interpreter"], 64).run(tensors, options, 0xFF)
-        for kind in (torch.float32, torch.float64):
-            wanted = reference(*(x.to(kind) for x in tensors.values()), approximate)
-            digits = (gate > -10) & (gate < -5) | (gate.abs() > 1e19) & gate.isfinite()  # where float64 has digits, or a cube, that float32 has not
-            shown = ~digits | (kind == torch.float32)
-            for name, want in zip(contract.output_names, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
-                torch.testing.assert_close(_classes(got[name])[shown], _classes(want.to(dtype))[shown])
+
+        def classes(gate: torch.Tensor, kind: torch.dtype) -> list[torch.Tensor]:
+            wanted = reference(*(x.to(kind) for x in {**tensors, "a": gate}.values()), approximate)
+            return [_classes(want.to(dtype)) for want in (wanted if isinstance(wanted, tuple) else (wanted,))]
+
+        float32, float64 = classes(gate, torch.float32), classes(gate, torch.float64)
+        zero = classes(torch.where(rounded_off, -9.0, gate).to(dtype), torch.float32)  # 1 + erf is exactly 0 there
+        for name, want32, want64, want_zero in zip(contract.output_names, float32, float64, zero, strict=True):
+            found = _classes(got[name])
+            torch.testing.assert_close(found[~rounded_off], want32[~rounded_off])
+            torch.testing.assert_close(found[~rounded_off & ~cubed], want64[~rounded_off & ~cubed])
+            assert ((found == want64) | (found == want_zero))[rounded_off].all()
 
     check(op, {"a": gate, "b": up}, op.reference)
     check(op.bwd, {"dy": flow, "a": gate, "b": up}, op.grad.backward)

@@ -18,11 +18,11 @@ import rooftop
 from rooftop.core import dispatch, registry, settings
 from rooftop.core.spec import TARGETS, Input
 from rooftop.core.triton_compat import compile_launch
+from rooftop.formats import random_bits as definition
 from rooftop.kernels._device.random import random_bits
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.interpret import interpreter
-from rooftop.ops import _random
 
 COUNT = 1 << 20
 SEEDS = (0, 1, 2, 12345, 2**31 - 1, 2**32 - 1)
@@ -42,8 +42,8 @@ def _bits(out, seed, start, n, SHORT: tl.constexpr, BLOCK: tl.constexpr):  # typ
 def test_the_same_bits_in_triton(seed: int, start: int) -> None:
     out = torch.zeros(1000, dtype=torch.int64)
     for short in (False, True) if start + 1000 <= 2**32 else (False,):
-        interpreter.run(_bits, (1,), {"out": out, "seed": _random.signed(seed), "start": start, "n": 1000, "SHORT": short, "BLOCK": 1024})
-        assert torch.equal(out, _random.bits(seed, 1000, start=start))
+        interpreter.run(_bits, (1,), {"out": out, "seed": definition.signed(seed), "start": start, "n": 1000, "SHORT": short, "BLOCK": 1024})
+        assert torch.equal(out, definition.bits(seed, 1000, start=start))
         out.zero_()
 
 
@@ -64,7 +64,7 @@ def test_the_same_bits_in_c_plus_plus(tmp_path: Path) -> None:
         for start in (0, 2**32 - 500, 5 * 2**32 + 7):
             out = np.zeros(1000, dtype=np.uint32)
             function(ctypes.c_uint(seed), ctypes.c_ulonglong(start), 1000, out.ctypes.data_as(ctypes.c_void_p))
-            assert np.array_equal(out, _random.bits(seed, 1000, start=start).numpy().astype(np.uint32))
+            assert np.array_equal(out, definition.bits(seed, 1000, start=start).numpy().astype(np.uint32))
 
 
 def test_some_bits_stand_still() -> None:
@@ -79,7 +79,7 @@ def test_some_bits_stand_still() -> None:
 
     for seed, index in ((0, 0), (0, 1), (7, 123456789), (2**32 - 1, 2**33 + 5)):
         want = mix(mix(index % 2**32 ^ seed * 0x9E3779B9 % 2**32) ^ (seed + (index >> 32) * 0x7FEB352D) % 2**32)
-        assert int(_random.bits(seed, 1, start=index)) == want
+        assert int(definition.bits(seed, 1, start=index)) == want
 
 
 # -- quality: each statistic has a known spread, and Philox is held to the same limits ------------------------------
@@ -87,7 +87,7 @@ def test_some_bits_stand_still() -> None:
 
 def draw(kind: str, seed: int, count: int = COUNT) -> np.ndarray:
     if kind == "hash":
-        return _random.bits(seed, count).numpy().astype(np.uint32)
+        return definition.bits(seed, count).numpy().astype(np.uint32)
     return np.random.Generator(np.random.Philox(seed)).integers(0, 2**32, count, dtype=np.uint32)
 
 
@@ -128,25 +128,25 @@ class TestQuality:
 
 
 def test_every_bit_of_index_and_seed_changes_half_of_the_bits() -> None:
-    base = _random.bits(99, 4096)
+    base = definition.bits(99, 4096)
     for bit in range(12):
         other = base[torch.arange(4096) ^ (1 << bit)]
         flips = torch.tensor([bin(int(v)).count("1") for v in (base ^ other).tolist()], dtype=torch.float64).mean()
         assert abs(float(flips) - 16) < 0.5, bit
     for bit in range(32):
-        flips = torch.tensor([bin(int(v)).count("1") for v in (base ^ _random.bits(99 ^ (1 << bit), 4096)).tolist()], dtype=torch.float64).mean()
+        flips = torch.tensor([bin(int(v)).count("1") for v in (base ^ definition.bits(99 ^ (1 << bit), 4096)).tolist()], dtype=torch.float64).mean()
         assert abs(float(flips) - 16) < 0.5, bit
 
 
 def test_two_seeds_do_not_share_their_values() -> None:
     """With the seed xored in once, every value of one seed would come back under another."""
-    a, b = set(_random.bits(1, 1 << 16).tolist()), set(_random.bits(2, 1 << 16).tolist())
+    a, b = set(definition.bits(1, 1 << 16).tolist()), set(definition.bits(2, 1 << 16).tolist())
     assert len(a & b) < 20
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_as_many_are_dropped_as_asked(p: float) -> None:
-    dropped = int((~_random.kept(p, 3, (1024, 1024), "cpu")).sum())
+    dropped = int((~definition.kept(p, 3, (1024, 1024), "cpu")).sum())
     assert abs(dropped - p * COUNT) <= 5 * (COUNT * p * (1 - p)) ** 0.5 + (p == 1.0)
 
 
@@ -161,7 +161,7 @@ def test_dropout_with_the_same_mask_in_the_backward(compiled: bool) -> None:
         return rooftop.bias_mask_scale_add(x, b, r, p=0.3, seed=11)
 
     out = (torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model)(x, b, r)
-    mask = _random.kept(0.3, 11, (6, 50), "cpu")
+    mask = definition.kept(0.3, 11, (6, 50), "cpu")
     torch.testing.assert_close(out, r + (x + b) * mask / 0.7)
     g = torch.randn(6, 50)
     out.backward(g)

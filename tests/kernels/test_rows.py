@@ -10,7 +10,7 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Case, Input, case
-from rooftop.kernels._device import row_configs
+from rooftop.kernels.norm import _register_rows
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -102,8 +102,8 @@ def test_a_choice_holds_the_row_and_there_are_few_binaries(tensors: int, least: 
     binaries = set()
     for vectors in range(1, 4096 + 1):
         for rows in (1, 300, 4000, 1 << 20):
-            r = row_configs.Rows(rows, vectors, tensors, least, TARGETS[90])
-            config = row_configs.choose(r)
+            r = _register_rows.Rows(rows, vectors, tensors, least, TARGETS[90])
+            config = _register_rows.choose(r)
             team, each = config["team"], config["vectors"]
             assert team * each >= vectors > team * (each - 1), (r, config)
             assert team <= 1024 and (team % 32 == 0 or 32 % team == 0) and team >= min(least, 32), (r, config)

@@ -11,7 +11,7 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Case, Input, case
-from rooftop.kernels._device import norm_bwd_configs, row_groups
+from rooftop.kernels.norm import _bwd_rows, _row_groups
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -102,26 +102,26 @@ def test_every_length_has_a_config_that_fits(op: str) -> None:
                     if implementation.supports(problem) is not None:
                         if op == "layer_norm" and columns < 15:  # odd rows so short are Triton's
                             continue
-                        assert columns * problem["s"].itemsize > device.sms // norm_bwd_configs.of(problem).period * 4096, (arch, columns, dtype)
+                        assert columns * problem["s"].itemsize > device.sms // _bwd_rows.of(problem).period * 4096, (arch, columns, dtype)
                         continue
                     config = implementation.choose(problem)
                     first = implementation.launches(problem, config)[0]
                     blocks, threads = first.grid[0], prod(first.block)
-                    static = row_groups.STATIC if kind == "long" else 1024
+                    static = _row_groups.STATIC if kind == "long" else 1024
                     assert threads <= 512 and first.shared + static <= device.shared_per_block, (arch, columns, dtype, config)
                     team = config["team"] if kind == "short" else config["blocks"] * threads
                     vectors = columns * problem["s"].itemsize // 16
-                    assert team * config["vectors"] >= vectors and blocks <= max(device.sms, norm_bwd_configs.of(problem).period)
-                    assert norm_bwd_configs.of(problem).aligned or team >= 32 // problem["s"].itemsize
+                    assert team * config["vectors"] >= vectors and blocks <= max(device.sms, _bwd_rows.of(problem).period)
+                    assert _bwd_rows.of(problem).aligned or team >= 32 // problem["s"].itemsize
                     taken[kind] += 1
     assert min(taken.values()) > 50, taken
 
 
 def test_messages_are_overwritten_only_when_all_have_read_them() -> None:
     """A block that sends row k has heard of row k - 1 - lag from all, and they had then heard of row k - 2 - 2 lag."""
-    r = row_groups.LongRows(100, 5000, True, 1, 2, 1, 4, 132, 227 * 1024)
-    found = row_groups.configs(r)
+    r = _row_groups.LongRows(100, 5000, True, 1, 2, 1, 4, 132, 227 * 1024)
+    found = _row_groups.configs(r)
     assert len(found) > 3
     for config in found:
-        assert 2 * config["lag"] + 2 <= row_groups.MAIL_ROWS
+        assert 2 * config["lag"] + 2 <= _row_groups.MAIL_ROWS
         assert config["stages"] >= config["lag"] + 2 and config["threads"] >= r.words * config["blocks"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rooftop.core import registry
+from rooftop.core.choice import Chosen
 from rooftop.core.spec import TARGETS, Input, Meta, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -63,4 +64,6 @@ def test_a_block_holds_its_candidates() -> None:
                 assert 8 * c["capacity"] + 23 * 1024 <= device.shared_per_block and c["slots"] * 256 + 1024 <= c["capacity"] and c["capacity"] % 4 == 0
                 assert c["capacity"] >= 4 * 1024 + 1024 + 2048  # what select() needs for a top_k of 1024
                 if device.arch == 90:
-                    assert 2 * (8 * c["capacity"] + 22 * 1024) <= device.shared_per_block and kernel.prefers(p) == (2 if rows > 32 else -1)
+                    found = registry.choose("sample", p)
+                    assert isinstance(found, Chosen) and (found.kernel == NAME) == (rows > 32)
+                    assert 2 * (8 * c["capacity"] + 22 * 1024) <= device.shared_per_block

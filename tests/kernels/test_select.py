@@ -15,7 +15,7 @@ import rooftop
 from rooftop.core import registry
 from rooftop.core.public_arguments import arguments_of
 from rooftop.core.spec import DTYPES, TARGETS, Meta
-from rooftop.kernels._device import held_selecting, pivoting, selecting, sorting
+from rooftop.kernels.select import _radix_sort, _smem_select, _threshold_rows, _top_k
 
 HARD = [0.0, -0.0, math.nan, -math.nan, math.inf, -math.inf, 1e-45, -1e-45, 1.0, -1.0, 1.0000001, 3e38, -3e38]
 
@@ -172,25 +172,25 @@ def test_rows_are_shared_out_within_what_a_card_has() -> None:
                 for n in (300, 1024, 5000, 33000, 131072, 1 << 24):
                     for k in (1, 2, 63, 64, 500, 1025, 2048):
                         p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": min(k, n), "largest": True, "nan": "largest"}, device)
-                        config = selecting.plan(p, min(k, n))
+                        config = _top_k.plan(p, min(k, n))
                         assert config is not None, p.signature
                         if config["way"] == "short":  # the registers of a block hold the row, 32 keys of 32 bits or 16 of 64 a thread at most
-                            assert k <= selecting.SHORT < selecting.GROUPS <= config["threads"]
+                            assert k <= _top_k.SHORT < _top_k.GROUPS <= config["threads"]
                             size, own = p["x"].itemsize, config["each"] * 16
-                            assert config["threads"] * own >= n * size and own // size <= 128 // selecting.key_bytes(p)
+                            assert config["threads"] * own >= n * size and own // size <= 128 // _top_k.key_bytes(p)
                             planned += 1
                             continue
-                        entry, each = selecting.key_bytes(p) + 4, selecting.items(p)
+                        entry, each = _top_k.key_bytes(p) + 4, _top_k.items(p)
                         for threads, capacity, round_ in (
                             (config["threads"], config["capacity"], each), (config["list_threads"], config["list_capacity"], 8),
                         ):  # fmt: skip
-                            assert capacity * entry + selecting.RESERVED <= device.shared_per_block
-                            assert capacity >= selecting.pow2(min(k, n))
+                            assert capacity * entry + _top_k.RESERVED <= device.shared_per_block
+                            assert capacity >= _top_k.pow2(min(k, n))
                             alone = threads == config["threads"] and config["per"] <= threads * round_
                             assert capacity >= threads * round_ + (0 if alone else min(k, n))
                         assert config["per"] * config["splits"] >= n > config["per"] * (config["splits"] - 1)
                         assert config["splits"] == 1 or (config["per"] >= 2 * k and rows * config["splits"] <= 2 * device.sms)
-                        levels = selecting._levels(k, config["splits"])
+                        levels = _top_k._levels(k, config["splits"])
                         assert not levels or levels[-1][2] == 1
                         planned += 1
     assert planned > 4000
@@ -206,20 +206,20 @@ def test_a_sample_leaves_what_a_block_holds() -> None:
                 for n in (4096, 5000, 33000, 131072, 1 << 20, 1 << 24, 1 << 30):
                     for k in (1, 2, 63, 300, 1025, 2048):
                         p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": k, "largest": True, "nan": "largest"}, device)
-                        c = pivoting.plan(p, k)
+                        c = _threshold_rows.plan(p, k)
                         if c is None:
-                            assert selecting.plan(p, k) is not None or k > selecting.MOST
+                            assert _top_k.plan(p, k) is not None or k > _top_k.MOST
                             continue
-                        key, pack, m = selecting.key_bytes(p), 16 // p["x"].itemsize, c["sample"]
-                        blocks = 1 if c["threads"] == pivoting.WIDE else 2
-                        assert blocks * (c["capacity"] * (key + 4) + selecting.RESERVED) <= device.shared_per_block and c["capacity"] % 4 == 0
-                        assert c["capacity"] >= max(selecting.pow2(k), k + c["threads"] * pack, c["threads"])
-                        assert m * key <= c["capacity"] * (key + 4) and 4 * m <= n and m in pivoting.SAMPLES
-                        assert 0 < pivoting.place(k, n, m) <= m and pivoting.reaching(k, n, m) >= min(n, k)
-                        assert c["per"] * c["splits"] >= n > c["per"] * (c["splits"] - 1) and c["splits"] <= pivoting.LISTS
+                        key, pack, m = _top_k.key_bytes(p), 16 // p["x"].itemsize, c["sample"]
+                        blocks = 1 if c["threads"] == _threshold_rows.WIDE else 2
+                        assert blocks * (c["capacity"] * (key + 4) + _top_k.RESERVED) <= device.shared_per_block and c["capacity"] % 4 == 0
+                        assert c["capacity"] >= max(_top_k.pow2(k), k + c["threads"] * pack, c["threads"])
+                        assert m * key <= c["capacity"] * (key + 4) and 4 * m <= n and m in _threshold_rows.SAMPLES
+                        assert 0 < _threshold_rows.place(k, n, m) <= m and _threshold_rows.reaching(k, n, m) >= min(n, k)
+                        assert c["per"] * c["splits"] >= n > c["per"] * (c["splits"] - 1) and c["splits"] <= _threshold_rows.LISTS
                         if c["splits"] > 1:
-                            assert c["list_capacity"] * (key + 4) + 2 * selecting.RESERVED <= device.shared_per_block
-                            assert c["list_capacity"] >= max(selecting.pow2(k), k + pivoting.WIDE * pack) and rows * c["splits"] <= 2 * device.sms
+                            assert c["list_capacity"] * (key + 4) + 2 * _top_k.RESERVED <= device.shared_per_block
+                            assert c["list_capacity"] >= max(_top_k.pow2(k), k + _threshold_rows.WIDE * pack) and rows * c["splits"] <= 2 * device.sms
                         planned += 1
     assert planned > 3000
 
@@ -234,10 +234,10 @@ def test_the_blocks_of_a_draw_hold_its_row() -> None:
                 for n in (1, 64, 900, 5000, 33000, 131072, 300000, 600000, 1 << 20):
                     late = {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "seed": 1}
                     p = op.problem_of({"logits": Meta((rows, n), dtype)}, late, device)
-                    if device.arch < 90 or held_selecting.too_long(p["logits"], device, 36 * 1024):
+                    if device.arch < 90 or _smem_select.too_long(p["logits"], device, 36 * 1024):
                         continue
                     c = draw.choose(p)
-                    packs, pack = held_selecting.packs(p["logits"], c["cluster"]), 16 // p["logits"].itemsize
+                    packs, pack = _smem_select.packs(p["logits"], c["cluster"]), 16 // p["logits"].itemsize
                     assert packs * c["cluster"] * pack >= n + pack - 1 and 16 * packs + 36 * 1024 <= device.shared_per_block
                     assert -(-packs // c["threads"]) * (c["threads"] // 32) * pack < 2**12
                     assert c["cluster"] == 1 or rows * c["cluster"] <= device.sms or 3 * (16 * packs * 2 + 36 * 1024) > device.shared_per_block
@@ -259,7 +259,7 @@ def test_many_rows_are_drawn_from_by_a_block_a_row_where_that_is_faster() -> Non
 def test_a_pivot_hardly_ever_lies_before_the_last(k: int) -> None:
     """Of 2000 random samples of 1024 of 8192: those with more of the first k than the place allows. Four standard deviations and more: none is expected."""
     generator = torch.Generator().manual_seed(k)
-    place, n, m = pivoting.place(k, 8192, 1024), 8192, 1024
+    place, n, m = _threshold_rows.place(k, 8192, 1024), 8192, 1024
     firsts = [int((torch.randperm(n, generator=generator)[:m] < k).sum()) for _ in range(2000)]
     assert max(firsts) <= place and k * m / n - 0.5 < sum(firsts) / 2000 < k * m / n + 0.5
     assert place * n / m < 4 * k + 6 * n / m + 1
@@ -271,15 +271,15 @@ def test_a_sort_fits_its_block() -> None:
         for dtype in ("f32", "f16", "i64"):
             for n in (1, 33, 256, 257, 1025, 4096, 4097, 8192, 8193, 1 << 20):
                 p = op.problem_of({"x": Meta((7, n), dtype), "lengths": None}, {"descending": False, "nan": "largest"}, device)
-                config = sorting.plan(p)
+                config = _radix_sort.plan(p)
                 if config["way"] != "warp":
                     tile = config["threads"] * config["each"]
                     assert tile * config["tiles"] >= n
                     if config["way"] == "block":
-                        assert tile <= 65536 and sorting.shared_of(p, config["threads"], config["each"]) <= device.shared_per_block
+                        assert tile <= 65536 and _radix_sort.shared_of(p, config["threads"], config["each"]) <= device.shared_per_block
                         continue
                     ranks = config["threads"] // 32 * 1024 + 1024 + 32 + 1024
-                    assert tile * (selecting.key_bytes(p) + 4) + ranks + 1024 <= device.shared_per_block
+                    assert tile * (_top_k.key_bytes(p) + 4) + ranks + 1024 <= device.shared_per_block
 
 
 def test_a_clusters_blocks_hold_the_row() -> None:
@@ -292,12 +292,12 @@ def test_a_clusters_blocks_hold_the_row() -> None:
             for rows in (1, 16, 1024):
                 for n in (3, 777, 8192, 131072, 300000, 700001, 1 << 20):
                     p = op.problem_of({"x": Meta((rows, n), dtype), "lengths": None}, {"k": 2, "nan": "largest"}, device)
-                    if held_selecting.not_taken(p) is not None:
+                    if _smem_select.not_taken(p) is not None:
                         assert n * DTYPES[dtype].bytes > 6 * device.shared_per_block
                         continue
-                    cluster = held_selecting.choose(p)["cluster"]
-                    held = 16 * held_selecting.packs(p["x"], cluster)
-                    assert cluster in (1, 2, 4, 8) and held + held_selecting.STATIC <= device.shared_per_block
+                    cluster = _smem_select.choose(p)["cluster"]
+                    held = 16 * _smem_select.packs(p["x"], cluster)
+                    assert cluster in (1, 2, 4, 8) and held + _smem_select.STATIC <= device.shared_per_block
                     assert held * cluster >= n * DTYPES[dtype].bytes + 14  # an address may lie as far before the row's first element
                     taken += 1
     assert taken > 30

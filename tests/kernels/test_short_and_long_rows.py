@@ -10,8 +10,10 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.core.backends.triton import TritonImplementation
-from rooftop.core.spec import TARGETS, Case, Input, Meta, case
-from rooftop.kernels._device import norm_staged, norm_staged_bwd, split_tiles, stretches
+from rooftop.core.choice import Chosen
+from rooftop.core.spec import TARGETS, Case, Input, Meta, Problem, case
+from rooftop.kernels._device import contiguous_rows
+from rooftop.kernels.norm import _bwd_staged, _fwd_staged, _split_tiles
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -34,10 +36,16 @@ STAGED = [(70, 66, "bf16"), (33, 83, "f32"), (3, 7, "f16"), (41, 129, "bf16"), (
 
 def test_odd_rows_of_layer_norm_from_4_kib_on_go_through_a_ring() -> None:
     op = registry.op("layer_norm")
-    staged, ring = (registry.implementation(f"layer_norm__{which}") for which in ("staged__cuda_sm80", "cuda_sm90"))
     for columns, through in ((1021, False), (1159, True), (2001, True)):
-        problem = op.problem(rows_of("layer_norm", 50000, columns, "f32"), TARGETS["h200"])
-        assert (ring.prefers(problem) > staged.prefers(problem)) == through
+        assert _taken("layer_norm", op.problem(rows_of("layer_norm", 50000, columns, "f32"), TARGETS["h200"])) == (
+            "layer_norm__cuda_sm90" if through else "layer_norm__staged__cuda_sm80"
+        )
+
+
+def _taken(op: str, problem: Problem) -> str:
+    found = registry.choose(op, problem)
+    assert isinstance(found, Chosen)
+    return found.kernel
 
 
 @pytest.mark.sampled("kernels", "{name}__staged__cuda_sm80")
@@ -58,8 +66,8 @@ def test_staged_norms_leave_lanes_little_to_do_and_fill_whole_vectors(name: str)
             problem = op.problem(rows_of(name, 1 << 20, columns, dtype), TARGETS["h200"])
             assert implementation.supports(problem) is None
             config, size = implementation.choose(problem), columns * problem["x"].itemsize
-            assert config["lanes"] * (config["pieces"] - 1) < stretches.vectors(size) <= config["lanes"] * config["pieces"]
-            assert config["pieces"] <= norm_staged.PIECES[problem["x"].itemsize]
+            assert config["lanes"] * (config["pieces"] - 1) < contiguous_rows.vectors(size) <= config["lanes"] * config["pieces"]
+            assert config["pieces"] <= _fwd_staged.PIECES[problem["x"].itemsize]
             assert config["rows"] * size % 16 == 0
             assert implementation.launches(problem, config)[0].shared <= 112 * 1024  # two blocks on a multiprocessor
     assert implementation.supports(op.problem(rows_of(name, 4, 2041, "bf16"))) == "takes rows of up to 2040 elements; given 2041"
@@ -128,7 +136,7 @@ def test_staged_backward_rows_of_any_length_are_right(name: str) -> None:
     for rows, columns, dtype in [(2100, 9, "bf16"), (700, 83, "f32"), (3, 7, "f16"), (141, 129, "bf16"), (300, 80, "bf16"), (5, 1, "f32"), (61, 701, "f16")]:
         c = rows_of(name.removesuffix("_bwd"), rows, columns, dtype)
         fixed = _fixed(implementation, implementation.choose(op.problem(c, small)))
-        with mock.patch.object(norm_staged_bwd, "blocks", lambda p, c: min(2, -(-p["s"].shape[0] // c["rows"]))):
+        with mock.patch.object(_bwd_staged, "blocks", lambda p, c: min(2, -(-p["s"].shape[0] // c["rows"]))):
             found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
         assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
 
@@ -167,20 +175,20 @@ def test_every_config_of_a_staged_backward_is_right(name: str) -> None:
 @pytest.mark.parametrize("name", ["rms_norm_bwd", "layer_norm_bwd"])
 def test_staged_backward_has_enough_bytes_in_flight_and_takes_many_odd_rows(name: str) -> None:
     op = registry.op(name)
-    staged, ring = (registry.implementation(f"{name}__{which}cuda_sm80") for which in ("staged__", ""))
+    staged = registry.implementation(f"{name}__staged__cuda_sm80")
     for columns, dtype in ((9, "bf16"), (77, "bf16"), (255, "f16"), (605, "f16"), (1001, "bf16"), (1783, "bf16"), (33, "f32"), (515, "f32"), (891, "f32")):
         problem = op.problem(rows_of(name.removesuffix("_bwd"), 1 << 20, columns, dtype), TARGETS["h200"])
         config, size = staged.choose(problem), columns * problem["s"].itemsize
         teams, launch = 256 // config["lanes"], staged.launches(problem, config)[0]
-        assert config["lanes"] * (config["pieces"] - 1) < stretches.vectors(size) <= config["lanes"] * config["pieces"]
+        assert config["lanes"] * (config["pieces"] - 1) < contiguous_rows.vectors(size) <= config["lanes"] * config["pieces"]
         assert config["rows"] % teams == 0 and teams % 8 == 0
-        resident = norm_staged_bwd.resident(problem, config["pieces"])
+        resident = _bwd_staged.resident(problem, config["pieces"])
         assert resident * (launch.shared + 1024) <= 228 * 1024
         assert resident * (config["stages"] - 1) * 2 * config["rows"] * size >= 50 * 1024, (columns, dtype, config)
-        assert (staged.prefers(problem) > ring.prefers(problem)) == (problem["s"].nbytes >= 32 << 20)
+        assert (_taken(name, problem) == staged.name) == (problem["s"].nbytes >= 32 << 20)
     for rows, columns in ((1 << 20, 80), (4096, 77)):
         problem = op.problem(rows_of(name.removesuffix("_bwd"), rows, columns, "bf16"), TARGETS["h200"])
-        assert staged.prefers(problem) < ring.prefers(problem)
+        assert _taken(name, problem) != staged.name
 
 
 def _fixed(implementation: Any, config: Any) -> Any:
@@ -227,8 +235,7 @@ def test_staged_softmax_takes_many_rows_that_start_within_vectors_or_are_short()
     for rows, columns, dtype, staged in staged_or_not:
         problem = op.kernel_problem(op.problem(rows_of("softmax", rows, columns, dtype), TARGETS["h200"]))
         assert problem is not None
-        by_stretches, by_rows = (registry.implementation(f"softmax__{name}cuda_sm80").prefers(problem) for name in ("staged__", ""))
-        assert (by_stretches > by_rows) == staged, (rows, columns)
+        assert (_taken("softmax", problem) == "softmax__staged__cuda_sm80") == staged, (rows, columns)
 
 
 class Fixed(TritonImplementation):
@@ -237,7 +244,7 @@ class Fixed(TritonImplementation):
     def __init__(self, name: str, **config: Any) -> None:
         found = registry.implementation(name)
         super().__init__(found.path, found.op, found.name)
-        self._fixed = split_tiles.Config(**config)
+        self._fixed = _split_tiles.Config(**config)
 
     def choose(self, problem: Any) -> Any:
         return self._fixed
@@ -258,7 +265,7 @@ def test_singles_are_there_where_a_row_starts_or_ends_within_a_vector() -> None:
     op = registry.op("softmax")
     for rows, columns, dtype, singles in ((4, 1 << 20, "bf16", False), (4, (1 << 20) + 4, "bf16", True), (1, 1001, "f32", True), (1, 1004, "f32", False)):
         problem = op.problem(rows_of("softmax", rows, columns, dtype))
-        config = split_tiles.choose(problem, "x")
+        config = _split_tiles.choose(problem, "x")
         assert config.singles == singles
         whole = -(-columns // config.columns)
-        assert split_tiles.tiles(problem, "x", config) - singles in (whole, whole + 1)
+        assert _split_tiles.tiles(problem, "x", config) - singles in (whole, whole + 1)

@@ -156,7 +156,7 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     kernel = next(s for s in b.f.entries if s.name == "add__triton")
     peer = next(s for s in b.f.entries if s.peer)
     error = {"ok": True, "share": 0.25}
-    check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, "digest": kernel.digest(b.f.case, H100), "error": error,
+    check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, **kernel.identity(b.f.case, H100).facts, "error": error,
              "device": {"name": "card"}}  # fmt: skip
     judged = []
     monkeypatch.setattr(field.judgement, "expect", lambda *args: judged.append("reference"))
@@ -170,7 +170,8 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
         judged.clear()
         b._check(able)
         assert judged == ["reference"]
-    timed = {**check, "kind": "bench", "subject": peer.name, "digest": peer.digest(b.f.case, H100), "error": {"ok": False}, "versions": {"torch": "2"}}
+    peer_check = {k: v for k, v in check.items() if k != "source"} | peer.identity(b.f.case, H100).facts
+    timed = {**peer_check, "kind": "bench", "subject": peer.name, "error": {"ok": False}, "versions": {"torch": "2"}}
     b.proofs = store.proven([check], "card") | store.judged_peers([timed], "card", {"torch": "2"})
     judged.clear()
     b._check([kernel, peer])

@@ -18,7 +18,7 @@ from rooftop.lab.check import checker, many
 from rooftop.lab.check.judgement import expect
 
 DEVICE = TARGETS[90]
-DEADLY = '''
+DEADLY = """
 import os
 import triton
 import triton.language as tl
@@ -41,7 +41,7 @@ def launches(p, config):
     if os.environ.get("DEADLY"):
         os._exit(9)
     return [Launch(_add, (1,), {"x": "x", "y": "y", "out": "out", "n": p["x"].numel, "B": 1024})]
-'''
+"""
 
 
 def todo(word: str, tag: str = "edge", dtype: str = "f32") -> list[tuple[candidates.Subject, Any]]:
@@ -53,7 +53,7 @@ def launched(word: str) -> list[tuple[candidates.Subject, Any]]:
 
 
 def record(s: candidates.Subject, case: Any, **other: Any) -> dict[str, Any]:
-    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, "digest": s.digest(case, DEVICE),
+    return {"kind": "check", "op": s.op.name, "subject": s.name, "case": case.id, **s.identity(case, DEVICE).facts,
             "error": {"ok": True}, "device": {"name": "card"}} | other  # fmt: skip
 
 
@@ -137,10 +137,14 @@ def test_a_quick_check_takes_a_sample_and_says_so(monkeypatch: pytest.MonkeyPatc
 def test_a_check_that_is_long_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from rooftop.lab.cli import check as commands
 
-    monkeypatch.setattr(commands, "TELL_S", 0.0)
+    monkeypatch.setattr(commands, "TELL_S", -1.0)
     assert command(monkeypatch, "check", "add__triton", "--backend", "cpu", "--dtype", "f32") == 0
     said = capsys.readouterr().err
-    assert said.count(" cases in ") == 1 and "about" in said
+    lines = [line for line in said.splitlines() if " cases in " in line]
+    assert len(lines) > 1 and all("about" in line for line in lines), "not on a terminal: a line now and then"
+    counts = [int(line.split(" of ")[0]) for line in lines]
+    assert counts == sorted(set(counts))
+    assert sum("--quick" in line for line in lines) <= 1
 
 
 def test_torch_warns_of_no_case_that_is_asked_for_on_purpose(recwarn: pytest.WarningsRecorder) -> None:

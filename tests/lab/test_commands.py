@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,24 @@ def test_a_package_that_is_missing_is_named(name: str, package: str, monkeypatch
     assert capsys.readouterr().err == f"rooftop: {package} is not installed: pip install {package}\n"
 
 
+def test_where_there_are_no_records_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in an installed package: nothing but the measured figures is missing."""
+    monkeypatch.setenv("ROOFTOP_RESULTS", str(tmp_path / "results"))
+    for words in (("show", "softmax_cuda"), ("predictions",), ("report", "--out", str(tmp_path / "pages"))):
+        command(monkeypatch, *words)
+        said = [line for line in capsys.readouterr().err.splitlines() if "no records" in line]
+        assert said == [f"no records in {tmp_path / 'results'}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder"]
+
+
+def test_a_module_that_rooftop_does_not_use_is_no_package_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def absent() -> None:
+        raise ModuleNotFoundError("No module named 'my_helpers.data'", name="my_helpers.data")
+
+    monkeypatch.setattr(cli, "commands", absent)
+    assert command(monkeypatch, "ls") == 3
+    assert capsys.readouterr().err == "rooftop: Python finds no module my_helpers.data, which rooftop does not use itself\n"
+
+
 WITHOUT_BINDINGS = """
 import sys
 
@@ -265,9 +284,7 @@ def test_a_cache_that_cannot_be_used_names_its_setting(
     assert "ROOFTOP_CACHE" in capsys.readouterr().err
 
 
-def test_another_file_that_is_not_there_is_no_matter_of_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_file_that_is_not_there_is_no_matter_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("ROOFTOP_CACHE", str(tmp_path / "cache"))
 
     def fails() -> None:
@@ -282,18 +299,18 @@ def test_where_names_the_files_of_what_was_asked_for(monkeypatch: pytest.MonkeyP
     """Of an op all kernels; of one kernel what that includes alone."""
     assert command(monkeypatch, "where", "layer_norm__cuda_sm90") == 0
     one = capsys.readouterr().out.split()
-    assert one[:2] == ["rooftop/ops/layer_norm.py", "rooftop/kernels/norm/layer_norm__cuda_sm90.cu"] and "rooftop/kernels/_device/norm_sm90.py" in one
+    assert one[:2] == ["rooftop/ops/layer_norm.py", "rooftop/kernels/norm/norms__cuda_sm90.cu"] and "rooftop/kernels/norm/_fwd_sm90.py" in one
     assert not any("triton" in path or "bwd" in path for path in one)
     assert command(monkeypatch, "where", "layer_norm") == 0
     every = capsys.readouterr().out.split()
-    assert set(one) < set(every) and any("layer_norm_bwd__triton" in path for path in every)
+    assert set(one) < set(every) and any("norms_bwd__triton" in path for path in every)
 
 
 def test_where_says_on_a_terminal_what_a_file_is_about() -> None:
     from rooftop.core import settings
     from rooftop.lab.cli.look import about
 
-    assert about(settings.PACKAGE / "kernels" / "_device" / "lanes.cuh") == "Sums over neighbouring lanes of a warp."
+    assert about(settings.PACKAGE / "kernels" / "_device" / "lane_sums.cuh") == "Sums over neighbouring lanes of a warp."
     assert about(settings.PACKAGE / "ops" / "layer_norm.py").startswith("Layer normalisation of rows")
     assert about(settings.PACKAGE / "ladders" / "softmax_cuda" / "04_warp_shuffle.cu").startswith("The threads of a warp reduce maximum and sum")
 
@@ -338,6 +355,15 @@ def test_the_doctor_says_what_to_do_without_a_cpp_compiler(monkeypatch: pytest.M
     assert "apt install g++" in row.do
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT as a terminal leaves it, here and in what this process starts: under nohup and in the background of a script it is ignored, and inherited so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -353,6 +379,7 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
      "import caught",  # the package went on, half imported
      "os.kill(os.getpid(), signal.SIGINT)"],
 )  # fmt: skip
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_command_wherever_it_comes(task: str, tmp_path: Path) -> None:
     (tmp_path / "caught.py").write_text(
         "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.sched_yield()\nexcept BaseException:\n    pass\n", encoding="utf-8"

@@ -235,7 +235,7 @@ def test_a_record_is_one_that_records_take(tmp_path: Path) -> None:
         writer.write(record)
     (read,) = store.read(tmp_path)
     assert (read["kind"], read["subject"], read["case"], read["file"]) == ("counters", job.subject, "M=1024, N=1024", "tests/simt/transpose/naive.cu")
-    assert read["digest"] == job.digest(H100)
+    assert job.identity(H100).made(read)
     lines = {(r["opcode"].split(".")[0], r["text"].split(" =")[0]) for r in read["lines"] if r["opcode"].startswith(("LDG", "STG"))}
     assert lines == {("LDG", "const float value"), ("STG", "out[static_cast<long long>(n) * M + m]")}  # the machine code's lines, not the report's
     assert "4,096" in collect.table([read])

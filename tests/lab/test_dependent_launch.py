@@ -9,10 +9,8 @@ from _support import command
 
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
-from rooftop.core.backends.python_files import _with_helpers
-from rooftop.core.backends.triton import TritonImplementation
-from rooftop.core.compile import headers
 from rooftop.core.head import HeadError
+from rooftop.core.helpers import all_of
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Launch, Problem
 from rooftop.lab.candidates import Subject
@@ -28,10 +26,8 @@ EVERY: dict[str, Implementation] = {
 
 def words(implementation: Implementation) -> str:
     """All source that its kernels are made of."""
-    text = implementation.path.read_text(encoding="utf-8")
-    if isinstance(implementation, TritonImplementation):
-        return "\n".join(_with_helpers(text))
-    return "\n".join([text, *(p.read_text(encoding="utf-8") for p in headers(text))])
+    files = [implementation.path, *all_of(implementation.path, implementation.op)]
+    return "\n".join(p.read_text(encoding="utf-8") for p in files)
 
 
 def speaks(implementation: Implementation) -> bool:

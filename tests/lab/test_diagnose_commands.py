@@ -18,13 +18,22 @@ from rooftop.lab.inspect import inspector
 from rooftop.lab.report import rung_counts
 from rooftop.lab.timing.roofline import Ceilings
 
-COUNTERS = {"gpu__dram_throughput": 90, "lts__throughput": 40, "l1tex__data_pipe_lsu_wavefronts": 30, "sm__inst_issued": 20}
+COUNTERS = {
+    "gpu__dram_throughput": 90, "lts__throughput": 40, "l1tex__data_pipe_lsu_wavefronts": 30, "sm__inst_issued": 20, "sm__inst_executed_pipe_fma": 5,
+    "sm__inst_executed_pipe_alu": 5, "sm__pipe_tensor_cycles_active": 0,
+}  # fmt: skip
+COUNTED = {  # no waste
+    "sm__cycles_active.avg": 98000, "sm__cycles_elapsed.max": 100000, "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 0,
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 0, "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum": 0,
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 0,
+}  # fmt: skip
 
 
 def report(path: Path, us: float, **busy: float) -> Path:
-    names = ["ID", "Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", *(f"{n}.avg.pct_of_peak_sustained_elapsed" for n in COUNTERS)]
-    units = ["", "", "", "", "", "us", *("%" for _ in COUNTERS)]
-    row = ["0", "k(float *)", "(256, 1, 1)", "(132, 1, 1)", "9.0", str(us), *(str(v) for v in {**COUNTERS, **busy}.values())]
+    names = ["ID", "Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", *(f"{n}.avg.pct_of_peak_sustained_elapsed" for n in COUNTERS),
+             *COUNTED]  # fmt: skip
+    units = ["", "", "", "", "", "us", *("%" for _ in COUNTERS), *("" for _ in COUNTED)]
+    row = ["0", "k(float *)", "(256, 1, 1)", "(132, 1, 1)", "9.0", str(us), *(str(v) for v in {**COUNTERS, **busy, **COUNTED}.values())]
     path.write_text("\n".join(",".join(f'"{f}"' for f in line) for line in (names, units, row)) + "\n")
     return path
 
@@ -51,6 +60,57 @@ def test_a_report_and_what_came_of_its_predictions(tmp_path: Path) -> None:
     assert "1.05x as fast" in said("diagnose", before, "--diff", after, "--keep", gains, "--lever", "overlap")
     (overlap, _) = json.loads(said("predictions", gains, "--json"))
     assert (overlap["lever"], overlap["count"], overlap["inside"]) == ("overlap", 1, 1)
+
+
+def rows_of(path: Path, kernels: dict[str, float]) -> Path:
+    """A report of several kernels: name -> us."""
+    parts = [report(path, us).read_text().replace("k(float *)", name).splitlines(keepends=True) for name, us in kernels.items()]
+    path.write_text("".join(parts[0][:2]) + "".join(part[2] for part in parts))
+    return path
+
+
+def test_the_kernels_of_two_reports_are_compared(tmp_path: Path) -> None:
+    before = rows_of(tmp_path / "a.csv", {"gemm<64>(float *)": 900, "add(int)": 10, "old(int)": 5, "cast(int)": 3})
+    after = rows_of(tmp_path / "b.csv", {"add(int)": 11, "gemm<128>(float *)": 300, "fused(int)": 6, "cast(int)": 3})
+    text = said("diagnose", before, after, "--no-keep")
+    assert "5 kernels, 918 us -> 320 us in all (2.87x as fast)" in text
+    for line in (
+        "900 us ->    300 us (3.00x as fast)       dram                 gemm<128>(float *)",
+        "5 us ->         - only before",
+        "- ->      6 us only after",
+    ):
+        assert line in text
+    assert "before  gemm<64>(float *)" in text and "after   gemm<128>(float *)" in text  # in full: the one that changed most
+    rows = json.loads(said("diagnose", before, after, "--no-keep", "--json"))
+    names = [tuple(r[side] and r[side]["name"] for side in ("before", "after")) for r in rows]
+    assert names == [
+        ("gemm<64>(float *)", "gemm<128>(float *)"), ("add(int)", "add(int)"), (None, "fused(int)"), ("old(int)", None), ("cast(int)", "cast(int)"),
+    ]  # fmt: skip
+    assert said("diagnose", before, "--diff", after, "--no-keep") == text
+
+
+def test_one_kernel_on_each_side_is_the_same_kernel_whatever_its_name(tmp_path: Path) -> None:
+    before, after = rows_of(tmp_path / "a.csv", {"naive(int)": 90}), rows_of(tmp_path / "b.csv", {"tiled(int)": 30})
+    assert "(3.00x as fast)" in said("diagnose", before, after, "--no-keep")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("{a}", "{a}", "--diff", "{a}"), "give one"), (("softmax", "{a}"), "is no report"), (("{trace}", "{a}"), "trace of torch.profiler")],
+)
+def test_what_cannot_be_compared(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    a, trace = report(tmp_path / "a.csv", 100), tmp_path / "t.json"
+    trace.write_text('{"traceEvents": [{"ph": "X"}]}')
+    commands()
+    done = CliRunner().invoke(app, ["diagnose", *(x.format(a=a, trace=trace) for x in arguments)])
+    assert done.exit_code and message in " ".join((done.output + str(done.exception)).replace("│", " ").split())
+
+
+def test_a_report_of_any_name_that_is_a_file(tmp_path: Path) -> None:
+    path = report(tmp_path / "a.csv", 100)
+    for name in ("ncu.log", "ncu-output"):
+        path = path.rename(tmp_path / name)
+        assert "bound by   dram" in said("diagnose", path, "--no-keep")
 
 
 def test_predictions_are_kept_unasked_and_joined_with_the_next_version(tmp_path: Path, kept: Path) -> None:
@@ -110,7 +170,7 @@ def test_sizes_are_of_fresh_records_of_the_same_dtypes_and_card() -> None:
     def records(stale: int = 9, card: str = device.name) -> list[dict[str, object]]:
         return [
             {"kind": "bench", "subject": subject.name, "case": c.id, "at": "1", "device": {"name": card}, "clocks": {"kernel": {"median": 1e-4 + 1e-6 * 8**i}},
-             "digest": "old" if i == stale else subject.digest(c, device)}
+             **subject.identity(c, device).facts, **({"digest": "old"} if i == stale else {})}
             for i, c in enumerate(cases)
         ]  # fmt: skip
 

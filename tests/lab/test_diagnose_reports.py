@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rooftop.lab.counters.diagnose import numbers, reports, show
+from rooftop.lab.counters.diagnose import numbers, reports, rules, show
 from rooftop.lab.counters.diagnose.diagnosis import diagnose
 
 NAMES = ("ID", "Kernel Name", "Block Size", "Grid Size", "CC", "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__grid_size")
@@ -74,7 +78,7 @@ def test_details_pages_map_labels_and_keep_rules() -> None:
         (b"==WARNING== No kernels were profiled.\n", "no kernel was profiled"),
         (table(RAW[:2]).encode(), "no kernels"),
         (table(RAW).encode()[:-20], "cut off"),
-        (gzip.compress(table(RAW).encode())[:-30], "cut off"),
+        (gzip.compress(table(RAW).encode(), mtime=0)[:-30], "cut off"),
         (table([("ID", "Name"), ("0", "k")]).encode(), "Kernel Name"),
         (table([*RAW, ("2", "k", "", "", "", "1,5", "1,234,567.5", "1.234.567,5", "")]).encode(), "two kinds"),
     ],
@@ -113,6 +117,197 @@ def test_the_decimal_separator_of_a_report(texts: list[str], decimal: str) -> No
 )
 def test_units(unit: str, factor: float) -> None:
     assert numbers.scale(unit) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"),
+    [("s", 1), ("second", 1), ("msecond", 1e-3), ("ms", 1e-3), ("nsecond", 1e-9), ("cycle/usecond", 1e6), ("Mbyte/s", 1e6), ("byte/second", 1),
+     ("Ginst", 1e9), ("Ksector", 1e3), ("register/thread", 1), ("hz", 1), ("inst/cycle", 1), ("Kbyte/cycle", 1e3), ("warp", 1), ("", 1), ("minute", 60)],
+)  # fmt: skip
+def test_units_of_all_versions(unit: str, factor: float) -> None:
+    assert numbers.scale(unit) == pytest.approx(factor)
+
+
+# -- several tables, and what stands between them -------------------------------------------------------------------------
+
+TIME = ("ID", "Kernel Name", "gpu__time_duration.sum", "dram__bytes_read.sum")
+FIRST = [TIME, ("", "", "usecond", "Kbyte"), ("0", "first(int)", "12.5", "1.5")]
+SECOND = [TIME, ("", "", "msecond", "Mbyte"), ("0", "second(int)", "3.5", "2,000.25"), ("1", "second(int)", "n/a", "4")]
+
+
+@pytest.mark.parametrize("between", ["", "==PROF== Disconnected from process 4\n\n==PROF== Connected to process 5 (/x)\nstep 1, loss 0.25\n"])
+def test_every_table_of_a_file_has_units_of_its_own(between: str) -> None:
+    """Runs appended with >>, or a table for each process."""
+    first, second, third = reports.parse(table(FIRST) + between + table(SECOND))
+    assert (first.name, first.metrics) == ("first(int)", pytest.approx({"gpu__time_duration.sum": 12.5e-6, "dram__bytes_read.sum": 1.5e3}))
+    assert (second.name, second.metrics) == ("second(int)", pytest.approx({"gpu__time_duration.sum": 3.5e-3, "dram__bytes_read.sum": 2000.25e6}))
+    assert third.metrics == {"dram__bytes_read.sum": 4e6}
+
+
+def test_tables_may_have_other_columns_and_another_locale() -> None:
+    other = [("ID", "Kernel Name", "dram__bytes_read.sum"), ("", "", "Mbyte"), ("0", "k", "1.234,5"), ("1", "k", "17,25")]
+    kernels = reports.parse(table(FIRST) + table(other, ";"))
+    assert [k.get("dram__bytes_read.sum") for k in kernels] == pytest.approx([1.5e3, 1234.5e6, 17.25e6])
+
+
+def test_what_the_program_prints_into_a_table_is_no_row() -> None:
+    lines = table(RAW).splitlines(keepends=True)
+    kernels = reports.parse("".join([*lines[:2], "epoch 1, loss 0.5, lr 1e-3\n", *lines[2:3], "==WARNING== Launching the workload took long\n", *lines[3:]]))
+    assert [k.name for k in kernels] == ["copy(float *, int)", "empty()"]
+
+
+def test_a_raw_table_without_its_units_is_refused_and_not_read_as_seconds() -> None:
+    with pytest.raises(reports.ReportError, match=r"gpu__time_duration\.sum has no unit"):
+        reports.parse(table([RAW[0], *RAW[2:]]))
+    (kernel,) = reports.parse(table([("ID", "Kernel Name", "sm__throughput.avg.pct_of_peak_sustained_elapsed"), ("0", "k", "37.5")]))
+    assert kernel.metrics == {"sm__throughput.avg.pct_of_peak_sustained_elapsed": 37.5}  # a percentage needs no unit
+
+
+def test_a_table_of_metrics_without_sections_and_one_of_averages() -> None:
+    plain = [("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"), ("0", "k", "gpu__time_duration.sum", "nsecond", "410,000")]
+    summary = [("Process ID", "Kernel Name", "Block Size", "Grid Size", "Invocations", "Section Name", "Metric Name", "Metric Unit", "Minimum", "Maximum",
+                "Average"),
+               ("7", "k", "(64, 1, 1)", "(8, 1, 1)", "3", "GPU Speed Of Light Throughput", "Duration", "us", "1.00", "5.00", "2.50")]  # fmt: skip
+    kernels = reports.parse(table(plain) + table(summary))
+    assert [k.get("gpu__time_duration.sum") for k in kernels] == pytest.approx([410e-6, 2.5e-6])
+    assert kernels[1].grid == (8, 1, 1)
+
+
+def test_a_source_page_says_which_page_is_read() -> None:
+    text = table([("#", "Address", "Source", "Warp Stall Sampling (All Samples)"), ("1", "0x10", "LDG.E R2, [R2]", "12")])
+    with pytest.raises(reports.ReportError, match="--page raw"):
+        reports.parse(text)
+
+
+def test_a_breakdown_and_stalls_printed_with_all_details_are_metrics() -> None:
+    sol, warp = "GPU Speed Of Light Throughput", "Warp State Statistics"
+    rows = [
+        ("ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value"),
+        ("0", "k", sol, "SM: Pipe Alu Cycles Active", "%", "41.5"),
+        ("0", "k", sol, "L2: Lts2xbar Cycles Active", "%", "12"),
+        ("0", "k", warp, "Stall Long Scoreboard", "inst", "7.75"),
+        ("0", "k", warp, "Stall Dispatch Stall", "inst", "0.25"),
+    ]
+    (kernel,) = reports.parse(table(rows))
+    elapsed, ratio = "avg.pct_of_peak_sustained_elapsed", "per_issue_active.ratio"
+    assert kernel.metrics == {
+        f"sm__pipe_alu_cycles_active.{elapsed}": 41.5, f"lts__lts2xbar_cycles_active.{elapsed}": 12,
+        f"smsp__average_warps_issue_stalled_long_scoreboard_{ratio}": 7.75, f"smsp__average_warps_issue_stalled_dispatch_stall_{ratio}": 0.25,
+    }  # fmt: skip
+
+
+# -- the console ----------------------------------------------------------------------------------------------------------
+
+CONSOLE = """==PROF== Connected to process 81 (/home/me/a.out)
+==PROF== Profiling "scale" - 0: 0%....50%....100% - 9 passes
+C[0] = 3.0, ok
+==PROF== Disconnected from process 81
+[81] a.out@127.0.0.1
+  void ns::scale<float, 4>(T1 *, const T1 *, int) (1024, 2, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 8.6
+    Section: GPU Speed Of Light Throughput
+    ----------------------- ----------- -------------
+    Metric Name             Metric Unit  Metric Value
+    ----------------------- ----------- -------------
+    SM Frequency                    Ghz          1.39
+    Elapsed Cycles                cycle    37,680,872
+    Memory Throughput                 %         91.25
+    DRAM Throughput                   %         91.25
+    Duration                         ms         27.01
+    L1/TEX Cache Throughput           %         (!) n/a
+    ----------------------- ----------- -------------
+
+    OPT   Est. Local Speedup: 36.9%
+          This workload is utilizing greater than 80.0% of the available memory
+          performance of this device.
+
+    Section: Launch Statistics
+    -------------------------------- --------------- -----------------
+    Metric Name                          Metric Unit      Metric Value
+    -------------------------------- --------------- -----------------
+    Function Cache Configuration                     CachePreferShared
+    Registers Per Thread             register/thread               111
+    Waves Per SM                                                 12.19
+    Dynamic Shared Memory Per Block      Kbyte/block             67.58
+    -------------------------------- --------------- -----------------
+
+  add(float *), 2023-May-07 14:53:47, Context 1, Stream 7
+    Section: Command line profiler metrics
+    ---------------------------------------------------------------------- --------------- ------------------------------
+    dram__bytes_read.sum                                                             Mbyte                           9.45
+    l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum                                request                      8,388,608
+    ---------------------------------------------------------------------- --------------- ------------------------------
+"""
+
+
+@pytest.mark.parametrize("text", [CONSOLE, CONSOLE.replace("\n    ", "\n"), CONSOLE.replace("\n", "\r\n"), "# notes\n```\n" + CONSOLE + "```\n"])
+def test_the_console_of_new_and_old_versions(text: str) -> None:
+    scaled, added = reports.parse(text)
+    assert (scaled.name, scaled.grid, scaled.block, scaled.arch) == ("void ns::scale<float, 4>(T1 *, const T1 *, int)", (1024, 2, 1), (256, 1, 1), "8.6")
+    assert scaled.metrics == pytest.approx({
+        "gpc__cycles_elapsed.avg.per_second": 1.39e9, "gpc__cycles_elapsed.max": 37680872, "gpu__time_duration.sum": 27.01e-3,
+        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": 91.25, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 91.25,
+        "launch__registers_per_thread": 111, "launch__waves_per_multiprocessor": 12.19, "launch__shared_mem_per_block_dynamic": 67580,
+    })  # fmt: skip
+    (rule,) = scaled.rules
+    assert (rule.name, rule.speedup, rule.scope) == ("SOLBottleneck", 36.9, "local")
+    assert rule.text == "This workload is utilizing greater than 80.0% of the available memory performance of this device."
+    assert (added.name, added.grid) == ("add(float *)", ())
+    assert added.metrics == pytest.approx({"dram__bytes_read.sum": 9.45e6, "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 8388608})
+
+
+def test_the_console_in_another_locale() -> None:
+    swap = str.maketrans(",.", ".,")
+    text = re.sub(r"(?m)(?<= )[\d.,]+$", lambda value: value[0].translate(swap), CONSOLE)
+    assert "27,01" in text and "8.388.608" in text
+    scaled, added = reports.parse(text)
+    assert scaled.get("gpc__cycles_elapsed.max") == 37680872 and scaled.get("gpu__time_duration.sum") == pytest.approx(27.01e-3)
+    assert added.get("dram__bytes_read.sum") == pytest.approx(9.45e6)
+
+
+def test_sections_pasted_without_their_kernel() -> None:
+    (kernel,) = reports.parse(CONSOLE[CONSOLE.index("    Section: GPU") : CONSOLE.index("  add(")])
+    assert kernel.get("gpu__time_duration.sum") == pytest.approx(27.01e-3) and "without a name" in kernel.name
+
+
+def test_a_name_that_pushes_its_columns_aside() -> None:
+    text = CONSOLE.replace("    dram__bytes_read.sum        ", "    lts__t_bytes_equiv_l1sectormiss_pipe_lsu_mem_global_op_ld_and_something.sum ").replace(
+        "Mbyte                           9.45", "Mbyte  9.45")  # fmt: skip
+    assert reports.parse(text)[1].get("lts__t_bytes_equiv_l1sectormiss_pipe_lsu_mem_global_op_ld_and_something.sum") == pytest.approx(9.45e6)
+
+
+def test_numbers_that_stand_in_rules_alone() -> None:
+    def shown(*texts: str) -> dict[str, float]:
+        kernel = reports.Kernel("k", rules=[reports.Rule("r", text) for text in texts])
+        rules.complete(kernel)
+        return kernel.metrics
+
+    assert shown("FMA is the highest-utilized pipeline (75.9%) based on active cycles, taking") == {
+        "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active": 75.9}  # fmt: skip
+    shared = "Shared is the highest-utilized pipeline (20.7%) based on elapsed cycles in the workload. It's dominated by its Tensor (FP) sub-pipeline."
+    assert shown(shared) == {"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": 20.7}
+    stall = (
+        "On average, each warp of this kernel spends 24.0 cycles being stalled waiting for the MIO (memory input/output)\n  instruction queue to be not full."
+    )
+    assert shown(stall) == {"smsp__average_warps_issue_stalled_mio_throttle_per_issue_active.ratio": 24.0}
+    sectors = "This kernel has uncoalesced global accesses resulting in a total of 7,340,032 excessive sectors (87% of the total 8388608 sectors)."
+    assert shown(sectors) == {"derived__memory_l2_theoretical_sectors_global_excessive": 7340032, "memory_l2_theoretical_sectors_global": 8388608}
+    assert shown("Nothing is said here.") == {}
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_packed_reports_by_their_content_whatever_their_name(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "my.ncu-rep.xz"
+    path.write_bytes(pack(table(RAW).encode()))
+    assert len(reports.read(path)) == 2
+    path.write_bytes(pack(table(RAW).encode())[:-30])
+    with pytest.raises(reports.ReportError, match="cut off"):
+        reports.read(path)
+
+
+def test_a_console_redirected_on_windows(tmp_path: Path) -> None:
+    path = tmp_path / "ncu.txt"
+    path.write_bytes(CONSOLE.encode("utf-16"))
+    assert len(reports.read(path)) == 2
 
 
 class Metric:

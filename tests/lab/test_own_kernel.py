@@ -62,11 +62,74 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.sampled("slow")
 def test_a_file_of_no_op_is_judged_by_a_function(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(monkeypatch, "check", "mine.cu", "--reference", "ref.py:mine", "--shape", "R=3,C=70") == 0
+    assert command(monkeypatch, "check", "mine.cu", "--reference", "ref.py:mine", "--shape", "R=3,C=70", "--dtype", "f16") == 0
     assert command(monkeypatch, "check", "mine.cu", "--reference", "ref.py", "--dtype", "f32", "--case", "odd") == 0  # the function of the file's name
     capsys.readouterr()
     assert command(monkeypatch, "check", "mine.cu", "--reference", "ref.py:off", "--shape", "R=2,C=5", "--dtype", "f32") == 1
     assert "y: largest error" in flat(capsys.readouterr().out)
+
+
+SCALE = """/* rooftop
+args   = ["N: i32", "K: i32", "x: f32[N, K]", "y: f32[N, K]", "s: f32[N]"]
+[[launch]]
+kernel = "k"
+grid   = ["N"]
+block  = [64]
+*/
+__global__ void k(int N, int K, const float* x, float* y, float* s) {{
+    float sum = {start};
+    for (int i = threadIdx.x; i < K; i += 64) {{
+        const float v = x[blockIdx.x * K + i];
+        y[blockIdx.x * K + i] = {value};
+    }}
+    if (threadIdx.x == 0) {{ for (int i = 0; i < K; ++i) sum += x[blockIdx.x * K + i]; s[blockIdx.x] = sum; }}
+}}
+"""
+TWICE = "def twice(x):\n    return x * 2, x.sum(-1)\n"
+
+
+@pytest.mark.sampled("slow")
+@pytest.mark.parametrize(
+    ("value", "start", "caught"),
+    [
+        ("v * 2", "0", set()),
+        ("v != v ? 0 : v * 2", "0", {"NaN in x"}),
+        ("fminf(v * 2, 3e38f)", "0", {"NaN in x", "an infinity in x"}),
+        ("v < -1e38f ? -1e38f : v * 2", "0", {"a negative infinity in x"}),
+        ("fabsf(v) > 1e30f ? 0 : v * 2", "0", {"an infinity in x", "a negative infinity in x", "vast numbers"}),
+        ("fabsf(v) < 1e-38f ? 0 : v * 2", "0", {"denormals"}),
+        ("v * 2", "K == 0 ? 1 : 0", {"without K"}),
+        ("i % 4 ? v * 2 : 2 * __ldg(reinterpret_cast<const float4*>(x + blockIdx.x * K) + i / 4).x", "0", {"at odd addresses"}),
+    ],
+)
+def test_an_own_reference_judges_by_what_an_op_is_judged_by(value: str, start: str, caught: set[str], tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(SCALE.format(value=value, start=start), encoding="utf-8")
+    (tmp_path / "ref.py").write_text(TWICE, encoding="utf-8")
+    subject = own_op.subject(tmp_path / "k.cu", f"{tmp_path}/ref.py:twice", [{"N": 2, "K": 68}])
+    found = {c.name.removeprefix("2x68").strip(): checker.check(subject, c, backend="simt", seed=5) for c in subject.op.cases}
+    assert len(found) == 10 and not {name for name, r in found.items() if r.status == "error"}
+    assert {name for name, r in found.items() if r.status == "wrong"} == caught
+
+
+def test_strides_are_drawn_where_the_head_speaks_of_them(tmp_path: Path) -> None:
+    (tmp_path / "ref.py").write_text("def twice(x):\n    return x * 2\n", encoding="utf-8")
+    text = SCALE.format(value="x[blockIdx.x * S + i] * 2", start="0").replace('"s: f32[N]"', '"S: i32 = stride(x, 0)"').replace("float* s)", "int S)")
+    text = text.partition("    if (threadIdx.x == 0)")[0] + "}\n"
+    seen = {}
+    for name, required in (("some", '"stride(x, 1) == 1" = "rows"'), ("every", "")):
+        (tmp_path / f"{name}.cu").write_text(text.replace("[[launch]]", f"[requires]\n{required}\n[[launch]]"), encoding="utf-8")
+        subject = own_op.subject(tmp_path / f"{name}.cu", f"{tmp_path}/ref.py:twice", [{"N": 3, "K": 20}])
+        strided = [c for c in subject.op.cases if c.inputs["x"].layout in ("sliced", "strided", "transposed")]
+        seen[name] = {c.name.removeprefix("3x20 "): checker.check(subject, c, backend="simt").status for c in strided}
+    assert seen["some"] == {"rows apart": "ok", "every second element": "skipped", "transposed": "skipped"}
+    assert seen["every"] == {"rows apart": "ok", "every second element": "wrong", "transposed": "wrong"}
+
+
+def test_a_case_that_the_reference_has_no_result_for_is_not_drawn(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(SCALE.format(value="v", start="0"), encoding="utf-8")
+    (tmp_path / "ref.py").write_text("def largest(x):\n    return x, x.max(-1).values\n", encoding="utf-8")
+    names = [c.name for c in own_op.subject(tmp_path / "k.cu", f"{tmp_path}/ref.py:largest", [{"N": 2, "K": 68}]).op.cases]
+    assert "2x68 without N" in names and "2x68 without K" not in names
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from _support import committed
 
 from rooftop.lab import sanitize
 from rooftop.lab.check.proofs import device_of
+from rooftop.lab.records import identity
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import language_page
 from rooftop.lab.report.facts import target_facts
@@ -40,7 +41,7 @@ def test_facts_that_lack_one_are_refused() -> None:
 def test_checks_of_now_and_on_record(made: Made) -> None:
     subject = made.gatherer.subjects[("scale", "steps/01_plain")]
     base = {"kind": "check", "op": "scale", "subject": "steps/01_plain", "device": H100, "at": "2026-01-01T10:00:00+00:00", "run": "c", "backend": "gpu"}
-    good = {**base, "case": "big f32", "digest": subject.digest(subject.op.case("big f32"), device_of(base)), "error": {"ok": True}}
+    good = {**base, "case": "big f32", **subject.identity(subject.op.case("big f32"), device_of(base)).facts, "error": {"ok": True}}
     old = {**base, "case": "odd f32", "digest": "old", "error": {"ok": False}}
     now = [
         {"op": "scale", "subject": "steps/01_plain", "case": "tiny f32", "status": "wrong", "message": "<3> is not 4", "backend": "interpreter"},
@@ -62,7 +63,7 @@ def ran(made: Made, tool: str, cases: tuple[str, ...] = ("small f32",), subject:
         "kind": "sanitize", "op": "scale", "subject": subject, "case": tool, "cases": list(cases), "errors": 0, "first": "", "message": "",
         "device": {k: H100[k] for k in ("name", "arch", "sms")}, "at": "2026-01-01T10:00:00+00:00", "run": "s",
     }  # fmt: skip
-    return {**record, "digest": sanitize.digest_of(found, cases, device_of(record)), **more}
+    return {**record, **identity.of(found, [found.op.case(c) for c in cases], device_of(record)).facts, **more}
 
 
 def lines(made: Made, records: list[Record], rung: int = 1) -> list[tuple[str, str, str, int, int]]:

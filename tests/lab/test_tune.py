@@ -188,7 +188,7 @@ def test_what_was_never_tuned_comes_first_then_the_longest_ago() -> None:
     def record(job: tuner.Job, at: str, code: str | None = None) -> store.Record:
         return {
             "kind": "tune", "subject": job.implementation.name, "op": "add", "case": job.case.id, "at": at, "device": {"name": H100.name},
-            "digest": code or job.digest(H100),
+            **job.identity(H100).facts, **({"digest": code} if code else {}),
         }  # fmt: skip
 
     known = [record(todo[0], "2026-03-01"), record(todo[1], "2026-02-01"), record(todo[2], "2026-04-01", "other code")]

@@ -11,9 +11,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from rooftop.ops import _random
+from rooftop.formats import random_bits
+from rooftop.formats.number_formats import ELEMENTS, load_scale, store_scale
 from rooftop.quant import FORMATS, decode, encode, pack, unpack
-from rooftop.quant.formats import ELEMENTS, load_scale, store_scale
 
 FLOATS = [f for f in ELEMENTS.values() if f.exponent]
 INTS = [f for f in ELEMENTS.values() if not f.exponent]
@@ -145,7 +145,7 @@ def test_stochastic_rounding_takes_only_the_two_neighbours_with_the_probability_
     f = ELEMENTS[name]
     values = sorted(set(finite(name).values()))
     draws = 1 << 16
-    random = _random.halves(1234, 4 * draws)
+    random = random_bits.halves(1234, 4 * draws)
     assert 32500 < float(random.float().mean()) < 33000
     chi = 0.0
     pairs = [(values[i], values[i + 1]) for i in (0, len(values) // 2, len(values) // 2 + 1, len(values) - 2)]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import rooftop
+from rooftop.formats.number_formats import decode
+from rooftop.formats.packed import WEIGHTS, PackedWeight, arrange, pack_codes, pack_weight, planes, rearranged
 from rooftop.quant import Quantized, nearest
-from rooftop.quant.formats import decode
-from rooftop.quant.packed import WEIGHTS, PackedWeight, arrange, pack_codes, pack_weight, planes, rearranged
 
 F32 = torch.float32
 
@@ -22,7 +22,7 @@ def codes(n: int, k: int, bits: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("bits", [8, 6, 4, 2])
 def test_each_bit_lies_where_the_description_says(bits: int) -> None:
-    """By the formula of rooftop/quant/packed.py, one code at a time."""
+    """By the formula of rooftop/formats/packed.py, one code at a time."""
     n, k = 32, 256
     c = codes(n, k, bits)
     packed = arrange(c, bits)

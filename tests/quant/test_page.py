@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rooftop.core import settings
+from rooftop.formats.number_formats import ELEMENTS, decode
 from rooftop.lab.report import format_page
-from rooftop.quant.formats import ELEMENTS, decode
 
 
 def committed() -> str:

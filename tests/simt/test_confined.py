@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
+import os
 import platform
 import re
+import secrets
+import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -12,19 +19,28 @@ from pathlib import Path
 import pytest
 import torch
 
+from rooftop.core import compile, sandbox, settings
 from rooftop.lab import simt
-from rooftop.lab.simt import process, sandbox
+from rooftop.lab.simt import build, native, process
 
 SOURCE = """
 extern "C" {{
 int system(const char*); int open(const char*, int, ...); long read(int, void*, unsigned long); int socket(int, int, int); int fork(); int kill(int, int);
-int getppid(); void _exit(int); void abort(); void* malloc(unsigned long); void* memset(void*, int, unsigned long); int unlink(const char*);
+int getppid(); char* getenv(const char*);
+void* mmap(void*, unsigned long, int, int, int, long); void _exit(int); void abort();
+void* malloc(unsigned long); void* memset(void*, int, unsigned long); int unlink(const char*);
 }}
 __global__ void k(int* y) {{
     {body}
 }}
 """
+x86 = pytest.mark.skipif(platform.machine() != "x86_64" or not sandbox.filterable(), reason="the numbers of calls are x86-64's")
 confined = pytest.mark.skipif(bool(sandbox.missing()), reason=f"not here: {', '.join(sandbox.missing())}")
+
+
+def made_before(source: str) -> None:
+    """Build a source, so that limits are those of its run alone."""
+    build.build(source, path="kernel.cu", kernels=["k"], mode="check")
 
 
 def run(body: str) -> int:
@@ -32,6 +48,27 @@ def run(body: str) -> int:
     report = simt.simulate(SOURCE.format(body=body), "k", {"y": y}, grid=(1,), block=(1,), arguments=[("y", "ptr")])
     assert report.clean, report.findings
     return int(y[0])
+
+
+CALLS = """
+extern "C" {{ long syscall(long, ...); int* __errno_location(); int getpid(); void* memset(void*, int, unsigned long); }}
+SIMT_PLAIN __attribute__((noinline)) int made(long n, long a, long b, long c, long d, long e, long f) {{
+    return syscall(n, a, b, c, d, e, f) == -1 ? *__errno_location() : 0;
+}}
+__global__ void k(int* y) {{
+    {body}
+}}
+"""
+LAST = 512  # beyond the highest number of a call
+PAST_FILTERS = (335, 336)  # uretprobe, uprobe: the kernel does not ask filters, and ends whoever calls them from elsewhere than its own trampoline
+
+
+def called(body: str, results: int) -> list[int]:
+    """What the numbers of `y` are after `body`: error numbers, 0 where a call was answered."""
+    y = torch.zeros(results, dtype=torch.int32)
+    report = simt.simulate(CALLS.format(body=body), "k", {"y": y}, grid=(1,), block=(1,), arguments=[("y", "ptr")])
+    assert report.clean, report.findings
+    return [int(v) for v in y]
 
 
 @confined
@@ -49,6 +86,41 @@ def test_no_file_no_network_no_program_no_other_process(tmp_path: Path) -> None:
     assert run("y[0] = kill(getppid(), 0);") == -1
     assert run(f'y[0] = system("touch {made}") != 0;') == 1
     assert mine.read_text(encoding="utf-8") == "secret" and not made.exists()
+
+
+def built(text: str) -> None:
+    """A kernel behind `text` is built and run."""
+    source = f"{text}\n__global__ void k(int* y) {{ y[0] = 1; }}"
+    simt.simulate(source, "k", {"y": torch.zeros(1)}, grid=(1,), block=(1,), arguments=[("y", "ptr")])
+
+
+@confined
+@pytest.mark.parametrize("line", ['#include "{}"', '\f#inc\\\nlude "{}"', '#define F "{}"\n#include F',
+                                  '__attribute__((section(".x\\n.incbin \\"{}\\"\\n.text #"))) int q = 1;'])  # fmt: skip
+def test_neither_compiler_nor_assembler_reads_other_files(line: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.h"
+    mine.write_text("int secret = 7;\n", encoding="utf-8")
+    with pytest.raises(compile.CompileError) as error:
+        built(line.format(mine))
+    assert "secret" not in str(error.value)
+
+
+def test_a_file_that_the_key_does_not_cover_is_refused_by_what_the_compiler_says_it_read() -> None:
+    """A file of the system's is open to it, and no header of it."""
+    there = next((p for p in Path("/usr/lib").rglob("*.py") if " " not in str(p) and not p.read_text(encoding="utf-8", errors="replace").strip()), None)
+    if there is None:
+        pytest.skip("no empty file in /usr/lib")
+    with pytest.raises(compile.CompileError, match=rf"includes {re.escape(str(there.resolve()))}, which is no header"):
+        built(f'#include "{there}"')
+
+
+def test_a_compilation_that_takes_too_long_or_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = "constexpr long f(long n) { long s = 0; for (long i = 0; i < n; ++i) s += i; return s; }"
+    many = " ".join(f"static constexpr long q{i} = f(200000{i});" for i in range(40))
+    monkeypatch.setenv("ROOFTOP_SIMT_SECONDS", "2")
+    with pytest.raises(compile.CompileError, match=r"2 s of CPU time.*ROOFTOP_SIMT_SECONDS"):
+        built(f"{sums} {many}")
+    assert not list((settings.load().cache / "simt").glob(f"*/tmp-of-{os.getpid()}-*"))
 
 
 @pytest.mark.parametrize(
@@ -76,9 +148,57 @@ def test_memory_and_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFTOP_SIMT_MIB", "1024")
     with pytest.raises(simt.SimulatedCrash, match=r"more than 1024 MiB of memory \(ROOFTOP_SIMT_MIB\)"):
         run("for (int i = 0; i < 3000; ++i) memset(malloc(1 << 20), 1, 1 << 20);")
+    endless = "for (long i = 0; i < 1l << 34; ++i) if (i % 3 == 1) y[0] = i;"
+    made_before(SOURCE.format(body=endless))
     monkeypatch.setenv("ROOFTOP_SIMT_SECONDS", "1")
     with pytest.raises(simt.SimulatedCrash, match=r"more than 1 s of CPU time \(ROOFTOP_SIMT_SECONDS\)"):
-        run("for (long i = 0; i < 1l << 34; ++i) if (i % 3 == 1) y[0] = i;")
+        run(endless)
+
+
+def test_the_environment_is_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_MINE", "1")
+    process._stop(os.getpid())  # the next one begins with the variable set here
+    body = 'y[0] = (getenv("SECRET_OF_MINE") != 0) + 2 * (getenv("PATH") != 0);'
+    assert run(body) == 2
+
+
+@x86
+def test_who_waits_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "int here = 0; y[0] = made(202, (long)&here, 0, 0, 0, 0, 0);"
+    made_before(CALLS.format(body=waits))
+    monkeypatch.setenv("ROOFTOP_SIMT_SECONDS", "1")
+    with pytest.raises(simt.SimulatedCrash, match=r"had not ended after 6 s and was ended: it may take 1 s of CPU time \(ROOFTOP_SIMT_SECONDS\)"):
+        called(waits, 1)
+
+
+def test_pages_that_leave_the_resident_set_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared ones are not given at all, and of its own those in the swap count."""
+    monkeypatch.setenv("ROOFTOP_SIMT_MIB", "512")
+    body = "y[0] = mmap(0, 1 << 20, 3, 0x21, -1, 0) == reinterpret_cast<void*>(-1l);"
+    assert run(body) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "rest"),
+    [(b"[" * 100000, b""), (b"nonsense", b""), (b"[]", b""), (b"{}", b""), (b'{"blobs": [-1, 0, 1]}', b""), (b'{"parameters": 3}', b""),
+     (b'{"ran": 1, "total": 1, "threads": 1, "status": 0, "fma": 0, "other": 0, "printed": "", "blobs": [424, 0, 0]}', b"\xff" * 424),
+     (b'{"ran": "1", "total": 1, "threads": 1, "status": 0, "fma": 0, "other": 0, "printed": "", "blobs": [0, 0, 0]}', b"")],
+    ids=["deep", "no JSON", "a list", "empty", "negative", "of another kind", "no finding", "a text"],
+)  # fmt: skip
+def test_an_answer_that_is_written_in_its_place_is_an_end_too(header: bytes, rest: bytes) -> None:
+    message = b"A" + struct.pack("QQ", len(header), len(rest)) + header + rest
+    assert len(rest) in (0, ctypes.sizeof(native.RawFinding))
+    y = torch.zeros(len(message), dtype=torch.uint8)
+    y.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
+    source = """extern "C" { long write(int, const void*, unsigned long); void _exit(int); }
+    __global__ void k(unsigned char* y, int n) {
+        for (int d = 3; d < 16; ++d)
+            for (long at = 0, some = 0; at < n && some >= 0; at += some) some = write(d, y + at, n - at);
+        _exit(0);
+    }
+    """
+    with pytest.raises(simt.SimulatedCrash, match=r"answers what cannot be read"):
+        simt.simulate(source, "k", {"y": y}, grid=(1,), block=(1,), arguments=[("y", "ptr"), (len(message), "i32")])
 
 
 def test_a_crash_is_wrong_in_a_check_and_the_next_simulation_runs() -> None:
@@ -131,8 +251,6 @@ def test_a_simulation_ends_with_whoever_asked_for_it(monkeypatch: pytest.MonkeyP
 
 def _workers() -> int:
     """Descendants of the server of this process."""
-    import os
-
     own = process._SERVERS.get(os.getpid())
     if own is None:
         return 0
@@ -160,10 +278,91 @@ def test_the_numbers_of_the_filter_are_linuxs(column: int, header: str) -> None:
     if not path.is_file():
         pytest.skip(f"{path} is not here")
     there = {n: int(v) for n, v in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", path.read_text(encoding="utf-8"))}
-    own = {**sandbox.DENIED, **sandbox.ABSENT, "clone": sandbox.CLONE, "openat": sandbox.OPENAT, "kill": sandbox.KILL, "tgkill": sandbox.TGKILL}
-    known = {n: v[column] for n, v in own.items() if n in there}
-    assert len(known) > 60
+    there["newfstatat"] = there.get("newfstatat", there.get("fstatat", -1))
+    own = {**sandbox.ALLOWED, **sandbox.ABSENT, **{n: numbers for n, (numbers, _) in sandbox.looked_at(1).items()}}
+    known = {n: v[column] for n, v in own.items() if v[column] is not None and n in there}
+    assert len(known) > 35
     assert known == {n: there[n] for n in known}
+
+
+@x86
+def test_all_calls_but_the_listed_ones_are_refused() -> None:
+    """Each number, with arguments that mean nothing: a call that is made answers otherwise."""
+    listed = {v[0] for v in (*sandbox.ALLOWED.values(), *(n for n, _ in sandbox.looked_at(1).values()))}
+    passed = ", ".join(str(int(n in listed or n in PAST_FILTERS)) for n in range(LAST))
+    found = called(f"const bool passed[] = {{{passed}}}; for (int n = 0; n < {LAST}; ++n) y[n] = passed[n] ? -1 : made(n, -1, -1, -1, -1, -1, -1);", LAST)
+    absent = {v[0] for v in sandbox.ABSENT.values()}
+    for number, said in enumerate(found):
+        assert said == (-1 if number in listed or number in PAST_FILTERS else errno.ENOSYS if number in absent else errno.EPERM), number
+
+
+REFUSED = {  # calls that are looked at: what they must not do, and the same call as it is answered (None: tried elsewhere)
+    "clone: a process": (56, "17, 0, 0, 0, 0, 0"), "clone: namespaces": (56, "0x40010f00, 0, 0, 0, 0, 0"),
+    "open: to write": (2, "(long)\"/dev/null\", 1, 0, 0, 0, 0"),
+    "openat: to create": (257, "-100, (long)\"/tmp/made\", 0101, 0644, 0, 0"), "newfstatat: by name": (262, "-100, (long)\"/\", (long)y, 0, 0, 0"),
+    "mmap: shared": (9, "0, 4096, 3, 0x21, -1, 0"), "mmap: huge pages": (9, "0, 1 << 21, 3, 0x40022, -1, 0"),
+    "madvise: to the swap": (28, "0, 4096, 21, 0, 0, 0"),
+    "madvise: poisoned": (28, "0, 4096, 100, 0, 0, 0"), "kill: all": (62, "-1, 0, 0, 0, 0, 0"), "kill: the group": (62, "0, 0, 0, 0, 0, 0"),
+    "tgkill: of another": (234, "1, 1, 0, 0, 0, 0"), "prlimit64: set": (302, "0, 7, (long)y, 0, 0, 0"), "prlimit64: of another": (302, "1, 7, 0, 0, 0, 0"),
+    "rt_tgsigqueueinfo": (297, "1, 1, 0, (long)y, 0, 0"), "fcntl: F_SETOWN": (72, "0, 8, 1, 0, 0, 0"), "nanosleep": (35, "(long)y, 0, 0, 0, 0, 0"),
+}  # fmt: skip
+
+
+@x86
+def test_listed_calls_are_refused_what_leads_outside() -> None:
+    body = " ".join(f"y[{i}] = made({number}, {arguments});" for i, (number, arguments) in enumerate(REFUSED.values()))
+    assert dict(zip(REFUSED, called(body, len(REFUSED)), strict=True)) == dict.fromkeys(REFUSED, errno.EPERM)
+
+
+@x86
+def test_listed_calls_are_answered() -> None:
+    calls = {"clock_gettime": (228, "1, (long)p, 0, 0, 0, 0"), "clock_getres": (229, "1, (long)p, 0, 0, 0, 0"), "gettimeofday": (96, "(long)p, 0, 0, 0, 0, 0"),
+             "time": (201, "0, 0, 0, 0, 0, 0"), "getrandom": (318, "(long)p, 8, 0, 0, 0, 0"), "getpid": (39, "0, 0, 0, 0, 0, 0"),
+             "mmap": (9, "0, 4096, 3, 0x22, -1, 0"), "prlimit64": (302, "0, 7, 0, (long)p, 0, 0"), "kill": (62, "getpid(), 0, 0, 0, 0, 0"),
+             "sched_getaffinity": (204, "0, 128, (long)p, 0, 0, 0"), "getcpu": (309, "(long)p, 0, 0, 0, 0, 0")}  # fmt: skip
+    body = "char p[256]; " + " ".join(f"y[{i}] = made({number}, {arguments});" for i, (number, arguments) in enumerate(calls.values()))
+    assert dict(zip(calls, called(body, len(calls)), strict=True)) == dict.fromkeys(calls, 0)
+
+
+@x86
+@pytest.mark.parametrize("seed", [secrets.randbelow(1 << 30) for _ in range(2)], ids=["one", "two"])
+def test_no_call_with_random_arguments_reaches_anything_outside(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call, again and again, with numbers, small ones, descriptors, addresses and names as arguments. The process may end by it; nothing else may."""
+    monkeypatch.setenv("ROOFTOP_SIMT_SECONDS", "2")  # it may wait for what does not come
+    kept = tmp_path / "kept.txt"
+    kept.write_text("as it was", encoding="utf-8")
+    with subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, start_new_session=True) as other:
+        leaves = ", ".join(map(str, (60, 231, *PAST_FILTERS)))  # ends, which would end the test of the others
+        body = f"""
+        static const char* names[] = {{"{kept}", "{tmp_path}", "{tmp_path}/made", "/proc/{other.pid}/mem"}}; const int leaves[] = {{{leaves}}};
+        unsigned long state = {seed}ul * 2 + 1; static char space[1 << 16];
+        for (int i = 0; i < 4096; ++i) {{
+            long a[6];
+            for (int j = 0; j < 6; ++j) {{
+                state = state * 6364136223846793005ul + 1442695040888963407ul;
+                const unsigned long r = state >> 16;
+                switch (state >> 60) {{
+                    case 0: case 1: case 2: a[j] = r % 8; break;
+                    case 3: a[j] = -static_cast<long>(r % 128); break;
+                    case 4: case 5: a[j] = {other.pid}; break;
+                    case 6: case 7: case 8: a[j] = reinterpret_cast<long>(names[r % 4]); break;
+                    case 9: a[j] = 1l << (r % 64); break;
+                    case 10: a[j] = static_cast<long>(r); break;
+                    default: a[j] = reinterpret_cast<long>(space + r % 4096); break;
+                }}
+            }}
+            const int n = i % {LAST};
+            bool leave = n == 15 || n == 202 || n == 11 || n == 10 || n == 25 || n == 12 || n == 9;   // back from a signal; a wait; its own memory, lost
+            for (int j = 0; j < {2 + len(PAST_FILTERS)}; ++j) leave |= n == leaves[j];
+            if (!leave) y[0] += made(n, a[0], a[1], a[2], a[3], a[4], a[5]) == 0;
+        }}"""
+        y = torch.zeros(1, dtype=torch.int32)
+        with contextlib.suppress(simt.SimulatedCrash):  # it closed the way to answer, say
+            simt.simulate(CALLS.format(body=body), "k", {"y": y}, grid=(1,), block=(1,), arguments=[("y", "ptr")])
+        assert other.poll() is None
+        other.kill()
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.txt"] and kept.read_text(encoding="utf-8") == "as it was"
+    assert run("y[0] = 5;") == 5
 
 
 @pytest.mark.skipif(platform.machine() not in sandbox.AUDIT, reason="no filter for this machine")

@@ -103,13 +103,13 @@ def test_sampled_blocks_are_scaled_and_instructions_that_never_ran_left_out() ->
 
 def test_a_job_is_found_again_from_its_record() -> None:
     for job in jobs_for([], ["lines"]):
-        assert comparing.job_of(job.subject, job.title).digest(H100) == job.digest(H100)
+        assert comparing.job_of(job.subject, job.title).identity(H100) == job.identity(H100)
 
 
 def test_the_comparison_is_data(tmp_path: Path) -> None:
     (job,) = jobs_for(["tests/simt/transpose/naive.cu"], ["lines"])
     rows = rows_of([line(3, "LDG.E", sectors=100), line(4, "STG.E", sectors=100)], counts(3, "global", "read", 100), counts(4, "global", "write", 7))
-    about = {"op": "naive", "subject": job.subject, "case": job.title, "digest": job.digest(H100), "run": "r", "device": {"name": H100.name}}
+    about = {"op": "naive", "subject": job.subject, "case": job.title, **job.identity(H100).facts, "run": "r", "device": {"name": H100.name}}
     with store.Writer(tmp_path, H100.name) as writer:
         writer.write(comparing.record(job, [about], rows))
     (read,) = store.read(tmp_path)
@@ -155,7 +155,7 @@ def rows_for(subject: str, case: str) -> list[comparing.Row]:
     """Both sides of a rung or transpose at a case; the test is skipped where its counters are of other code."""
     found = recorded()[subject, case]
     job = comparing.job_of(subject, case)
-    if found[0]["digest"] != job.digest(H100):
+    if not job.identity(H100).made(found[0]):
         pytest.skip("the records are of other code: they are stale")
     return comparing.both(job, found)
 
@@ -216,7 +216,7 @@ COPIES = [(s, c, str(r["kernel"])) for (s, c), found in sorted(recorded().items(
 def test_wavefronts_of_asynchronous_copies_are_those_of_the_hardware(subject: str, case: str, kernel: str) -> None:
     (found,) = [r for r in recorded()[subject, case] if r["kernel"] == kernel]
     job = comparing.job_of(subject, case)
-    if found["digest"] != job.digest(H100):
+    if not job.identity(H100).made(found):
         pytest.skip("the records are of other code: they are stale")
     hard = [side.number for key, side in comparing.hardware([found]).items() if key[2:] == ("shared", "write")]
     soft = [c.wavefronts for c in comparing.simulate(job, kernel=kernel).lines if (c.space, c.op) == ("shared", "write")]

@@ -50,11 +50,11 @@ class Fault:
             return tuple(int(n) for n in words[name].split("x")) if name in words else ()
 
         kernel, entry = ordinary.choose(text, self.file.name, self.name)
-        job = arguments.prepare(text, self.file.name, FOLDER, kernel, entry, list(args.values()))
+        job = arguments.prepare(text, self.file.name, (FOLDER,), kernel, entry, list(args.values()))
         launch = job.launch(extents("--grid"), extents("--block"), extents("--cluster"), int(words.get("--shared", 0)), "--cooperative" in words)
         memory, uninitialised = job.memory()
         return simt.run_launches(
-            text, self.file.name, [launch], memory, uninitialised=uninitialised, seed=1, schedules=schedules, folder=FOLDER, values=job.values
+            text, self.file.name, [launch], memory, uninitialised=uninitialised, seed=1, schedules=schedules, folders=(FOLDER,), values=job.values
         )
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rooftop.sparse import LAYOUTS, SparseTensor, matmul, sddmm, two_four
+from rooftop.formats import two_four
+from rooftop.sparse import LAYOUTS, SparseTensor, matmul, sddmm
 
 SHAPES = ((37, 53), (64, 96), (1, 9), (5, 0), (0, 5), (130, 70))
 

@@ -27,6 +27,7 @@ from rooftop.core.cubins import AbsentCompiler, Cubin
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
 from rooftop.core.implementation import MachineCode, Prepared, Where
+from rooftop.core.names import extra
 from rooftop.core.spec import Launch, Meta, Problem
 
 
@@ -71,7 +72,7 @@ class AheadImplementation(ModuleImplementation):
 
     @property
     def install(self) -> str:  # type: ignore[override]
-        return f"pip install 'rooftop[{self.extra}]'"
+        return extra(self.extra)
 
     def runs(self) -> Where:
         return Where("none", f"{self.language} kernels run on a GPU only")
@@ -97,14 +98,11 @@ class AheadImplementation(ModuleImplementation):
             lines = [f":{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(self.path)]
             raise HeadError(f"{shown(self.path)}{lines[-1] if lines else ''}: {error}") from error
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         reason: str | None = self.module.supports(problem)
         return reason
-
-    def prefers(self, problem: Problem) -> int:
-        return int(self._function_or("prefers", lambda p: 0)(problem))
 
     def builds(self) -> str | None:
         """The package and its version must be found: a folder with the package's name that Python happens to find is not the package."""

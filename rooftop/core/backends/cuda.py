@@ -14,48 +14,25 @@ from typing import Any
 from rooftop.core import head as heads
 from rooftop.core import head_text, tensor_maps
 from rooftop.core.backends.gpu_only import needs_gpu
-from rooftop.core.backends.python_files import load_file, texts_of
-from rooftop.core.compile import Binary, compile_cuda, with_headers
-from rooftop.core.digests import digest, strip
-from rooftop.core.expressions import ExpressionError, names
-from rooftop.core.head_parts import HeadError, LaunchHead, MapArg, Unfit
+from rooftop.core.backends.python_files import load_file
+from rooftop.core.compile import Binary, Job, compile_cuda
+from rooftop.core.digests import c_code, digest
+from rooftop.core.expressions import ExpressionError
+from rooftop.core.head_parts import HeadError, MapArg, Unfit
 from rooftop.core.head_text import shown
+from rooftop.core.helpers import expanded
 from rooftop.core.implementation import Implementation, MachineCode, Prepared, Where
 from rooftop.core.launch import Module
 from rooftop.core.parameters import check as check_parameters
-from rooftop.core.spec import Launch, Meta, Problem, TensorMap
+from rooftop.core.spec import Launch, Meta, Problem, Step, TensorMap
 
-
-def _facts(launch: LaunchHead) -> tuple[Any, ...]:
-    fields = [f.name for f in dataclasses.fields(launch)]
-    return tuple(value for name, value in zip(fields, dataclasses.astuple(launch), strict=True) if name not in ("chained", "cooperative"))
-
-
-def _formulas(head: heads.Head) -> dict[str, str]:
-    """The formulas of `let` for the digest. A name that stands for a tensor or a constant, and is used only in other formulas, is substituted: so the digest
-    does not change when a formula moves to a header."""
-    let, used = head.formulas(), {name for _, text in head.uses() for name in names(text)}
-    other = {name: text for name, text in let.items() if text.isidentifier() and text not in let and name not in used}
-    return {name: re.sub(r"\w+", lambda m: other.get(m[0], m[0]), text) for name, text in let.items() if name not in other}
-
-
-CHOSEN = 512  # configs that a kernel remembers
 GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
-
-
-def _keep(found: dict[Problem, Any], problem: Problem, what: Any) -> None:
-    if problem.symbolic:
-        return
-    if len(found) >= CHOSEN:
-        found.clear()
-    found[problem] = what
 
 
 class CudaImplementation(Implementation):
     """A `.cu` file. If its head's `python` lists functions, a module of the same stem beside it defines them; each takes the head as its last argument:
 
         supports(problem, head) -> str | None     called if the head's own args and requires are satisfied
-        prefers(problem, head) -> int
         choose(problem, head) -> Mapping          the constants; names of `[config]` may be omitted
         configs(problem, head) -> Iterable        more sets of constants, for tuning
         launches(problem, config, head) -> list[Launch]
@@ -66,14 +43,12 @@ class CudaImplementation(Implementation):
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None, text: str | None = None) -> None:
         self._text = head_text.read(path) if text is None else text
-        self._head = head_text.parse(self._text, shown(path))
+        self._head = head_text.parse(self._text, shown(path), op=op)
         super().__init__(path, op, name, max(arch or 0, self._head.arch))
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
         self._last_support: tuple[Problem, str | None] | None = None  # the last result of `supports`
-        self._chosen: dict[Problem, dict[str, Any]] = {}  # results of the module's `choose`, which may compare a hundred configs
-        self._rounded: dict[Problem, dict[str, Any] | None] = {}  # the same for rounded problems; None: the kernel does not support it
         self._last_choice: tuple[Problem, dict[str, Any]] | None = None  # the last result of `choose`
         self._last_launches: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the last result of the module's `launches`
 
@@ -108,7 +83,7 @@ class CudaImplementation(Implementation):
     def demands(self) -> Mapping[str, Any]:
         return {"spills": 0, **self._head.demands}
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         if not self._head.python:
             return self._head.supports(problem)
         last = self._last_support  # another thread may replace it
@@ -119,14 +94,21 @@ class CudaImplementation(Implementation):
     def _refusal(self, problem: Problem) -> str | None:
         """As `Head.supports`, with the module's functions in place of the head's."""
         try:
-            if reason := self._head.refuses(problem):
+            if reason := self._head.refuses(problem, self._words):
                 return reason
             function = self._python_function("supports")
             if function is not None and (reason := function(problem, self._head)):
                 return str(reason)
-            return self._unfit(problem, self.choose(problem))
+            if self.weighed is not None and "choose" not in self._head.python:  # the family's function gives the constants, and breaks() judges them
+                return self._head.breaks(problem, self._head.config)
+            return self._unfit(problem, self.configure(problem))
         except (Unfit, ExpressionError) as error:
             return str(error)
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """The texts of one word in the Python file beside it: among them the names of the options and tensors that it reads."""
+        return frozenset(re.findall(r"[\"'](\w+)[\"']", self.beside.read_text(encoding="utf-8"))) if self.beside and self.beside.is_file() else frozenset()
 
     def _unfit(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
         """None, or why a problem whose tensors the kernel supports cannot run with these constants."""
@@ -137,22 +119,6 @@ class CudaImplementation(Implementation):
         except (Unfit, ExpressionError) as error:
             return str(error)
         return None
-
-    def prefers(self, problem: Problem) -> int:
-        function = self._python_function("prefers")
-        if function is None and (self._head.prefer is None or self._clearly_not_preferred(problem)):
-            return 0
-        if self.supports(problem) is not None:
-            return 0
-        return self._head.prefers(problem, self.choose(problem)) if function is None else int(function(problem, self._head))
-
-    def _clearly_not_preferred(self, problem: Problem) -> bool:
-        """Whether `prefer` of the head is false for this problem, decided without its launches. False if the problem is not supported; `supports` gives the
-        reason."""
-        try:
-            return not self._head.prefers(problem, self.choose(problem))
-        except (Unfit, ExpressionError, HeadError):
-            return False
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
@@ -168,35 +134,21 @@ class CudaImplementation(Implementation):
         """Whether tuning may try these constants: `valid` holds, and every launch fits its shared memory."""
         return self._head.is_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
 
-    def choose(self, problem: Problem) -> dict[str, Any]:
-        """The constants that the head or the module chooses: those for `problem.near`, if the problem can run with them."""
+    def configure(self, problem: Problem) -> dict[str, Any]:
+        """The constants that the module or the head chooses."""
         function = self._python_function("choose")
         if function is None:
             return dict(self._head.choose(problem))
         last = self._last_choice
         if last is None or last[0] is not problem:
-            config = self._chosen_near(problem.near, function) if problem.near is not problem else None
-            if config is None or self._unfit(problem, config) is not None:
-                config = self._chosen_for(problem, function)
-            last = self._last_choice = (problem, config)
+            last = self._last_choice = (problem, {**self._head.config, **function(problem, self._head)})
         return dict(last[1])
 
-    def chosen_for_near(self, problem: Problem, config: Any) -> bool:
-        return self._python_function("choose") is None or dict(config) == self.choose(problem.near)
+    def own(self, config: Any) -> dict[str, Any]:
+        return {**self._head.config, **(config if isinstance(config, Mapping) else dataclasses.asdict(config))}
 
-    def _chosen_for(self, problem: Problem, function: Callable[..., Any]) -> dict[str, Any]:
-        found = None if problem.symbolic else self._chosen.get(problem)
-        if found is None:
-            found = {**self._head.config, **function(problem, self._head)}
-            _keep(self._chosen, problem, found)
-        return found
-
-    def _chosen_near(self, near: Problem, function: Callable[..., Any]) -> dict[str, Any] | None:
-        found = None if near.symbolic else self._rounded.get(near)
-        if found is None and (near.symbolic or near not in self._rounded):
-            found = None if self.supports(near) is not None else self._chosen_for(near, function)
-            _keep(self._rounded, near, found)
-        return found
+    def breaks(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
+        return self._head.breaks(problem, config)
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         function = self._python_function("launches")
@@ -243,16 +195,16 @@ class CudaImplementation(Implementation):
     @cached_property
     def _where(self) -> Where:
         maps = [arg for listed in (self._head.args, *(x.args or () for x in self._head.launches)) for arg in listed if isinstance(arg, MapArg)]
-        reason = "TMA runs on a GPU only: its args hold a tensor map" if maps else needs_gpu(self._text)
+        reason = "TMA runs on a GPU only: its args hold a tensor map" if maps else needs_gpu(self._text, self._head.folders)
         return Where("none", reason) if reason else Where("simt")
 
     def compile(self, kernels: Sequence[str], target: str) -> Binary:
-        source, name, target, wanted = self.compile_job(kernels, target)
-        return compile_cuda(source, name=name, target=target, kernels=wanted)
+        source, name, target, wanted, folders = self.compile_job(kernels, target)
+        return compile_cuda(source, name=name, target=target, kernels=wanted, folders=folders)
 
-    def compile_job(self, kernels: Sequence[str], target: str) -> tuple[str, str, str, tuple[str, ...]]:
+    def compile_job(self, kernels: Sequence[str], target: str) -> Job:
         """The jobs for `compile_many`."""
-        return self._text, shown(self.path), target, tuple(sorted(set(kernels)))
+        return self._text, shown(self.path), target, tuple(sorted(set(kernels))), self._head.folders
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         made = self.compile([launch.kernel], problem.device.target)
@@ -276,18 +228,7 @@ class CudaImplementation(Implementation):
 
     @cached_property
     def digest(self) -> str:
-        h = self._head
-        facts: dict[str, Any] = {
-            "args": [dataclasses.astuple(a) for a in h.args], "launches": [_facts(x) for x in h.launches], "requires": dict(h.requires),
-            "config": dict(h.config), "choices": [[w, dict(c)] for w, c in h.choices], "scratch": {k: dataclasses.astuple(v) for k, v in h.scratch.items()},
-        }  # fmt: skip
-        if let := _formulas(h):
-            facts["let"] = let
-        more: dict[str, list[Any]] = {
-            "chained": [x.chained for x in h.launches], "cooperative": [x.cooperative for x in h.launches], "zeroed": list(h.zeroed),
-            "tensors": [dataclasses.astuple(a) for a in h.tensors],
-        }  # fmt: skip
-        facts.update({key: said for key, said in more.items() if any(said)})  # keys that a head does not use leave its digest unchanged
-        path = self.beside
-        python = texts_of(path.read_text(encoding="utf-8")) if path is not None else []
-        return digest(*(strip(text, "c") for text in with_headers(self._text)), facts, *python)
+        return digest(c_code(expanded(self._text, self._head.folders)))
+
+    def source(self, steps: Sequence[Step]) -> str:
+        return digest(self.digest, [step.kernel for step in steps if isinstance(step, Launch)])

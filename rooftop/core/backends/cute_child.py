@@ -47,10 +47,10 @@ def compiled(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     import cutlass
     from cutlass import cute
 
+    from rooftop.core.backends import present
     from rooftop.core.backends.python_files import load_file
-    from rooftop.kernels._device import cute as names
 
-    names.cute, names.cutlass = cute, cutlass  # before the kernel's file and its helpers import them from there
+    present.provide(cute=cute, cutlass=cutlass)
     function = getattr(load_file(Path(job["kernel"])), job["function"])
     for old in folder.glob("*.cubin"):
         old.unlink()

@@ -39,10 +39,10 @@ def compiled(job: Mapping[str, Any]) -> dict[str, Any]:
     import cuda.tile as ct
     from cuda.tile.compilation import CallingConvention, KernelSignature, export_kernel
 
+    from rooftop.core.backends import present
     from rooftop.core.backends.python_files import load_file
-    from rooftop.kernels._device import cutile
 
-    cutile.ct = ct  # before the kernel's file and its helpers import it from there
+    present.provide(ct=ct)
     function = getattr(load_file(Path(job["kernel"])), job["function"])
     symbol = job["function"]
     signature = KernelSignature([_constraint(p) for p in job["parameters"]], CallingConvention.cutile_python_v2(), symbol=symbol)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from rooftop.core.compile import headers
 from rooftop.core.digests import without_comments
+from rooftop.core.helpers import SHARED, Folders, headers
 
 _KINDS = (  # instructions and types, as in PTX, in CUDA C++ without CUTLASS, and in CCCL; their names for messages
     (re.compile(r"\bwgmma\.(?:mma_async|fence|commit_group|wait_group)"), "wgmma"),
@@ -22,12 +22,12 @@ _WORD = re.compile(r"\w+")
 _STATEMENTS = frozenset({"if", "for", "while", "switch", "asm", "sizeof", "return"})
 
 
-def needs_gpu(source: str) -> str | None:
+def needs_gpu(source: str, folders: Folders = (SHARED,)) -> str | None:
     """None, or which instructions of `source`, and of the functions of shared headers that it uses, run on a GPU only."""
     own = without_comments(source)
     found = _kinds(own)
     names: dict[str, set[str]] = {}  # functions of the headers, with what each needs
-    parts = [part for path in headers(source) for part in _functions(path.read_text(encoding="utf-8"))]
+    parts = [part for path in headers(source, folders) for part in _functions(path.read_text(encoding="utf-8"))]
     for name, kinds, _ in parts:
         names.setdefault(name, set()).update(kinds)
     calls = [(name, words & names.keys() - {name}) for name, _, words in parts]

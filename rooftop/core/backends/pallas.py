@@ -17,7 +17,7 @@ from typing import Any
 from rooftop.core import child, tpu
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.implementation import Runner, Where
-from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem, Step
 
 LIMIT = child.LIMIT  # seconds that one run or one compilation may take
 ENVIRONMENT = {
@@ -97,7 +97,7 @@ class PallasImplementation(ModuleImplementation):
     def stand_in(self, arch: int) -> Device:
         return tpu.ANY
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         device = problem.device
         if not isinstance(device, tpu.Tpu):
             return f"runs on a TPU, or in its interpreter; {device.name} is none"
@@ -111,21 +111,21 @@ class PallasImplementation(ModuleImplementation):
             return f"its blocks take {needs} bytes of VMEM; a kernel may take {device.shared_per_block} of {device.name}"
         return None
 
-    def prefers(self, problem: Problem) -> int:
-        return 0
-
     def configs(self, problem: Problem) -> list[Any]:
         return [self.choose(problem)]
 
-    def choose(self, problem: Problem) -> Any:
+    def configure(self, problem: Problem) -> Any:
         return self.module.choose(problem if isinstance(problem.device, tpu.Tpu) else problem.on(tpu.ANY))
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         return []
 
+    def source(self, steps: Sequence[Step]) -> str:
+        return self.digest
+
     def job(self, problem: Problem, config: Any) -> dict[str, Any]:
         """What a process needs to run or compile it for a problem."""
-        facts = base64.b64encode(pickle.dumps(replace(problem, bucket=None, rounded=None))).decode()
+        facts = base64.b64encode(pickle.dumps(replace(problem, bucket=None))).decode()
         return {"kernel": str(self.path), "problem": facts, "config": self.config_dict(config), "interpreter": self.interpreter}
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:

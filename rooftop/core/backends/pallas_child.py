@@ -70,7 +70,7 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     import numpy as np
     from jax.experimental.pallas import tpu as pltpu
 
-    from rooftop.kernels._device.tpu import On
+    from rooftop.core.tpu import On
 
     module, problem, config = loaded(job)
     given = {n: np.fromfile(a["file"], dtype(a["dtype"])).reshape(a["shape"]) for n, a in job["arrays"].items()}
@@ -127,7 +127,7 @@ def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
     from jax.experimental import topologies
     from jax.sharding import Mesh, SingleDeviceSharding
 
-    from rooftop.kernels._device.tpu import On
+    from rooftop.core.tpu import On
 
     module, problem, config = loaded(job)
     chips = topologies.get_topology_desc(platform="tpu", topology_name=problem.device.topology).devices

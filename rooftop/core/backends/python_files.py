@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from rooftop.core import settings
 from rooftop.core.digests import digest, strip
-from rooftop.core.head_text import without_head
+from rooftop.core.head_text import shown, without_head
+from rooftop.core.helpers import with_imported
+from rooftop.core.names import RegistryError
+
+LOADED = "rooftop._files."  # how the names of modules begin that are loaded by their path
 
 
 def load_file(path: Path) -> ModuleType:
     """Import one file by its path, once."""
-    name = "rooftop._files." + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
+    name = LOADED + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
     name += f"_{digest(str(path))[:6]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -27,6 +30,11 @@ def load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         found.loader.exec_module(module)
+    except ImportError as error:
+        del sys.modules[name]
+        if (error.name or "").startswith("rooftop.kernels"):  # a helper that is misspelt
+            raise RegistryError(f"{shown(path)}: {error}") from None
+        raise
     except BaseException:
         del sys.modules[name]
         raise
@@ -41,31 +49,9 @@ def without_imports(text: str) -> str:
     return _IMPORTS.sub("", text)
 
 
-_HELPER = re.compile(r"^from rooftop\.kernels\._device(?:\.(\w+) import |(?: import (?:\(([^)]*)\)|([^\n(]*))))", re.M)
-
-
-def _helpers(text: str) -> list[str]:
-    """The modules of kernels/_device that a text imports, by `from rooftop.kernels._device.NAME import x` or by `from rooftop.kernels._device import NAME`."""
-    found = []
-    for module, several, line in _HELPER.findall(text):
-        found += [module] if module else re.findall(r"(?:^|,)\s*(\w+)", re.sub(r"#[^\n]*", "", several or line))
-    return found
-
-
-def _with_helpers(text: str) -> list[str]:
-    """A kernel's text and those of the modules of kernels/_device that it imports, directly or indirectly."""
-    found, todo = {"": text}, [text]
-    while todo:
-        for name in _helpers(todo.pop()):
-            if name not in found:
-                found[name] = (settings.PACKAGE / "kernels" / "_device" / f"{name}.py").read_text(encoding="utf-8")
-                todo.append(found[name])
-    return [found[name] for name in sorted(found)]
-
-
 def texts_of(text: str) -> list[str]:
     """The text of a kernel for its digest: its file and its helpers, each without comments, imports and the head."""
-    return [strip(without_imports(without_head(one)), "python") for one in _with_helpers(text)]
+    return [strip(without_imports(without_head(one)), "python") for one in with_imported(text)]
 
 
 def _binds(node: ast.stmt) -> list[str]:
@@ -100,21 +86,4 @@ def texts_of_function(text: str, name: str) -> list[str]:
             todo += [n.id for node in found[one] for n in ast.walk(node) if isinstance(n, ast.Name)]
     lines = text.splitlines()
     own = [strip("\n".join(lines[_first_line(node) - 1 : node.end_lineno]), "python") for one in sorted(found) for node in found[one]]
-    return own + [strip(without_imports(one), "python") for one in sorted(_with_helpers(text)) if one != text]
-
-
-_ANY_HELPER = re.compile(r"^from rooftop\.kernels\._device(?:\.(\w+) import |  *import ([\w, ]+)$)", re.M)
-
-
-def helpers(text: str) -> list[Path]:
-    """The modules of kernels/_device that a kernel's Python text imports, directly or indirectly, in reading order."""
-    found: list[Path] = []
-    todo = [text]
-    while todo:
-        for one, several in _ANY_HELPER.findall(todo.pop(0)):
-            for name in [one] if one else [n.strip() for n in several.split(",")]:
-                path = settings.PACKAGE / "kernels" / "_device" / f"{name}.py"
-                if path.is_file() and path not in found:
-                    found.append(path)
-                    todo.append(path.read_text(encoding="utf-8"))
-    return found
+    return own + [strip(without_imports(one), "python") for one in sorted(with_imported(text)) if one != text]

@@ -8,12 +8,13 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-from rooftop.core.backends.python_files import load_file, texts_of
+from rooftop.core import normal_form
+from rooftop.core.backends.python_files import load_file
 from rooftop.core.digests import digest
 from rooftop.core.head_parts import HeadError
 from rooftop.core.head_text import shown
 from rooftop.core.implementation import Implementation, Where
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, Step
 
 _PRESENT: set[str] = set()  # packages known to be installed
 
@@ -31,8 +32,8 @@ def missing(package: str, install: str) -> str | None:
 class ModuleImplementation(Implementation):
     """A kernel that is a module. It defines the functions of `needed`, and optionally:
 
-    prefers(problem) -> int                   the preference for this problem (default 0; True is 1)
     configs(problem) -> Iterable              more configs, for tuning
+    breaks(problem, config) -> str | None     the validity predicate: why a problem cannot run with a config
     scratch(problem, config) -> dict[str, Meta]
     zeroed(problem, config) -> Sequence[str]  scratch tensors that must be zero when the first launch starts
     explains(problem, config) -> str          a sentence for `rooftop.explain`: tile, reason, predicted time
@@ -72,7 +73,7 @@ class ModuleImplementation(Implementation):
         """How it can run without a GPU, if its package is installed."""
         raise NotImplementedError
 
-    def supports(self, problem: Problem) -> str | None:
+    def rejects(self, problem: Problem) -> str | None:
         if absent := missing(self.package, self.install):
             return absent
         if problem.device.arch < self.arch:
@@ -80,18 +81,17 @@ class ModuleImplementation(Implementation):
         reason: str | None = self.module.supports(problem)
         return reason
 
-    def prefers(self, problem: Problem) -> int:
-        if missing(self.package, self.install):
-            return 0
-        return int(self._function_or("prefers", lambda p: 0)(problem))
-
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]
         listed: Iterable[Any] = self._function_or("configs", lambda p: [])(problem)
         return found + [c for c in listed if c not in found]
 
-    def choose(self, problem: Problem) -> Any:
+    def configure(self, problem: Problem) -> Any:
         return self._function_or("choose", lambda p: {})(problem)
+
+    def breaks(self, problem: Problem, config: Any) -> str | None:
+        reason: str | None = self._function_or("breaks", lambda p, c: None)(problem, config)
+        return reason
 
     def config_of(self, values: Mapping[str, Any]) -> Any:
         made = getattr(self.module, "Config", None)
@@ -115,4 +115,9 @@ class ModuleImplementation(Implementation):
 
     @cached_property
     def digest(self) -> str:
-        return digest(*texts_of(self.path.read_text(encoding="utf-8")))
+        hosts = [name for name in ("launches", "steps", "prepare", "run", "finish") if hasattr(self.module, name)]
+        return digest(*(normal_form.reached_kernels(self.path, hosts) or [normal_form.of_function(self.path, name) for name in hosts]))
+
+    def source(self, steps: Sequence[Step]) -> str:
+        functions = [step.kernel if isinstance(step, Launch) else step.function for step in steps]
+        return digest(*map(normal_form.of_object, functions))

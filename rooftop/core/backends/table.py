@@ -15,7 +15,6 @@ from rooftop.core.backends.torch_calls import TorchImplementation
 from rooftop.core.backends.triton import GluonImplementation, TritonImplementation
 from rooftop.core.implementation import Implementation
 from rooftop.core.names import RegistryError
-from rooftop.core.spec import Problem
 
 SM = r"sm(\d+)a?"  # the architecture of an NVIDIA GPU, in a file's name: sm90 is compiled for sm_90a
 
@@ -42,8 +41,8 @@ class Backend:
         return int(match[1]) if match.groups() else self.arch
 
 
-# The order among kernels with the same preference (`Implementation.preference`): Triton, whose kernels support every shape, before kernels for some shapes
-# only; torch, which a kernel must beat, last.
+# The order among the kernels of an op for which no `choose.py` has a function: Triton, whose kernels support every shape, before kernels for some shapes only;
+# torch, which a kernel must beat, last.
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         b.name: b
@@ -61,7 +60,6 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
 _ORDER = {name: place for place, name in enumerate(BACKENDS)}
 
 
-def preference(implementation: Implementation, problem: Problem) -> tuple[int, int, str]:
-    """The sort key of implementations: their preference for this problem (`prefer` of a head, `prefers` of a module: from measurements), then the backend, then
-    the name. The first that supports the problem runs."""
-    return -implementation.prefers(problem), _ORDER.get(implementation.backend, len(_ORDER)), implementation.name
+def order(implementation: Implementation) -> tuple[int, str]:
+    """The sort key of implementations where nothing else decides: the backend, then the name."""
+    return _ORDER.get(implementation.backend, len(_ORDER)), implementation.name

@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.backends.python_modules import ModuleImplementation
 from rooftop.core.implementation import Runner, Where
-from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.core.spec import Launch, Meta, Problem, Step
 
 
 class TorchImplementation(ModuleImplementation):
@@ -30,6 +30,9 @@ class TorchImplementation(ModuleImplementation):
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         return []
+
+    def source(self, steps: Sequence[Step]) -> str:
+        return self.digest
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
         assert self.contract is not None, f"{self.name} has no contract"

@@ -3,6 +3,8 @@ the files, with decorators and annotations, can be imported without the language
 
 from typing import Any
 
+from rooftop.core.backends.present import language
+
 
 class Absent:
     def __init__(self, name: str) -> None:
@@ -22,5 +24,5 @@ class Absent:
         return self._name
 
 
-cute: Any = Absent("cute")
-cutlass: Any = Absent("cutlass")
+cute: Any = language("cute", Absent("cute"))
+cutlass: Any = language("cutlass", Absent("cutlass"))

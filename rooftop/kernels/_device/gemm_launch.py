@@ -9,7 +9,7 @@ from typing import Any
 from triton.experimental.gluon import language as gl
 
 from rooftop.core.spec import Descriptor, Launch, Meta
-from rooftop.kernels._device import gemm_epilogue, wgmma
+from rooftop.kernels._device import gemm_epilogue, gemm_gluon
 from rooftop.kernels._device.gemm_model import Config, Facts, Plan, piece, plan, ranked, seconds
 
 TYPES: Mapping[str, Any] = {"bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl.float8e4nv, "f8e5m2": gl.float8e5, "i8": gl.int8, "f32": gl.float32,
@@ -157,7 +157,7 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned, "BATCHED": len(a.shape) == 3,
         "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote, "EN": piece(config),
     }  # fmt: skip
-    made = [Launch(kernel=wgmma.product, grid=(p.blocks,), args=args, warps=4)]
+    made = [Launch(kernel=gemm_gluon.product, grid=(p.blocks,), args=args, warps=4)]
     shared = {
         "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
         "CHAINED": chained,

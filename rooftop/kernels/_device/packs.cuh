@@ -1,4 +1,4 @@
-// A pack: one vector load of 16 bytes of f32, f16 or bf16 elements, for kernels that compute in float32. Kernels of rows.cuh call it a vector.
+// A pack: one vector load of 16 bytes of f32, f16 or bf16 elements, for kernels that compute in float32. Kernels of register_rows.cuh call it a vector.
 #pragma once
 #include "words.cuh"
 

@@ -1,4 +1,4 @@
-// The random bits of a seed and an element's index. Definition: rooftop/ops/_random.py
+// The random bits of a seed and an element's index. Definition: rooftop/formats/random_bits.py
 #pragma once
 
 __device__ inline unsigned random_mix(unsigned h) {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from rooftop.core.tpu import On
 
 
 class _Later:
@@ -22,16 +23,6 @@ jax, jnp, lax = _Later("jax"), _Later("jax.numpy"), _Later("jax.lax")
 pl, pltpu = _Later("jax.experimental.pallas"), _Later("jax.experimental.pallas.tpu")
 SUBLANES, LANES = 8, 128  # rows of a vector register, and words of a row
 WORD = {"f32": 8, "i32": 8, "bf16": 16, "i16": 16, "i8": 32, "u8": 32}  # rows of a tile of HBM and VMEM by dtype: 8 of 32 bits, so that 4 KiB are a tile
-
-
-@dataclass(frozen=True)
-class On:
-    """Where a kernel runs. `interpret`: False (compiled), True (the plain interpreter), or the parameters of the TPU interpreter. `vmem`: bytes that it may
-    take. `mesh`: four devices in a ring, axis "x"."""
-
-    interpret: Any
-    vmem: int
-    mesh: Any = None
 
 
 def call(kernel: Callable[..., None], on: On, *, name: str, order: Sequence[str] = (), collective: int | None = None, **more: Any) -> Any:

@@ -14,9 +14,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_tiles import LOG2E, scored, seen, softcap
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._tiles import LOG2E, scored, seen, softcap
 
 TILE = 32 * 1024  # bytes of keys and values loaded in an iteration
 MOST = 16  # queries
@@ -245,11 +245,6 @@ def supports(p: Problem) -> str | None:
 
 def _eight(p: Problem) -> bool:
     return p["k"].dtype == shared.EIGHT_BITS
-
-
-def prefers(p: Problem) -> int:
-    """Other kernels have one program for each tile of queries of a head and sequence: with few queries that is one."""
-    return 2
 
 
 def _sizes(p: Problem) -> tuple[int, int]:

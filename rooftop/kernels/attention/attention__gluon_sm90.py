@@ -29,10 +29,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_capped import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
-from rooftop.kernels._device.attention_packed import CHUNK, clear_rows, plan_tiles, tile_of
-from rooftop.kernels._device.attention_tiles import softcap
+from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._packed_sm90 import CHUNK, clear_rows, plan_tiles, tile_of
+from rooftop.kernels.attention._soft_cap_sm90 import SMALL, TANH_OF, TANH_OPERANDS, WEIGHTS_OF, WEIGHTS_OPERANDS
+from rooftop.kernels.attention._tiles import softcap
 
 # With windows or 256 columns ptxas keeps one or two addresses, read once a tile of queries, in local memory.
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
@@ -415,12 +415,6 @@ def supports(p: Problem) -> str | None:
         if reason := not_copied(_heads_first(p, name)[0], *_heads_first(p, name)[1]):
             return f"TMA does not copy {name}: {reason}"
     return None
-
-
-def prefers(p: Problem) -> bool:
-    """A block processes tiles of 128 queries: with 64 and fewer, half of it would be idle. At 32 columns a head there is little to overlap."""
-    sequences = p["cu_seqlens_q"].shape[0] - 1 if shared.packed(p) else 1
-    return p["q"].shape[1] > 64 * max(sequences, 1) and max(p["q"].shape[3], p["v"].shape[3]) > 32
 
 
 def _cap(p: Problem, config: Config) -> int:

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_tiles import LOG2E, kept, numbered, scored, seen, sequence, softcap
+from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen, sequence, softcap
 
 
 @triton.jit

@@ -19,9 +19,9 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_hopper import LOG2E, common_of, flat, inside_of, keys_of, place_of, queries_of, store_rows
-from rooftop.kernels._device.attention_wide import to_half
+from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._bwd_sm90 import LOG2E, common_of, flat, inside_of, keys_of, place_of, queries_of, store_rows
+from rooftop.kernels.attention._bwd_wide_sm90 import to_half
 
 # ptxas keeps addresses that loops share in local memory; none of them is read in the loops without a mask.
 DEMANDS = {"has": ["HGMMA", "UTMALDG"], "spills": 256}
@@ -335,11 +335,6 @@ def supports(p: Problem) -> str | None:
     if max(p["q"].shape[0], p["q"].shape[2]) > 65535:
         return "more heads or batches than one launch may have"
     return None
-
-
-def prefers(p: Problem) -> bool:
-    """A block has 128 queries or keys: with fewer than 64 most of it would be idle."""
-    return p["q"].shape[1] >= 64
 
 
 def choose(p: Problem) -> Config:

@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_gradients import gradients, row_sums, to_bias, to_sinks
-from rooftop.kernels._device.attention_tiles import LOG2E, kept, kept_transposed, numbered, sequence, softcap
+from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._bwd_tiles import gradients, row_sums, to_bias, to_sinks
+from rooftop.kernels.attention._tiles import LOG2E, kept, kept_transposed, numbered, sequence, softcap
 
 # With a soft cap, and with 256 columns, two accumulators and two tiles of scores take a few registers more than there are.
 DEMANDS = {"spills": 80}

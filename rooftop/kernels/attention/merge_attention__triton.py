@@ -11,9 +11,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device import attention as shared
-from rooftop.kernels._device.attention_tiles import LOG2E
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.attention import _arguments as shared
+from rooftop.kernels.attention._tiles import LOG2E
 
 
 @triton.jit(do_not_specialize=["S", "ROWS"])

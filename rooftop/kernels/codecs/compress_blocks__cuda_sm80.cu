@@ -6,9 +6,9 @@ args    = ["bound: f64[1]?"]
 python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 */
-#include "chain.cuh"
-#include "codec_chunks.cuh"
-#include "codec_lookback.cuh"
+#include "pdl.cuh"
+#include "_chunks.cuh"
+#include "_look_back.cuh"
 
 #if __CUDA_ARCH__ >= 900
 constexpr int RESIDENT = 3;  // resident blocks a multiprocessor: 80 registers a thread

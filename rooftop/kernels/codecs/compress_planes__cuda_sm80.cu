@@ -6,9 +6,9 @@ args    = ["total: i64[1]"]
 python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 */
-#include "chain.cuh"
-#include "codec_lookback.cuh"
-#include "codec_planes.cuh"
+#include "pdl.cuh"
+#include "_look_back.cuh"
+#include "_planes.cuh"
 
 constexpr int COPIES = 8, APART = 257;  // copies of the histogram of a block: neighbouring lanes use different copies, in different banks
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.codecs.elements import ELEMENTS
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.codec import chunks_taken
+from rooftop.formats.elements import ELEMENTS
+from rooftop.kernels.codecs._chunk_grid import chunks_taken
 
 
 def supports(p: Problem, head: Any) -> str | None:

@@ -6,8 +6,8 @@ args    = ["bound: f64[1]?"]
 python  = ["supports", "launches"]
 demands = { spills = 0 }
 */
-#include "chain.cuh"
-#include "codec_chunks.cuh"
+#include "pdl.cuh"
+#include "_chunks.cuh"
 
 template <int F>
 constexpr int MOST = 1 + 1024 * Element<F>::BYTES;  // words of a chunk that is stored raw: the longest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.codec import chunks_taken, header, instance
+from rooftop.kernels.codecs._chunk_grid import chunks_taken, header, instance
 
 
 def supports(p: Problem, head: Any) -> str | None:

@@ -6,8 +6,8 @@ args    = ["damaged: i32[N]"]
 python  = ["supports", "launches"]
 demands = { spills = 0 }
 */
-#include "chain.cuh"
-#include "codec_planes.cuh"
+#include "pdl.cuh"
+#include "_planes.cuh"
 
 template <int F>
 __global__ void __launch_bounds__(256)

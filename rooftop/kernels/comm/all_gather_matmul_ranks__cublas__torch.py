@@ -1,4 +1,4 @@
-"""A product for each rank's rows by cuBLAS. On several GPUs copy engines transfer rows meanwhile (rooftop/comm/products.py); here all ranks are one GPU."""
+"""A product for each rank's rows by cuBLAS. On several GPUs copy engines transfer rows meanwhile (rooftop/ranks/products.py); here all ranks are one GPU."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
 
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     """As one rank of several GPUs."""
-    from rooftop.comm import fused
+    from rooftop.ranks import fused
 
     return {"out": fused.all_gather_matmul(tensors["a"], tensors["b"], group, path="symmetric", verify=False)}

@@ -10,8 +10,8 @@ demands = { spills = 0 }
 [config]
 blocks = 1
 */
-#include "ranks.cuh"
-#include "wire.cuh"
+#include "_ranks.cuh"
+#include "_wire.cuh"
 
 constexpr int THREADS = 512;
 

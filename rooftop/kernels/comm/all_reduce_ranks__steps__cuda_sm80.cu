@@ -10,7 +10,7 @@ demands = { spills = 0 }
 [config]
 blocks = 1
 */
-#include "wire.cuh"
+#include "_wire.cuh"
 
 constexpr int THREADS = 512;
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rooftop.comm.wire import WIRES, message_bytes, stripe
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import ranks
+from rooftop.formats.wire import WIRES, message_bytes, stripe
+from rooftop.ranks import rank_launches
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -22,19 +22,19 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     n, count = p["x"].shape
     wire, group = str(p.option("wire")), int(p.option("group"))
-    how, dtype = ranks.How(wire, group, bool(p.option("hadamard")), bool(p.option("stochastic"))), p["x"].dtype
+    how, dtype = rank_launches.How(wire, group, bool(p.option("hadamard")), bool(p.option("stochastic"))), p["x"].dtype
     share = stripe(count, n, group)
     most = 4 * p.device.sms
     if p.option("shots") == 1:
         size = n * share
-        encode = ranks.encode_rows(how, dtype, 1, size, count, size, most, x="x", messages="messages", tensors=n)
+        encode = rank_launches.encode_rows(how, dtype, 1, size, count, size, most, x="x", messages="messages", tensors=n)
         stride = message_bytes(WIRES[wire], group, size)
-        return [encode, ranks.decode_rows(how, dtype, n, 1, size, count, size, stride, most, messages="messages", out="out", tensors=n)]
+        return [encode, rank_launches.decode_rows(how, dtype, n, 1, size, count, size, stride, most, messages="messages", out="out", tensors=n)]
     one = message_bytes(WIRES[wire], group, share)
     return [
-        ranks.encode_rows(how, dtype, n, share, count, share, most, x="x", messages="messages", tensors=n),
-        ranks.add_messages(how, n, share, n * one, most, messages="messages", sums="sums", start=n * n * share, rows=n),
-        ranks.decode_rows(how, dtype, 1, n, share, count, share, 0, most, messages="sums", out="out", tensors=n),
+        rank_launches.encode_rows(how, dtype, n, share, count, share, most, x="x", messages="messages", tensors=n),
+        rank_launches.add_messages(how, n, share, n * one, most, messages="messages", sums="sums", start=n * n * share, rows=n),
+        rank_launches.decode_rows(how, dtype, 1, n, share, count, share, 0, most, messages="sums", out="out", tensors=n),
     ]
 
 
@@ -50,6 +50,6 @@ def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
 
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     """As one rank of several processes."""
-    from rooftop.comm import collectives
+    from rooftop.ranks import collectives
 
-    return {"out": collectives.all_reduce(tensors["x"], group, path="portable", verify=False, **ranks.public(options))}
+    return {"out": collectives.all_reduce(tensors["x"], group, path="portable", verify=False, **rank_launches.public(options))}

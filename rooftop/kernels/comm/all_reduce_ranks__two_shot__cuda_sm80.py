@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import ranks
+from rooftop.ranks import rank_launches
 
 SHOTS = 2
 
 
 def supports(p: Problem, head: Any) -> str | None:
-    return ranks.problem_supported(p, SHOTS)
+    return rank_launches.problem_supported(p, SHOTS)
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    return {"blocks": ranks.problem_launches(p, SHOTS)[0].grid[0]}
+    return {"blocks": rank_launches.problem_launches(p, SHOTS)[0].grid[0]}
 
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
-    return ranks.problem_launches(p, SHOTS)
+    return rank_launches.problem_launches(p, SHOTS)
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
-    return ranks.problem_scratch(p, SHOTS)
+    return rank_launches.problem_scratch(p, SHOTS)
 
 
 def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
@@ -33,6 +33,6 @@ def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
 
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     """As one rank of several GPUs."""
-    from rooftop.comm import collectives
+    from rooftop.ranks import collectives
 
-    return {"out": collectives.all_reduce(tensors["x"], group, path="symmetric", verify=False, **ranks.public(options))}
+    return {"out": collectives.all_reduce(tensors["x"], group, path="symmetric", verify=False, **rank_launches.public(options))}

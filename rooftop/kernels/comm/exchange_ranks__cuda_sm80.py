@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import exchange, ranks
+from rooftop.ranks import exchange, rank_launches
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -42,7 +42,7 @@ def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
 
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     """As one rank of several GPUs."""
-    from rooftop.comm import collectives
+    from rooftop.ranks import collectives
 
     call = getattr(collectives, str(options["kind"]))
-    return {"out": call(tensors["x"], group, path="symmetric", verify=False, **ranks.public(options))}
+    return {"out": call(tensors["x"], group, path="symmetric", verify=False, **rank_launches.public(options))}

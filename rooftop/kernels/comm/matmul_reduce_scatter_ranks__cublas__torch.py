@@ -1,4 +1,4 @@
-"""Products by cuBLAS, stored where the sum reads them, then the sum. On several GPUs that is the peers' memory (rooftop/comm/products.py); here all
+"""Products by cuBLAS, stored where the sum reads them, then the sum. On several GPUs that is the peers' memory (rooftop/ranks/products.py); here all
 ranks are one device, and it is the device's own memory."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def supports(p: Problem) -> str | None:
 
 def scratch(p: Problem, config: Any) -> dict[str, Meta]:
     ranks, m, _ = p["a"].shape
-    from rooftop.comm.wire import WIRES, message_bytes
+    from rooftop.formats.wire import WIRES, message_bytes
 
     count, wire = m // ranks * p["b"].shape[2], str(p.option("wire"))
     size = count * p["out"].itemsize if wire == "none" else message_bytes(WIRES[wire], int(p.option("group")), count)
@@ -29,8 +29,8 @@ def choose(p: Problem) -> dict[str, Any]:
 
 
 def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[str, Any], config: Any) -> None:
-    from rooftop.comm import products
-    from rooftop.comm.steps import Options
+    from rooftop.ranks import products
+    from rooftop.ranks.steps import Options
 
     a, b, out, places = inputs["a"], inputs["b"], outputs["out"], scratch["places"]
     ranks, m, n = a.shape[0], out.shape[1], out.shape[2]
@@ -46,7 +46,7 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
 
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     """As one rank of several GPUs."""
-    from rooftop.comm import fused
+    from rooftop.ranks import fused
 
     wire = None if options["wire"] == "none" else str(options["wire"])
     return {"out": fused.matmul_reduce_scatter(tensors["a"], tensors["b"], group, wire=wire, group_size=int(options["group"]), path="symmetric", verify=False)}

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.pdl import chained
 
 
 @triton.jit

@@ -12,9 +12,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.launching import chained
+from rooftop.formats.random_bits import threshold
+from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import kept
-from rooftop.ops._random import threshold
 
 GRID = 65535  # programs along the second and third axes of a launch
 

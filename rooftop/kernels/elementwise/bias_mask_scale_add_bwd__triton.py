@@ -14,10 +14,10 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import column_sums
-from rooftop.kernels._device.launching import chained
+from rooftop.formats.random_bits import threshold
+from rooftop.kernels._device.column_sums import column_sums
+from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import kept
-from rooftop.ops._random import threshold
 
 
 @triton.jit(do_not_specialize=["R", "height"])  # these follow the row kernels of a call

@@ -1,13 +1,13 @@
 """y = gelu(a) · b, a and b two tensors or the halves of one. Contract: rooftop/ops/geglu.py; floor and configs:
-rooftop/kernels/_device/pointwise.py"""
+rooftop/kernels/elementwise/_pointwise.py"""
 
 from __future__ import annotations
 
 import triton
 
 from rooftop.kernels._device.activations import gelu
-from rooftop.kernels._device.geglu_tanh import gelu_tanh_or_zero
-from rooftop.kernels._device.pointwise import Config, gated
+from rooftop.kernels.elementwise._geglu_tanh import gelu_tanh_or_zero
+from rooftop.kernels.elementwise._pointwise import Config, gated
 
 
 @triton.jit

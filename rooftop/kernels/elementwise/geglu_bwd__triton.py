@@ -1,13 +1,13 @@
 """da = dy · b · gelu'(a), db = dy · gelu(a), of two tensors or the halves of one. Contract: rooftop/ops/geglu.py; floor and configs:
-rooftop/kernels/_device/pointwise.py"""
+rooftop/kernels/elementwise/_pointwise.py"""
 
 from __future__ import annotations
 
 import triton
 
 from rooftop.kernels._device.activations import gelu, gelu_slope
-from rooftop.kernels._device.geglu_tanh import gelu_tanh_or_zero, gelu_tanh_slope_or_zero
-from rooftop.kernels._device.pointwise import Config, gated
+from rooftop.kernels.elementwise._geglu_tanh import gelu_tanh_or_zero, gelu_tanh_slope_or_zero
+from rooftop.kernels.elementwise._pointwise import Config, gated
 
 
 @triton.jit

@@ -20,7 +20,7 @@ grid   = ["ceil(R * C * bytes(x) / (16 * packs * threads))"]
 block  = ["threads"]
 chained = true
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
 
 /// 1 / (1 + e^-z); with fast instructions, accurate to a few units in the last place of float32, if the result is rounded to 16 bits.

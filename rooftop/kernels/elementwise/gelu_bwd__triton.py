@@ -1,4 +1,4 @@
-"""dx = dy · (Φ(x) + x Φ'(x)). Contract: rooftop/ops/gelu.py; floor and configs: rooftop/kernels/_device/pointwise.py"""
+"""dx = dy · (Φ(x) + x Φ'(x)). Contract: rooftop/ops/gelu.py; floor and configs: rooftop/kernels/elementwise/_pointwise.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton
 
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.activations import gelu_short_slope, gelu_slope, gelu_tanh_slope
-from rooftop.kernels._device.pointwise import Config, pointwise
+from rooftop.kernels.elementwise._pointwise import Config, pointwise
 
 
 @triton.jit

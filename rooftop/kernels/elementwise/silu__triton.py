@@ -1,9 +1,9 @@
-"""y = x · sigmoid(x). Contract: rooftop/ops/silu.py; floor and configs: rooftop/kernels/_device/pointwise.py"""
+"""y = x · sigmoid(x). Contract: rooftop/ops/silu.py; floor and configs: rooftop/kernels/elementwise/_pointwise.py"""
 
 from __future__ import annotations
 
 from rooftop.kernels._device.activations import silu
-from rooftop.kernels._device.pointwise import Config, pointwise
+from rooftop.kernels.elementwise._pointwise import Config, pointwise
 
 supports, choose, configs, launches = pointwise(("x",), ("y",), lambda p: silu)
 __all__ = ["Config", "choose", "configs", "launches", "supports"]

@@ -1,11 +1,11 @@
-"""dx = dy · s (1 + x (1 - s)). Contract: rooftop/ops/silu.py; floor and configs: rooftop/kernels/_device/pointwise.py"""
+"""dx = dy · s (1 + x (1 - s)). Contract: rooftop/ops/silu.py; floor and configs: rooftop/kernels/elementwise/_pointwise.py"""
 
 from __future__ import annotations
 
 import triton
 
 from rooftop.kernels._device.activations import silu_slope
-from rooftop.kernels._device.pointwise import Config, pointwise
+from rooftop.kernels.elementwise._pointwise import Config, pointwise
 
 
 @triton.jit

@@ -1,10 +1,10 @@
-"""y = x². Contract: rooftop/ops/square.py; floor and configs: rooftop/kernels/_device/pointwise.py"""
+"""y = x². Contract: rooftop/ops/square.py; floor and configs: rooftop/kernels/elementwise/_pointwise.py"""
 
 from __future__ import annotations
 
 import triton
 
-from rooftop.kernels._device.pointwise import Config, pointwise
+from rooftop.kernels.elementwise._pointwise import Config, pointwise
 
 
 @triton.jit

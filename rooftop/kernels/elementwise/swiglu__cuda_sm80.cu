@@ -15,7 +15,7 @@ grid   = ["ceil(ceil(C / (16 // bytes(a))) * R / threads)"]
 block  = ["threads"]
 chained = true
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
 
 template <bool FAST>

@@ -1,12 +1,12 @@
 """y = silu(a) · b, a and b two tensors or the halves of one. Contract: rooftop/ops/swiglu.py; floor and configs:
-rooftop/kernels/_device/pointwise.py"""
+rooftop/kernels/elementwise/_pointwise.py"""
 
 from __future__ import annotations
 
 import triton
 
 from rooftop.kernels._device.activations import silu
-from rooftop.kernels._device.pointwise import Config, gated
+from rooftop.kernels.elementwise._pointwise import Config, gated
 
 
 @triton.jit

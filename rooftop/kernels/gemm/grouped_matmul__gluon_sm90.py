@@ -1,6 +1,6 @@
 """One product for each group of rows (or of slices of K), by offsets on the device, on Hopper. Contract: rooftop/ops/grouped_matmul.py
 
-One persistent kernel loops over the tiles of all groups (rooftop/kernels/_device/wgmma_grouped.py): as many blocks as multiprocessors, whatever the groups'
+One persistent kernel loops over the tiles of all groups (rooftop/kernels/gemm/_grouped_gluon.py): as many blocks as multiprocessors, whatever the groups'
 sizes. Within a group tiles are ordered in bands of 16 rows of tiles, so that concurrent tiles share weights in L2. Groups of 64 rows or fewer on average use
 tiles of 64 rows: then the read of the weights is the limit, not the products."""
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from triton.experimental.gluon import language as gl
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch, gemm_model, wgmma_grouped
+from rooftop.kernels._device import gemm_launch, gemm_model
+from rooftop.kernels.gemm import _grouped_gluon
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"]}
 SHARED = 226 * 1024
@@ -55,10 +56,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> int:
-    return 1
-
-
 def configs(p: Problem) -> list[Config]:
     found = []
     for bm, bn, groups in ((128, 256, 2), (128, 128, 2), (64, 256, 1), (64, 128, 1)):
@@ -100,9 +97,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "out_desc": boxes("out", out, False, config.BM // config.GROUPS, 64), "out": "out", "ldo": out.strides[-2],
         "zo": out.strides[0] if len(out.shape) == 3 else 0, "offsets": "offsets", "G": groups, "M": m, "N": n, "K": a.shape[-1], "BM": config.BM,
         "BN": config.BN, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned,
-        "FORM": wgmma_grouped.FORMS.index(form),
+        "FORM": _grouped_gluon.FORMS.index(form),
     }  # fmt: skip
-    return [Launch(kernel=wgmma_grouped.grouped, grid=(min(p.device.sms, tiles * -(-n // config.BN)),), args=args, warps=4)]
+    return [Launch(kernel=_grouped_gluon.grouped, grid=(min(p.device.sms, tiles * -(-n // config.BN)),), args=args, warps=4)]
 
 
 def explains(p: Problem, config: Config) -> str:

@@ -1,4 +1,4 @@
-"""out = a b of int8 in int32 on Hopper. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/_device/wgmma.py
+"""out = a b of int8 in int32 on Hopper. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/_device/gemm_gluon.py
 
 wgmma reads 8-bit operands only along K: rows of a and columns of b must be contiguous in memory."""
 
@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_launch
-from rooftop.kernels._device.columns import chained
-from rooftop.kernels._device.gemm_explain import explanation
+from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels.gemm._explain import explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 

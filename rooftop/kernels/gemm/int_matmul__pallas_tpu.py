@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import On, jnp
-from rooftop.kernels._device.tpu_matmul import choose, product, vmem
+from rooftop.kernels.gemm._tiles_tpu import choose, product, vmem
 
 __all__ = ["FIGURES", "choose", "run", "supports", "vmem"]
 FIGURES = ("4096 cubed",)  # compiled for figures

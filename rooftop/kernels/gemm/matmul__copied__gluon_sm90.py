@@ -1,7 +1,7 @@
 """Operands of 16 bits that TMA cannot read in place: copied first, then multiplied by the Hopper kernel. Contract: rooftop/ops/matmul.py
 
 TMA requires rows aligned to 16 bytes; an odd K, an odd leading dimension or an unaligned address has none. Such an operand is copied into aligned rows along K
-(rooftop/kernels/_device/split_rows.py): 4 bytes of device memory per element and a launch. The product then runs at the rate of
+(rooftop/kernels/gemm/_operands.py): 4 bytes of device memory per element and a launch. The product then runs at the rate of
 matmul__gluon_sm90.py; loads of 2 bytes by threads would halve it. With few rows on the other side the copy moves more than the product reads:
 matmul__triton.py computes those."""
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch, split_rows
-from rooftop.kernels._device.columns import chained
-from rooftop.kernels._device.gemm_explain import explanation
+from rooftop.kernels._device import gemm_launch
+from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels.gemm import matmul__triton
+from rooftop.kernels.gemm import _operands
+from rooftop.kernels.gemm._explain import explanation
 
-__all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "seconds", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
@@ -35,14 +35,14 @@ def _copied(p: Problem) -> tuple[str, ...]:
 
 def _room(p: Problem) -> dict[str, Meta]:
     rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {f"{name}_rows": split_rows.room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)}
+    return {f"{name}_rows": _operands.room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)}
 
 
 def _product(p: Problem) -> Product:
     metas: dict[str, Meta | None] = dict(p.tensors)
     names: Mapping[str, str] = {name: f"{name}_rows" for name in _copied(p)}
     for name, into in names.items():
-        meta, pitch = p[name], split_rows.pitch_of(p["a"].shape[-1], 2)
+        meta, pitch = p[name], _operands.pitch_of(p["a"].shape[-1], 2)
         rows = meta.shape[-2] if name == "a" else meta.shape[-1]
         near = (pitch, 1) if name == "a" else (1, pitch)
         metas[into] = Meta(meta.shape, meta.dtype, near if len(meta.shape) == 2 else (rows * pitch, *near))
@@ -74,13 +74,9 @@ def _copying(p: Problem) -> float:
     return sum(max(LAUNCH, 2 * p[name].numel * 2 / COPY) for name in _copied(p))
 
 
-def prefers(p: Problem) -> int:
-    """Preferred if the copies and the product are predicted to be faster than threads that load 2 bytes at a time, or little slower: the latency of those
-    loads is hard to predict."""
-    if not _copied(p):
-        return -2
-    threads = matmul__triton.seconds(p, matmul__triton.choose(p))
-    return 1 if _copying(p) + _product(p).seconds(choose(p)) < 1.3 * threads else -2
+def seconds(p: Problem) -> float:
+    """Predicted time of the copies and the product."""
+    return _copying(p) + _product(p).seconds(choose(p))
 
 
 def choose(p: Problem) -> Config:
@@ -96,7 +92,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    copies = [split_rows.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
+    copies = [_operands.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
     return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
 
 

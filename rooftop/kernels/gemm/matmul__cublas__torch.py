@@ -30,11 +30,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> int:
-    """After all kernels of this library."""
-    return -2
-
-
 def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[str, Any], config: Any) -> None:
     import torch
 

@@ -1,18 +1,19 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual on Hopper, for operands of 16 bits. Contract: rooftop/ops/matmul.py
 
 Persistent and warp-specialised: a producer warp loads slices of a and b by TMA into a ring of stages; one or two consumer warp groups multiply them with wgmma
-and store the result while the slices of the next tile are in flight (rooftop/kernels/_device/wgmma.py). All four transposes are read in place. A performance
-model chooses the tile (rooftop/kernels/_device/gemm_model.py): with few rows the operands are swapped, so that the weights fill the 64 rows of an instruction;
-if tiles do not fill the multiprocessors, the slices of K are divided among them (split-K or stream-K) and a second launch adds the pieces, in order."""
+and store the result while the slices of the next tile are in flight (rooftop/kernels/_device/gemm_gluon.py). All four transposes are read in place. A
+performance model chooses the tile (rooftop/kernels/_device/gemm_model.py): with few rows the operands are swapped, so that the weights fill the 64 rows of an
+instruction; if tiles do not fill the multiprocessors, the slices of K are divided among them (split-K or stream-K) and a second launch adds the pieces, in
+order."""
 
 from __future__ import annotations
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_launch
-from rooftop.kernels._device.columns import chained
-from rooftop.kernels._device.gemm_explain import explanation
+from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels.gemm._explain import explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 

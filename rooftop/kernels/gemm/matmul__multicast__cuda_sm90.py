@@ -38,10 +38,6 @@ def supports(p: Problem, head: Any) -> str | None:
     return tensor_maps.not_copied(out, stored=True)
 
 
-def prefers(p: Problem, head: Any) -> int:
-    return -1
-
-
 def choose(p: Problem, head: Any) -> dict[str, Any]:
     return {"stages": 4, "group": 8}
 

@@ -1,4 +1,4 @@
-"""The product of bfloat16 matrices on a TPU's matrix units, with a fused epilogue. The grid and its accumulator: kernels/_device/tpu_matmul.py"""
+"""The product of bfloat16 matrices on a TPU's matrix units, with a fused epilogue. The grid and its accumulator: kernels/gemm/_tiles_tpu.py"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import On, jax, jnp
-from rooftop.kernels._device.tpu_matmul import choose, extents, product, vmem
+from rooftop.kernels.gemm._tiles_tpu import choose, extents, product, vmem
 
 __all__ = ["FIGURES", "choose", "run", "supports", "vmem"]
 FIGURES = ("4096 cubed bf16",)  # compiled for figures

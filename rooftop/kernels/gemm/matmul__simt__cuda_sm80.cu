@@ -4,7 +4,7 @@ limit   = "Issue slots: 1,024 of the 1,110 instructions in the main loop of the 
 dtypes  = ["f32"]
 args    = ["alpha: f32", "beta: f32", "bias: f32[N]?", "act: i32 = 0 if activation == 'none' else 1", "zg: i64 = stride(gate, 0)", "zr: i64 = stride(residual, 0)"]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "launches", "scratch", "explains"]
+python  = ["supports", "choose", "configs", "launches", "scratch", "explains"]
 
 [config]
 BM     = 128
@@ -20,7 +20,7 @@ PART   = 0
 */
 #include <cuda_pipeline.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 
 /// V neighbouring floats, one access.
 template <int V>

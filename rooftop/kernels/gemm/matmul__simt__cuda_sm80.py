@@ -123,10 +123,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    return 3
-
-
 def _resident(tile: Tile, modes: tuple[int, int], room: int) -> int:
     """Resident blocks of a multiprocessor."""
     return max(1, min(tile.BLOCKS, (room + 1024) // (_shared(tile.config, modes) + 1024)))

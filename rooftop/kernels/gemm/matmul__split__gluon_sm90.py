@@ -1,6 +1,6 @@
 """float32 operands split into two parts each and multiplied by tensor cores on Hopper, as TF32 or bfloat16. Contract: rooftop/ops/matmul.py
 
-Two launches split a and b (rooftop/kernels/_device/split_rows.py), a third multiplies (rooftop/kernels/_device/wgmma_split.py). Reason for a split beforehand
+Two launches split a and b (rooftop/kernels/gemm/_operands.py), a third multiplies (rooftop/kernels/gemm/_split_gluon.py). Reason for a split beforehand
 and not in registers: wgmma reads b from shared memory, so a block would have to read each slice, split it and write it back, once for every tile that uses it;
 a split beforehand does it once. Bytes: TMA loads two bfloat16 parts of 2 bytes, the same 4 bytes as one float32; the split adds 8 bytes of device memory for
 each element of a and b (12 for TF32), at 4096³ 256 MiB or about 65 µs, next to 600 µs of products. It also makes rows a multiple of 16 bytes and contiguous
@@ -15,8 +15,9 @@ from typing import Any
 from triton.experimental.gluon import language as gl
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
-from rooftop.kernels._device import gemm_epilogue, gemm_model, split_rows, wgmma_split
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device import gemm_epilogue, gemm_model
+from rooftop.kernels._device.column_sums import chained
+from rooftop.kernels.gemm import _operands, _split_gluon
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 KIND = {"tf32x3": "tf32", "bf16x3": "bf16"}
@@ -56,11 +57,6 @@ def supports(p: Problem) -> str | None:
         if meta is not None and meta.strides[-1] != 1 and meta.shape[-1] > 1:
             return f"the elements of a row of {name} must be neighbours"
     return None
-
-
-def prefers(p: Problem) -> int:
-    m, n, k, _ = _sizes(p)
-    return 1 if min(m, n) > FEW and k >= 128 else -1
 
 
 def _plan(c: Config, p: Problem) -> gemm_model.Plan:
@@ -112,7 +108,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     m, n, k, batch = _sizes(p)
     kind = KIND[str(p.option("precision"))]
     plan = _plan(config, p)
-    made = {"a_parts": split_rows.room(m, k, batch, kind), "b_parts": split_rows.room(n, k, batch, kind)}
+    made = {"a_parts": _operands.room(m, k, batch, kind), "b_parts": _operands.room(n, k, batch, kind)}
     return {**made, "pieces": Meta((plan.parts, config.BM * config.BN), "f32")} if plan.units else made
 
 
@@ -143,8 +139,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "pieces_at": "pieces" if plan.units else None, "K": k, "batch": batch, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES,
     }  # fmt: skip
     made = [
-        split_rows.launch("a", p["a"], "a_parts", kind, columns=False), split_rows.launch("b", p["b"], "b_parts", kind, columns=True),
-        Launch(kernel=wgmma_split.product_of_parts, grid=(plan.blocks,), args=args, warps=4),
+        _operands.launch("a", p["a"], "a_parts", kind, columns=False), _operands.launch("b", p["b"], "b_parts", kind, columns=True),
+        Launch(kernel=_split_gluon.product_of_parts, grid=(plan.blocks,), args=args, warps=4),
     ]  # fmt: skip
     if plan.units:
         elements = max(512, min(2048, plan.streamed * config.BM * config.BN // (2 * p.device.sms) // 512 * 512))

@@ -2,20 +2,21 @@
 
 Tensor cores read ten bits of the fraction from shared memory and ignore the rest, so TMA rounds float32 to TF32 as it copies. wgmma reads 32-bit
 operands only along K: rows of a and columns of b must be contiguous in memory, with strides that are a multiple of 16 bytes. An operand with another layout is
-first copied (rooftop/kernels/_device/split_rows.py): 8 bytes of device memory per element, at 4096³ 128 MiB or about 32 µs, next to 350 µs of products."""
+first copied (rooftop/kernels/gemm/_operands.py): 8 bytes of device memory per element, at 4096³ 128 MiB or about 32 µs, next to 350 µs of products."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch, split_rows
-from rooftop.kernels._device.columns import chained
-from rooftop.kernels._device.gemm_explain import explanation
+from rooftop.kernels._device import gemm_launch
+from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_launch import Product
 from rooftop.kernels._device.gemm_model import Config
+from rooftop.kernels.gemm import _operands
+from rooftop.kernels.gemm._explain import explanation
 
-__all__ = ["Config", "choose", "configs", "explains", "launches", "prefers", "scratch", "supports"]
+__all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 TRIED = 12
@@ -26,7 +27,7 @@ def _batch(p: Problem) -> int:
     return p["a"].shape[0] if len(p["a"].shape) == 3 else 1
 
 
-def _copied(p: Problem) -> tuple[str, ...]:
+def copied(p: Problem) -> tuple[str, ...]:
     """Operands that wgmma cannot read in place."""
     a, b = p["a"], p["b"]
     a_along = gemm_launch.readable(a) is None and (a.strides[-1] == 1 or a.shape[-1] == 1) and not gemm_launch.turned(a)
@@ -36,19 +37,19 @@ def _copied(p: Problem) -> tuple[str, ...]:
 
 def _room(p: Problem) -> dict[str, Meta]:
     rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {f"{name}_rows": split_rows.room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in _copied(p)}
+    return {f"{name}_rows": _operands.room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in copied(p)}
 
 
 def _product(p: Problem) -> Product:
     metas: dict[str, Meta | None] = dict(p.tensors)
-    copied: Mapping[str, str] = {name: f"{name}_rows" for name in _copied(p)}
-    for name, into in copied.items():
-        meta, pitch = p[name], split_rows.pitch_of(p["a"].shape[-1], 4)
+    names: Mapping[str, str] = {name: f"{name}_rows" for name in copied(p)}
+    for name, into in names.items():
+        meta, pitch = p[name], _operands.pitch_of(p["a"].shape[-1], 4)
         rows = meta.shape[-2] if name == "a" else meta.shape[-1]
         near = (pitch, 1) if name == "a" else (1, pitch)
         metas[into] = Meta(meta.shape, "f32", near if len(meta.shape) == 2 else (rows * pitch, *near))
     return Product(
-        metas, p.device.sms, a=copied.get("a", "a"), b=copied.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
+        metas, p.device.sms, a=names.get("a", "a"), b=names.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
         activation=str(p.option("activation")),
     )  # fmt: skip
 
@@ -70,12 +71,6 @@ def supports(p: Problem) -> str | None:
     return None
 
 
-def prefers(p: Problem) -> int:
-    copied = _copied(p)
-    few = ("b" in copied and p["a"].shape[-2] <= FEW) or ("a" in copied and p["b"].shape[-1] <= FEW)
-    return -1 if few or p["a"].shape[-1] < 32 else 1
-
-
 def choose(p: Problem) -> Config:
     return _product(p).ranked()[0]
 
@@ -89,7 +84,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    copies = [split_rows.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
+    copies = [_operands.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in copied(p)]
     return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
-from rooftop.kernels._device.columns import chained
+from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, begin_of, finish, place, put, vector
 
 
@@ -94,15 +94,6 @@ def supports(p: Problem) -> str | None:
         if meta is not None and meta.strides[-1] != 1 and meta.shape[-1] > 1:
             return f"the elements of a row of {name} must be neighbours"
     return None
-
-
-def prefers(p: Problem) -> int:
-    """Kernels for one architecture are preferred if they support the input, except for small products of float32."""
-    if p["a"].dtype != "f32":
-        return -1
-    if _madds(p) <= FEW or (p["a"].shape[-1] <= SHALLOW and _madds(p) <= 8 * FEW):
-        return 2
-    return -3 if len(p["a"].shape) == 3 else -1  # of large batches cuBLAS
 
 
 def _sizes(p: Problem) -> tuple[int, int, int, int]:

@@ -26,10 +26,10 @@ from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gemm_launch import TYPES
-from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.lowbit import FORMATS, grouping, sizes
-from rooftop.kernels._device.lowbit_plan import Config, bits_of, configs, pieces, tiles_of
-from rooftop.kernels._device.lowbit_wgmma import left_operand, pair_scales, plane_shape, words_layout
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
+from rooftop.kernels.gemm._lowbit_plan import Config, bits_of, configs, pieces, tiles_of
+from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 

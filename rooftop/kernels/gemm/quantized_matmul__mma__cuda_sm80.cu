@@ -4,7 +4,7 @@ limit   = "int4, one row, 8192 x 8192 on an H200: 12.5 us, where a read of the s
 dtypes  = ["f16", "bf16"]
 args    = ["x: T[M, K]", "codes: u8[STRIPES, BLOCKS, BYTES]"]
 tensors = ["out: T[M, N]"]
-python  = ["supports", "prefers", "choose", "configs", "launches", "scratch"]
+python  = ["supports", "choose", "configs", "launches", "scratch"]
 demands = { has = ["HMMA.16816.F32", "LDGSTS", "LDSM"], spills = 0 }
 
 [config]
@@ -20,8 +20,8 @@ split  = 1
 resident = 1
 raw    = 0
 */
-#include "chain.cuh"
-#include "lowbit_pairs.cuh"
+#include "pdl.cuh"
+#include "_unpack_pairs.cuh"
 
 /// Eight neighbours of a row of x from column k on; zeros from column `past` on.
 template <typename T>

@@ -8,9 +8,8 @@ from itertools import product
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import lowbit_plan
-from rooftop.kernels._device.lowbit import FORMATS, grouping, sizes
-from rooftop.kernels._device.quantised import arguments, text
+from rooftop.kernels._device.quantized import arguments, text
+from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
 from rooftop.ops.quantized_matmul import BITS
 
 CLOCK, MEMORY, L2 = 1.7e9, 4.2e12, 5.5e12
@@ -41,16 +40,10 @@ def supports(p: Problem, head: Any) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Any) -> int:
-    """Preferred up to 16 rows. Beyond 64, and on Hopper if predicted to be faster, kernels that unpack a code once for more rows are."""
-    m = p["x"].shape[0]
-    if m > FEW:
-        return -1
-    if m <= 16 or p.device.arch < 90:
-        return 1
-    best = choose(p, head)
-    mine = seconds(p, *(best[n] for n in ("high", "down", "along", "split", "deep"))) + LATE
-    return 1 if mine <= min(lowbit_plan.seconds(c, p) for c in lowbit_plan.configs(p)) else -1
+def predicted(p: Problem) -> float:
+    """Seconds with the best config."""
+    best = choose(p, None)
+    return seconds(p, *(best[n] for n in ("high", "down", "along", "split", "deep"))) + LATE
 
 
 @lru_cache(maxsize=32)

@@ -1,15 +1,9 @@
 """out = scale_a · scale_b · a b + bias of fp8 or int8, for every stride, address and size. Contract: rooftop/ops/scaled_matmul.py.
 
-Kernel: rooftop/kernels/_device/gemm_tiles.py"""
+Kernel: rooftop/kernels/gemm/_tiles_8bit.py"""
 
 from __future__ import annotations
 
-from rooftop.core.spec import Problem
-from rooftop.kernels._device.gemm_tiles import Config, choose, configs, launches, supports
+from rooftop.kernels.gemm._tiles_8bit import Config, choose, configs, launches, supports
 
-__all__ = ["Config", "choose", "configs", "launches", "prefers", "supports"]
-
-
-def prefers(p: Problem) -> int:
-    """Kernels for one architecture are preferred if they support the input."""
-    return -1
+__all__ = ["Config", "choose", "configs", "launches", "supports"]

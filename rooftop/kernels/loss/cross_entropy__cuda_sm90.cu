@@ -5,7 +5,6 @@ limit   = "0.95 to 0.98 of a read from 256 MiB on, 0.98 without the launch that 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "normaliser: f32[R, 2]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
 demands = { has = ["LDG.E.128", "MUFU.EX2"], spills = 0 }
-prefer  = "R > 0"
 python  = ["choose"]
 valid   = "(threads * blocks == 1024 or threads * blocks == 2048 or threads * blocks == 512 and threads <= 64) and (cluster == 1 or bytes_of_row >= 4096 * cluster) and (pieces * threads * 8 * cluster < bytes_of_row or threads == 32) and (ahead == 0 or pieces * threads * 16 * cluster < bytes_of_row) and (softcap != 0 or spare == 0)"
 configs = [{ pieces = [2, 4, 8], ahead = [0, 1], threads = [32, 64, 128, 256, 512, 1024], cluster = [1, 2, 4, 8], blocks = [1, 2, 3, 4, 6, 8, 12, 16], spare = [0, 1] }]
@@ -60,9 +59,9 @@ args    = ["R: i32", "found: f32[R]", "loss: f32[1]", "divisor: f32[1]"]
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
-#include "slices.cuh"
+#include "cluster_slices.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 

@@ -5,7 +5,7 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]
 demands = { has = ["LDG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "launches"]
 valid   = "vectors > 0"
 
 [config]
@@ -15,10 +15,10 @@ rows    = 1
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "rows.cuh"
+#include "lane_sums.cuh"
+#include "register_rows.cuh"
 
 // The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.

@@ -35,12 +35,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H100 against one block a row: 18 times as fast at 64 classes of bf16, 1.8 times at 1000, 1.02 at 2048. Many soft-capped logits are
-    faster where their tanh is approximated."""
-    return 0 if supports(p, head) or (float(p.option("softcap")) and p["input"].shape[1] >= 1024) else 2
-
-
 def _config(p: Problem, lanes: int) -> dict[str, Any]:
     vectors = -(-_vectors(p) // lanes)
     rows = max(1, (4 if _aligned(p) else 2) // vectors)

@@ -6,7 +6,7 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "input: T[R, C]", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]
 demands = { has = ["LDGSTS.E.128", "LDS.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "launches"]
 valid   = "rows * lanes % 256 == 0 and rows <= 256 and pieces == ceil(vectors / lanes)"
 
 [let]
@@ -19,10 +19,10 @@ rows   = 32
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "stretch.cuh"
+#include "lane_sums.cuh"
+#include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;
 constexpr float LOG2E = 1.4426950408889634f;

@@ -13,7 +13,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import stretches
+from rooftop.kernels._device import contiguous_rows
 
 BLOCK, BLOCKS, PIECES = 256, 4, 12  # threads; most resident blocks of a multiprocessor; most vectors a lane
 STRETCH = 24 * 1024
@@ -45,24 +45,15 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """On an H200 0.79 to 0.91 of the read at 64 to 1088 classes. Rows in registers (cross_entropy__rows__cuda_sm80.cu) reached 0.28 to 0.36 at 80 to 369 16-bit
-    classes and 0.75 to 0.80 at 3 to 4 KiB; one block a row (cross_entropy__cuda_sm90.cu) 0.71 to 0.75 at 5 KiB: all bound by their instructions a row, not by
-    memory. Taken only if every resident block has a stretch: with fewer rows the latency decides."""
-    size = _row_bytes(p)
-    many = p["input"].shape[0] * size >= BLOCKS * p.device.sms * STRETCH
-    return 3 if many and not supports(p, head) else 0
-
-
 def _cost(p: Problem, lanes: int) -> float:
     width = p["input"].itemsize
-    return stretches.cost(_row_bytes(p), lanes, 16 // width, 5.5 if width == 2 else 13, masks=65, rest=30)
+    return contiguous_rows.cost(_row_bytes(p), lanes, 16 // width, 5.5 if width == 2 else 13, masks=65, rest=30)
 
 
 def _config(p: Problem, lanes: int, stretch: int = STRETCH) -> dict[str, Any]:
     teams = BLOCK // lanes  # at least 8, so that they process whole vectors
     rounds = max(1, min(stretch // (teams * _row_bytes(p)), lanes, -(-p["input"].shape[0] // (2 * BLOCKS * p.device.sms * teams))))
-    return {"lanes": lanes, "pieces": -(-stretches.vectors(_row_bytes(p)) // lanes), "rows": teams * rounds}
+    return {"lanes": lanes, "pieces": -(-contiguous_rows.vectors(_row_bytes(p)) // lanes), "rows": teams * rounds}
 
 
 def _fits(p: Problem, config: Mapping[str, Any]) -> bool:
@@ -106,7 +97,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     args |= {"loss": None if added else "loss", "found": "found" if added else None, "normaliser": "normaliser", "divisor": "divisor"}
     smoothing = float(p.option("label_smoothing"))
     args |= {"ignore": int(p.option("ignore_index")), "smoothing": smoothing, "scale": float(p.option("lse_square_scale"))}
-    full = _whole(p) and stretches.vectors(_row_bytes(p)) == config["lanes"] * config["pieces"]
+    full = _whole(p) and contiguous_rows.vectors(_row_bytes(p)) == config["lanes"] * config["pieces"]
     flags = (str(v).lower() for v in (_whole(p), full, smoothing != 0, added))
     template = (DTYPES[p["input"].dtype].cuda, config["lanes"], config["pieces"], *flags)
     types = (*types, "ptr", "ptr", "ptr", "ptr", "i64", "f32", "f32")

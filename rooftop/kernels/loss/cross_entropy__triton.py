@@ -16,8 +16,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.loss._logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
 
 # The identity of the maximum: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
 LOWEST = tl.constexpr(-3.4028234663852886e38)

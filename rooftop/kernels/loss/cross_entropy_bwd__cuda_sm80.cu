@@ -5,7 +5,7 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]"]
 tensors = ["dinput: T[R, C]", "target: i64[R]", "normaliser: f32[R, 2]"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 valid   = "vectors > 0"
 
 [config]
@@ -15,9 +15,9 @@ rows    = 1
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "rows.cuh"
+#include "register_rows.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f;
 enum Cap { NONE, EXACT, SHORT };  // the accuracy of soft-capped logits: EXACT to float32's last digits; SHORT to 2e-7 of the cap, which 16-bit gradients do not show

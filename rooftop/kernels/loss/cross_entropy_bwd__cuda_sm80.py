@@ -26,10 +26,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    return 2 if _vectors(p) <= 32 * MOST else 0  # predicted: Triton uses one program a row, also for short rows
-
-
 def _aligned(p: Problem) -> bool:
     x = p["input"]
     of_vector = 16 // x.itemsize

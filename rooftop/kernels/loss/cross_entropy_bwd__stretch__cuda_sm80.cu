@@ -5,7 +5,7 @@ dtypes  = ["f16", "bf16"]
 args    = ["C: i32", "input: T[R, C]"]
 tensors = ["dinput: T[R, C]", "target: i64[R]", "normaliser: f32[R, 2]"]
 demands = { has = ["LDG.E.128", "STG.E.128", "LDS.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 valid   = "vectors > 0"
 
 [config]
@@ -13,10 +13,10 @@ vectors = 4
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
 #include "packs.cuh"
-#include "quotients.cuh"
+#include "division.cuh"
 
 constexpr int THREADS = 256, IGNORED = -(1 << 30), UNKNOWN = -(1 << 29);  // targets of rows that are ignored, and out of range
 

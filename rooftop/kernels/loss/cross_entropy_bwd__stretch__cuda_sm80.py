@@ -45,16 +45,6 @@ def _by_others(columns: int) -> float:
     return 128 * 376 * -(-columns // 2048) / columns
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """On an H200 0.96 of a copy with 144 and with 1200 classes; other lengths are predicted, by the same instructions a class or fewer. The other kernels
-    reached 0.45 to 0.70 where rows of up to 4 KiB are not whole vectors, 0.55 with 2473 classes and 0.81 to 0.85 with 3200 to 13260, where their estimates are
-    25 to 39 instructions a class; and 0.88 or more at 22 to 24, which are the estimates of 128 and of multiples of 2048."""
-    x = p["input"]
-    if x.nbytes < MANY or supports(p, head):
-        return 0
-    return 3 if x.shape[1] % N or _by_others(x.shape[1]) > (26 if x.shape[1] <= 1024 else 24.5) else 0
-
-
 def choose(p: Problem, head: Head) -> dict[str, Any]:
     return {"vectors": VECTORS}
 

@@ -12,8 +12,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.logits import EXACT, SHORT, capped, each, edges, exp, how, middle, raised
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.loss._logits import EXACT, SHORT, capped, each, edges, exp, how, middle, raised
 
 
 @triton.jit

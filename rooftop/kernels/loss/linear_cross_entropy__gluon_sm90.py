@@ -3,7 +3,7 @@ rooftop/ops/linear_cross_entropy.py
 
 The plan and its reasons are those of linear_cross_entropy__triton. The difference: the first launch lists the tokens that are not ignored, in order and on the
 device. Chunks consist of these tokens, gathered to contiguous rows, and the products are persistent kernels of this library that read their number from device
-memory (rooftop/kernels/_device/wgmma_counted.py); cuBLAS needs its sizes on the host. So an ignored token costs 16 bytes of lists and zeros in dX, and nothing
+memory (rooftop/kernels/loss/_counted_gluon.py); cuBLAS needs its sizes on the host. So an ignored token costs 16 bytes of lists and zeros in dX, and nothing
 waits for the device. With no token ignored the gather and the scatter move 4 x dX; the products take hundreds of times as long.
 
 Memory in addition to the Triton plan: the gathered rows of a chunk, which the chunk's dX then overwrites; a chunk has correspondingly fewer rows. The loss
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels._device.linear_live import live_column_sums, live_rows, live_statistics
-from rooftop.kernels._device.linear_loss import row_losses
-from rooftop.kernels._device.linear_plan import (
+from rooftop.kernels.loss._counted_gluon import counted
+from rooftop.kernels.loss._linear_counted import live_column_sums, live_rows, live_statistics
+from rooftop.kernels.loss._linear_passes import row_losses
+from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
     bias_of,
@@ -36,9 +37,8 @@ from rooftop.kernels._device.linear_plan import (
     taking,
     total,
 )
-from rooftop.kernels._device.linear_steps import gathered, preferred, sorted_out, spread
-from rooftop.kernels._device.products import copied, turned
-from rooftop.kernels._device.wgmma_counted import counted
+from rooftop.kernels.loss._linear_steps import gathered, sorted_out, spread
+from rooftop.kernels.loss._torch_products import copied, turned
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
@@ -74,10 +74,6 @@ def supports(p: Problem) -> str | None:
         return f"TMA does not read weight: {reason}"
     made = p.get("unit_weight")
     return f"TMA does not write the weight's gradient: it begins at {made.align} bytes" if made is not None and made.align % 16 else None
-
-
-def prefers(p: Problem) -> int:
-    return preferred(p)
 
 
 def choose(p: Problem) -> Config:

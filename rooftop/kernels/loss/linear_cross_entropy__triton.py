@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.kernels._device.linear_loss import row_losses, slice_statistics, whole_rows
-from rooftop.kernels._device.linear_plan import (
+from rooftop.kernels.loss._linear_passes import row_losses, slice_statistics, whole_rows
+from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
     bias_of,
@@ -41,7 +41,7 @@ from rooftop.kernels._device.linear_plan import (
     taking,
     total,
 )
-from rooftop.kernels._device.products import copied, product, turned
+from rooftop.kernels.loss._torch_products import copied, product, turned
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
-from rooftop.kernels._device.linear_live import live_column_sums, live_gradient
-from rooftop.kernels._device.linear_plan import SMALL, SPARE, TILE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, taking
-from rooftop.kernels._device.linear_steps import gathered, preferred, sorted_out, spread
-from rooftop.kernels._device.products import turned
-from rooftop.kernels._device.wgmma_counted import counted
+from rooftop.kernels.loss._counted_gluon import counted
+from rooftop.kernels.loss._linear_counted import live_column_sums, live_gradient
+from rooftop.kernels.loss._linear_plan import SMALL, SPARE, TILE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, taking
+from rooftop.kernels.loss._linear_steps import gathered, sorted_out, spread
+from rooftop.kernels.loss._torch_products import turned
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
@@ -46,10 +46,6 @@ def supports(p: Problem) -> str | None:
     if reason := not_copied(p["weight"]):
         return f"TMA does not read weight: {reason}"
     return next((f"TMA does not write {n}: it begins at {m.align} bytes" for n in ("dx", "dweight") if (m := p.get(n)) is not None and m.align % 16), None)
-
-
-def prefers(p: Problem) -> int:
-    return preferred(p)
 
 
 def choose(p: Problem) -> Config:

@@ -15,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels._device.linear_exact import exact_gradient
-from rooftop.kernels._device.linear_loss import slice_gradient, times_loss
-from rooftop.kernels._device.linear_plan import (
+from rooftop.kernels.loss._linear_passes import slice_gradient, times_loss
+from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
     bias_of,
@@ -34,7 +37,37 @@ from rooftop.kernels._device.linear_plan import (
     sums_of_columns,
     taking,
 )
-from rooftop.kernels._device.products import copied, product, turned
+from rooftop.kernels.loss._logits import EXACT, capped
+from rooftop.kernels.loss._torch_products import copied, product, turned
+
+
+# Of float32 logits, like `slice_gradient` of _linear_passes.py with exponentials accurate to float32's last digits. exp(v) computed as 2^(v · log2 e) has an
+# error of v times float32's rounding, which 16-bit results do not show; classes of small probability have a large |v|.
+@triton.jit
+def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale, cap,
+                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    z += zo + row * zs
+    t = tl.load(target + row)
+    live = t != ignore
+    last = tl.where(live, columns, 0)  # nothing is read of an ignored row
+    v = tl.load(z + at, at < last, other=0)
+    if bias is not None:
+        v += tl.load(bias + first + at, at < last, other=0).to(tl.float32)
+    slope = tl.full((BLOCK,), 1.0, tl.float32)
+    if CAP == EXACT:
+        v = capped(v, cap)
+        slope = 1 - (v / cap) * (v / cap)
+    most = tl.load(state + 4 * row)
+    sum_ = tl.load(state + 4 * row + 1)
+    each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
+    g = tl.where((t >= 0) & (t < classes), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
+    d = libdevice.exp(v - most) * each - smoothing / classes
+    d = tl.where(at == t - start - first, d - (1 - smoothing), d) * slope * g
+    tl.store(z + at, tl.where(live, d, 0), at < columns)
+
 
 UNITS = (("dx", "unit_x"), ("dweight", "unit_weight"), ("dbias", "unit_bias"))
 

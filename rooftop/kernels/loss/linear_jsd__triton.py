@@ -17,9 +17,9 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels._device.linear_plan import SPARE, dense, evenly, in_tiles, matrix, padded, row_shape, sizes, total
-from rooftop.kernels._device.logits import exp as short_exp
-from rooftop.kernels._device.products import copied, product, turned
+from rooftop.kernels.loss._linear_plan import SPARE, dense, evenly, in_tiles, matrix, padded, row_shape, sizes, total
+from rooftop.kernels.loss._logits import exp as short_exp
+from rooftop.kernels.loss._torch_products import copied, product, turned
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 FORWARD = tl.constexpr(0)  # KL(teacher || student), beta 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.linear_loss import times_loss
+from rooftop.kernels.loss._linear_passes import times_loss
 
 UNITS = (("dx", "unit_x"), ("dweight", "unit_weight"))
 

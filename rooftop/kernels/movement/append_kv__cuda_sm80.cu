@@ -19,8 +19,8 @@ threads = 256
 */
 #include <cuda_fp8.h>
 
-#include "chain.cuh"
-#include "rotate.cuh"
+#include "pdl.cuh"
+#include "_rope.cuh"
 
 enum { SAME, E4M3, E5M2 };  // the elements of the cache: T, or 8-bit codes
 

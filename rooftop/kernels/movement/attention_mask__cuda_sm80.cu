@@ -14,8 +14,8 @@ demands = { has = ["STG.E.128"], spills = 0 }
 lanes = 32
 part  = 8192
 */
-#include "chain.cuh"
-#include "spans.cuh"
+#include "pdl.cuh"
+#include "_key_ranges.cuh"
 
 /// The bits of the first n elements of SIZE bytes of a 32-bit word.
 template <int SIZE>

@@ -13,8 +13,8 @@ demands = { spills = 0 }
 [config]
 threads = 128
 */
-#include "chain.cuh"
-#include "spans.cuh"
+#include "pdl.cuh"
+#include "_key_ranges.cuh"
 
 __global__ void __launch_bounds__(128) attention_ranges(
     int* begin, int* end, int B, int R, int keys, int group, int left, int right, const void* lengths, const void* q_lengths, int wide) {

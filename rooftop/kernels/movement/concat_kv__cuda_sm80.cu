@@ -11,8 +11,8 @@ demands = { spills = 0 }
 width = 16
 reps  = 2
 */
-#include "chain.cuh"
-#include "rotate.cuh"
+#include "pdl.cuh"
+#include "_rope.cuh"
 
 // out [A, B, S, L] in words of BYTES bytes, contiguous; tokens below P come from past, the others from new. Strides in words. REPS words a thread.
 template <int BYTES, int REPS>

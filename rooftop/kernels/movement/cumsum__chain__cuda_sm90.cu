@@ -5,7 +5,7 @@ limit   = "One long row: what a multiprocessor copies with one block. A row of 1
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "launches"]
 
 [config]
 slots = 6
@@ -14,9 +14,9 @@ group = 512
 */
 #include <cuda_pipeline.h>
 
-#include "chain.cuh"
-#include "rotate.cuh"
-#include "running_sums.cuh"
+#include "pdl.cuh"
+#include "_rope.cuh"
+#include "_prefix_sums.cuh"
 
 constexpr unsigned NONE = ~0u;  // no ticket is left
 constexpr int WRITERS = 8, LOADERS = 4, PACKS = 8, TILE = WRITERS * PACKS * 32;  // warps; packs of 16 bytes of a lane, of a tile

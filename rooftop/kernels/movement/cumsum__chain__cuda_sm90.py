@@ -7,27 +7,20 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import cumsum_rows
+from rooftop.kernels.movement import _cumsum_rows
+from rooftop.kernels.movement._cumsum_rows import TILE
 
 WARPS = 14  # 8 write, 4 load, 1 takes and publishes, 1 waits
-TILE = 2048  # packs of 16 bytes
 CLEAR = 1024
-FEW = 64  # rows: with more, a tile's predecessors in its row are complete before it is loaded
 
 
 def _tiles(p: Problem) -> int:
     """Tiles of a row, wherever it starts."""
-    return -(-cumsum_rows.packs(p) // TILE)
+    return -(-_cumsum_rows.packs(p) // TILE)
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return cumsum_rows.refuses(p) or cumsum_rows.too_large(p, _tiles(p))
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Before cumsum__rows__cuda_sm80.cu where few rows have some tiles for each multiprocessor: its blocks hold half as many bytes, and wait with them."""
-    rows, tiles = p["x"].shape[0], _tiles(p)
-    return 2 if rows <= FEW and tiles > 1 and rows * tiles >= 2 * p.device.sms else -2
+    return _cumsum_rows.refuses(p) or _cumsum_rows.too_large(p, _tiles(p))
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
@@ -56,7 +49,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "x": ("x", "ptr"), "out": ("out", "ptr"), "words": ("words", "ptr"), "O": (x.shape[0], "i32"), "N": (x.shape[1], "i32"),
         "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
     }  # fmt: skip
-    back, even = (str(bool(v)).lower() for v in (p.option("reverse"), cumsum_rows.even(p)))
+    back, even = (str(bool(v)).lower() for v in (p.option("reverse"), _cumsum_rows.even(p)))
     return [
         Launch("clear", (-(-words // CLEAR),), {"words": "words", "count": words}, types=("ptr", "i64"), block=(CLEAR,), chained=True),
         Launch(

@@ -5,7 +5,7 @@ limit   = "The bytes in flight: 56 KiB a block, two blocks a multiprocessor, whi
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 
 [config]
 vector = 1
@@ -13,9 +13,9 @@ tx     = 32
 rows   = 8
 group  = 8
 */
-#include "chain.cuh"
-#include "rotate.cuh"
-#include "running_sums.cuh"
+#include "pdl.cuh"
+#include "_rope.cuh"
+#include "_prefix_sums.cuh"
 
 /// Tiles of ty · U rows (ty = 256 / tx) and tx · V columns; thread (along, down) has the V columns from along · V on and the U rows from down · U on, in the
 /// order of the sum. A chain is the tiles of one strip of columns. words: a counter; sums of tiles [chains, tiles, columns]; running sums at the ends of

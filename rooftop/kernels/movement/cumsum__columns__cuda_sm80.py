@@ -49,10 +49,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    return 1
-
-
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     """Strips of 128 or 256 bytes; 160 or 224 bytes of loads in flight for each thread, fewer if the columns are short. Groups: of as many
     tiles as are read while a running sum passes on, at most eight words for each thread that waits."""

@@ -5,16 +5,16 @@ limit   = "On an H200 0.85 to 0.97 of a copy for many rows, in float32 as in 16 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { has = ["LDG.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 
 [config]
 packs = 8
 team  = 256
 whole = 0
 */
-#include "chain.cuh"
-#include "rotate.cuh"
-#include "running_sums.cuh"
+#include "pdl.cuh"
+#include "_rope.cuh"
+#include "_prefix_sums.cuh"
 
 /// The pack of V elements that are the elements n to n + V - 1 of a sum over the N elements at `row`.
 template <typename T, int V, bool REVERSE>

@@ -7,26 +7,20 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import cumsum_rows
+from rooftop.kernels.movement import _cumsum_rows
+from rooftop.kernels.movement._cumsum_rows import THREADS, WHOLE
 
-THREADS = 256
 PACKS = 8  # of a thread at most: 128 bytes of loads in flight, with room for 768 threads in the registers of a multiprocessor
-WHOLE = {2: 6, 4: 8}  # the same where a row is one tile, by element size: packs of eight elements take more registers while they are added
 GROUP = 128  # tiles of a group: 4 MiB, which take 2 µs to read; a running sum passes from one group to the next in about 1 µs
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return cumsum_rows.refuses(p) or cumsum_rows.too_large(p, _tiles(p, choose(p, head)))
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Before Triton, which adds float32 in float64 throughout and mirrors reverse sums in shared memory; 16-bit rows of one tile are at the copy in Triton."""
-    return 1 if p["x"].itemsize == 4 or p.option("reverse") or not choose(p, head)["whole"] else -1
+    return _cumsum_rows.refuses(p) or _cumsum_rows.too_large(p, _tiles(p, choose(p, head)))
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     """The threads of a row read at least a line together, if the row has one; a row of more than 32 KiB is divided into tiles of equal size."""
-    packs = cumsum_rows.packs(p)
+    packs = _cumsum_rows.packs(p)
     most = WHOLE[p["x"].itemsize]
     if packs <= THREADS * most:
         team = min(8, _pow2(packs))
@@ -39,7 +33,7 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
 
 def configs(p: Problem, head: Head) -> list[Mapping[str, Any]]:
     """The same with fewer packs a thread, in larger teams or smaller tiles."""
-    first, packs = choose(p, head), cumsum_rows.packs(p)
+    first, packs = choose(p, head), _cumsum_rows.packs(p)
     found = [first]
     for each in range(2, int(first["packs"])):
         team = int(first["team"])
@@ -54,7 +48,7 @@ def _pow2(n: int) -> int:
 
 
 def _tiles(p: Problem, config: Mapping[str, Any]) -> int:
-    return -(-cumsum_rows.packs(p) // (int(config["team"]) * int(config["packs"])))
+    return -(-_cumsum_rows.packs(p) // (int(config["team"]) * int(config["packs"])))
 
 
 def _words(p: Problem, config: Mapping[str, Any]) -> int:
@@ -78,7 +72,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "x": ("x", "ptr"), "out": ("out", "ptr"), "words": (None if whole else "words", "ptr"), "O": (x.shape[0], "i64"), "N": (x.shape[1], "i32"),
         "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
     }  # fmt: skip
-    back, even, one = (str(bool(v)).lower() for v in (p.option("reverse"), cumsum_rows.even(p), whole))
+    back, even, one = (str(bool(v)).lower() for v in (p.option("reverse"), _cumsum_rows.even(p), whole))
     name = f"rows<{DTYPES[x.dtype].cuda}, {config['packs']}, {team}, {back}, {even}, {one}, {GROUP}>"
     blocks = -(-x.shape[0] // (THREADS // team)) if whole else x.shape[0] * tiles
     return [

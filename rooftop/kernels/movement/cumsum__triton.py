@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.pdl import chained
 
 ABSENT = tl.constexpr(0)  # a word that is not there yet; a published one is never 0: it is the complement of a number's bits, with one NaN pattern
 NAN = tl.constexpr(0x7FF8000000000000)

@@ -4,10 +4,10 @@ limit   = "the read of a, up to 4 vectors; 16 vectors of float32 need two thirds
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["FFMA"], spills = 0 }
-python  = ["supports", "prefers", "choose", "launches", "scratch"]
+python  = ["supports", "choose", "launches", "scratch"]
 */
-#include "chain.cuh"
-#include "lanes.cuh"
+#include "pdl.cuh"
+#include "lane_sums.cuh"
 #include "packs.cuh"
 
 /// CH elements of one lane as they are in memory: one access if TOGETHER, else every 32nd element.

@@ -41,16 +41,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Of 16-bit rows, one vector with aligned packs (7 to 23 % faster than Triton on an H200), and several without. Triton's tensor cores are faster for
-    several aligned vectors, and its masked loads for one vector of rows that begin anywhere."""
-    if p["a"].dtype == "f32":
-        return int(p["x"].shape[1] > 1)
-    if _along(p):
-        return int(_together(p) == (p["x"].shape[1] == 1))
-    return int(p["x"].shape[1] == 1 or (_wide(p) * p["a"].itemsize < 16 and p["x"].shape[1] <= 8))
-
-
 def _wide(p: Problem) -> int:
     """Neighbouring rows of y of a thread if columns are contiguous: at most 16 bytes of a, and 64 accumulators."""
     a = p["a"]

@@ -13,8 +13,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.columns import column_sums
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.column_sums import column_sums
+from rooftop.kernels._device.pdl import chained
 
 VECTORS = 16  # columns of the product; those beyond R are zeros
 

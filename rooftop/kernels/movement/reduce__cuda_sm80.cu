@@ -4,12 +4,12 @@ limit   = "the read of the input; unaligned columns of 16-bit elements are read 
 dtypes  = ["f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8"]
 args    = ["x: T[A, B, C, D, E]"]
 demands = { has = ["LDG"], spills = 0 }
-python  = ["supports", "prefers", "choose", "launches", "scratch"]
+python  = ["supports", "choose", "launches", "scratch"]
 */
-#include "chain.cuh"
-#include "lanes.cuh"
+#include "pdl.cuh"
+#include "lane_sums.cuh"
 #include "packs.cuh"
-#include "quotients.cuh"
+#include "division.cuh"
 
 enum Op { SUM, MEAN, VAR, MAX, ARGMAX };
 

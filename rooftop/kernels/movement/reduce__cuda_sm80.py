@@ -71,10 +71,6 @@ def supports(p: Problem, head: Head) -> str | None:
     return None
 
 
-def prefers(p: Problem, head: Head) -> int:
-    return 1
-
-
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     """kernel, its constants, blocks along the results, and `splits` of each result."""
     f, sms = _facts(p), p.device.sms

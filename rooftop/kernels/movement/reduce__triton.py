@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.pdl import chained
 
 SUM, MEAN, VAR, MAX, ARGMAX = (tl.constexpr(i) for i in range(5))
 CODES = {"sum": 0, "mean": 1, "var": 2, "max": 3, "argmax": 4}

@@ -20,8 +20,8 @@ reps   = 4
 rows   = 8
 part   = 0
 */
-#include "chain.cuh"
-#include "rotate.cuh"
+#include "pdl.cuh"
+#include "_rope.cuh"
 
 /// high + low: a number with twice the digits of a double.
 struct Pair {

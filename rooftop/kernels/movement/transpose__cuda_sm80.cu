@@ -55,7 +55,7 @@ args    = [
     "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
 ]
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 
 template <int BYTES>
 struct Raw;

@@ -5,7 +5,6 @@ limit   = "The copy of the same bytes; 0.95 of it on an H200 at 3x33554432 bytes
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDG.128", "STG.128"], spills = 0 }
-prefer  = "max(R, C) * size >= 2048"
 
 [requires]
 "join or split" = "one of the two dimensions must be 2 to 8 long, and the other the contiguous one of the planes; the interleaved form must be contiguous"
@@ -34,7 +33,7 @@ args    = [
     "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "plane: i64 = stride(x, 3) if join else stride(out, 4)",
 ]
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 
 template <int BYTES>
 struct Raw;

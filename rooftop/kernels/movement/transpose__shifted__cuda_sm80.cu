@@ -5,7 +5,6 @@ limit   = "On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) o
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDGSTS.128", "STG.128"], spills = 0 }
-prefer  = "R >= 256 and C * size >= 512"
 
 [requires]
 "stride(x, 4) == 1 and stride(out, 3) == 1" = "rows and columns must be exchanged: columns are neighbours in x, rows in the output"
@@ -35,7 +34,7 @@ args    = [
 ]
 */
 #include <cuda_pipeline.h>
-#include "chain.cuh"
+#include "pdl.cuh"
 
 template <int BYTES>
 struct Raw;

@@ -4,7 +4,6 @@ limit   = "one shared-memory load for each element"
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["n: i64 = numel(x)", "R: u32", "C: u32", "tile: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDG.128", "STG.128"], spills = 0 }
-prefer  = "C % per != 0 or R % per != 0"
 
 [requires]
 "stride(x, 4) == 1 and (R == 1 or stride(x, 3) == C) and (B3 == 1 or stride(x, 2) == R * C) and (B2 == 1 or stride(x, 1) == B3 * R * C) and (B1 == 1 or stride(x, 0) == B2 * B3 * R * C)" = "the matrices of x must lie one after another"
@@ -25,7 +24,7 @@ block   = [256]
 shared  = "tile * R * C * size"
 chained = true
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 
 template <int BYTES>
 struct Raw;

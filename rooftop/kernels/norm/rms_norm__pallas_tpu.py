@@ -8,7 +8,7 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, added, call, jnp, larger, lax, like, pieces, pl, pltpu, strips, tile, up
-from rooftop.kernels._device.tpu_numbers import RAISE, TINY, lowered, raised
+from rooftop.kernels._device.tpu_float32 import RAISE, TINY, lowered, raised
 
 BLOCK = 1 << 20  # bytes of float32 of a block of rows, at least, if there are so many
 

@@ -4,7 +4,7 @@ limit   = "Rows of more than 64 KiB do not fit the registers of a block: cluster
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs"]
+python  = ["supports", "choose", "configs"]
 valid   = "16 * team * vectors > C * bytes(x) - 16 and (whole or team >= min(32, 32 // bytes(x)))"
 
 [requires]
@@ -35,10 +35,10 @@ chained = true
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "rows.cuh"
+#include "lane_sums.cuh"
+#include "register_rows.cuh"
 
 // The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
     for (int k = 0; k < ROWS; ++k) write_softmax(rows[k], pair_of_lanes<T, LANES>(rows[k]), y + number(k) * ys);
 }
 
-/// Longer rows: one block a row. blockDim.x is the team of row_configs.py: just enough threads for VECTORS vectors each.
+/// Longer rows: one block a row. blockDim.x is the team of _register_rows.py: just enough threads for VECTORS vectors each.
 template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     softmax_block(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {

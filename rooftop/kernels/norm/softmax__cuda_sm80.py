@@ -1,4 +1,4 @@
-"""Which rows softmax__cuda_sm80.cu supports, and how many threads and vectors a row gets: rooftop/kernels/_device/row_configs.py"""
+"""Which rows softmax__cuda_sm80.cu supports, and how many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py"""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import row_configs
+from rooftop.kernels.norm import _register_rows
 
 TENSORS = ("x", "y")
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return row_configs.refuses(p)
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.0 to 1.7 times as fast as the kernel chosen before, except at powers of two, which Triton's tile does not pad (0.94 to 1.02)."""
-    return 0 if row_configs.refuses(p) or row_configs.power_of_two(p) else 2
+    return _register_rows.refuses(p)
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return row_configs.choose(row_configs.of(p, TENSORS))
+    return _register_rows.choose(_register_rows.of(p, TENSORS))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return row_configs.configs(row_configs.of(p, TENSORS))
+    return _register_rows.configs(_register_rows.of(p, TENSORS))

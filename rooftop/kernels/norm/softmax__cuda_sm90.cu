@@ -5,7 +5,6 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
 python  = ["choose"]
-prefer  = "C * bytes(x) > 32768 or C * bytes(x) > 6144 and not (C % 16 == 0 and stride(x, 0) % 16 == 0 and aligned(x, 16))"
 
 [requires]
 "C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
@@ -28,9 +27,9 @@ shared  = "128 * ceil(C * bytes(x) / (128 * cluster))"
 #include <cuda_pipeline.h>
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "line_share.cuh"
+#include "_line_share.cuh"
 
 namespace cg = cooperative_groups;
 

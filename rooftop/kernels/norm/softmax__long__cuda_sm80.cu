@@ -4,7 +4,7 @@ limit   = "Rows longer than the shared memory of the whole card; blocks that do 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 valid   = "vectors > 0"
 
 [config]
@@ -18,9 +18,9 @@ lag     = 1
 "C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 */
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "row_group.cuh"
-#include "row_ring.cuh"
+#include "lane_sums.cuh"
+#include "_mailbox.cuh"
+#include "_ring.cuh"
 
 // The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.

@@ -1,4 +1,4 @@
-"""Which rows softmax__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/_device/row_groups.py"""
+"""Which rows softmax__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/norm/_row_groups.py"""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device import row_configs, row_groups
+from rooftop.kernels.norm import _row_groups
 
 
-def _rows(p: Problem) -> row_groups.LongRows:
-    return row_groups.of(p, p["x"], [p["x"], p["y"]], read=1, kept=0, words=2)
+def _rows(p: Problem) -> _row_groups.LongRows:
+    return _row_groups.of(p, p["x"], [p["x"], p["y"]], read=1, kept=0, words=2)
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return row_groups.refuses(_rows(p), p["x"])
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.5 times as fast as Triton at 1048576 columns; slower than clusters (0.5 to 0.9), which support rows of up to 1800000 bytes
-    there."""
-    row = p["x"].shape[1] * p["x"].itemsize
-    return 1 if row > (1800000 if p.device.arch >= 90 else row_configs.ROW_BYTES) and not supports(p, head) else 0
+    return _row_groups.refuses(_rows(p), p["x"])
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return row_groups.choose(_rows(p)) or {}
+    return _row_groups.choose(_rows(p)) or {}
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return row_groups.configs(_rows(p))
+    return _row_groups.configs(_rows(p))
 
 
 def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
-    return {"mail": row_groups.mail(_rows(p), config["blocks"])}
+    return {"mail": _row_groups.mail(_rows(p), config["blocks"])}
 
 
 def zeroed(p: Problem, config: Any, head: Head) -> tuple[str, ...]:
@@ -43,4 +36,4 @@ def zeroed(p: Problem, config: Any, head: Head) -> tuple[str, ...]:
 def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
     r = _rows(p)
     template = (DTYPES[p["x"].dtype].cuda, config["vectors"], config["stages"], config["lag"], str(r.aligned).lower())
-    return [row_groups.launch(r, config, f"softmax_long<{', '.join(map(str, template))}>", *head.arguments(p, config))]
+    return [_row_groups.launch(r, config, f"softmax_long<{', '.join(map(str, template))}>", *head.arguments(p, config))]

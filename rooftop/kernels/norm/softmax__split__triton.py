@@ -1,4 +1,4 @@
-"""Softmax of rows that are too long for a cluster. Contract: rooftop/ops/softmax.py; how rows are divided into tiles: rooftop/kernels/_device/split_tiles.py
+"""Softmax of rows that are too long for a cluster. Contract: rooftop/ops/softmax.py; how rows are divided into tiles: rooftop/kernels/norm/_split_tiles.py
 
 The first launch writes the maximum and the sum of each tile; the second combines those of a row (Milakov & Gimelshein 2018)."""
 
@@ -9,9 +9,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import row_configs, row_groups, split_tiles
-from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.split_tiles import Config, located, places
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.norm import _split_tiles
+from rooftop.kernels.norm._split_tiles import Config, located, places
 
 CLUSTER = 1800000  # bytes: the longest row that a cluster supports
 # The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a part adds exp(-inf)
@@ -83,38 +83,28 @@ def _apply(x, y, found, C, xs, ys, tiles, programs, V: tl.constexpr, COLUMNS: tl
 
 
 def supports(p: Problem) -> str | None:
-    return split_tiles.refuses(p, "x", ("x", "y"))
-
-
-def prefers(p: Problem) -> int:
-    """Preferred for rows too long for a cluster or a group of blocks: one program a row reaches 0.04 to 0.4 of the roof on an H200, this kernel 0.55 to
-    0.67."""
-    x = p["x"]
-    if supports(p) is not None or x.shape[1] * x.itemsize <= (CLUSTER if p.device.arch >= 90 else row_configs.ROW_BYTES):
-        return -1
-    group = row_groups.of(p, x, [p[name] for name in ("x", "y")], read=1, kept=0, words=2)
-    return 2 if row_groups.refuses(group, x) else -1
+    return _split_tiles.refuses(p, "x", ("x", "y"))
 
 
 def choose(p: Problem) -> Config:
-    return split_tiles.choose(p, "x")
+    return _split_tiles.choose(p, "x")
 
 
 def configs(p: Problem) -> list[Config]:
-    return split_tiles.configs(choose(p))
+    return _split_tiles.configs(choose(p))
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {"found": Meta((p["x"].shape[0], split_tiles.tiles(p, "x", config), 2), "f32")}
+    return {"found": Meta((p["x"].shape[0], _split_tiles.tiles(p, "x", config), 2), "f32")}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     x, y = p["x"], p["y"]
-    tiles, chain = split_tiles.tiles(p, "x", config), chained(p.device)
+    tiles, chain = _split_tiles.tiles(p, "x", config), chained(p.device)
     grid = (x.shape[0] * tiles,)
-    shared = {"x": "x", "found": "found", "C": x.shape[1], "xs": x.strides[0], "tiles": tiles, "V": split_tiles.vector(x), "COLUMNS": config.columns}
-    shared |= {"SINGLES": split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}
-    more = {"y": "y", "ys": y.strides[0], "programs": grid[0], "TILES": split_tiles.folded(tiles)}
+    shared = {"x": "x", "found": "found", "C": x.shape[1], "xs": x.strides[0], "tiles": tiles, "V": _split_tiles.vector(x), "COLUMNS": config.columns}
+    shared |= {"SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}
+    more = {"y": "y", "ys": y.strides[0], "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
     return [
         Launch(_statistics, grid, shared, config.warps, chained=chain),
         Launch(_apply, grid, {**shared, **more}, config.warps, chained=chain),

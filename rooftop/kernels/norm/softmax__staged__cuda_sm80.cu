@@ -4,7 +4,7 @@ limit   = "0.93 to 0.96 of a copy on an H200 at 231 to 340 columns: about 18 ins
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs"]
+python  = ["supports", "choose", "configs"]
 valid   = "rows * lanes % 256 == 0 and pieces == ceil(ceil((C * bytes(x) + 16 - gcd(16, C * bytes(x))) / 16) / lanes)"
 
 [config]
@@ -24,10 +24,10 @@ chained = true
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "exponential.cuh"
-#include "lanes.cuh"
-#include "stretch.cuh"
+#include "lane_sums.cuh"
+#include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;
 // The identity of the maximum: with -inf, a lane that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements.

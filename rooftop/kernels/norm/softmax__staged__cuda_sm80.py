@@ -1,4 +1,4 @@
-"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes; stretches.py estimates the cost of a row."""
+"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes; contiguous_rows.py estimates the cost of a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import staged_rows, stretches
+from rooftop.kernels._device import contiguous_rows
+from rooftop.kernels.norm import _staged_rows
 
 ROWS = ("x", "y")
 BLOCK = 256  # threads
@@ -17,27 +18,17 @@ STRETCH = 32 * 1024  # bytes of a block: 96 KiB of a multiprocessor are being lo
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return staged_rows.refuses(p, ROWS, 512)
+    return _staged_rows.refuses(p, ROWS, 512)
 
 
 def _row_bytes(p: Problem) -> int:
     return int(p["x"].shape[1] * p["x"].itemsize)
 
 
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200, as a share of a copy. Rows that do not start on 16 bytes: 0.93 to 0.96; kept in registers (softmax__cuda_sm80.cu) they reach 0.5 to
-    0.65. Rows that do, in registers: 0.70 to 0.89 below 1 KiB, where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's
-    tile, which has no idle lane. Taken only if every resident block has a range to copy."""
-    size = _row_bytes(p)
-    many = p["x"].shape[0] * size >= BLOCKS * p.device.sms * STRETCH
-    short = size % 16 != 0 or (size <= 1024 and size & (size - 1) != 0)
-    return 3 if short and many and not supports(p, head) else 0
-
-
 def _config(p: Problem, lanes: int, stretch: int = STRETCH) -> dict[str, Any]:
     teams, size = BLOCK // lanes, _row_bytes(p)  # 8 teams at least, so that they take whole vectors
     rounds = max(1, min(round(stretch / (teams * size)), -(-p["x"].shape[0] // (BLOCKS * p.device.sms * teams))))
-    return {"lanes": lanes, "pieces": -(-stretches.vectors(size) // lanes), "rows": teams * rounds}
+    return {"lanes": lanes, "pieces": -(-contiguous_rows.vectors(size) // lanes), "rows": teams * rounds}
 
 
 def _fits(p: Problem, c: Mapping[str, Any]) -> bool:
@@ -48,7 +39,7 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The number of lanes with the lowest cost whose range of rows is not too long."""
     width = p["x"].itemsize
     found = [c for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, c := _config(p, lanes))]
-    return min(found, key=lambda c: stretches.cost(_row_bytes(p), c["lanes"], 16 // width, 7.5 if width == 2 else 17, masks=150, rest=50))
+    return min(found, key=lambda c: contiguous_rows.cost(_row_bytes(p), c["lanes"], 16 // width, 7.5 if width == 2 else 17, masks=150, rest=50))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:

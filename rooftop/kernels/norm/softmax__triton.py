@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.launching import chained
+from rooftop.kernels._device.pdl import chained
 
 # The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a part adds exp(-inf)
 # = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.

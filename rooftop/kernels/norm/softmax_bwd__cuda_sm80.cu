@@ -4,7 +4,7 @@ limit   = "Rows of more than 64 KiB do not fit the registers of a block: cluster
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs"]
+python  = ["supports", "choose", "configs"]
 valid   = "16 * team * vectors > C * bytes(y) - 16 and (aligned_rows or team >= min(32, 32 // bytes(y)))"
 
 [requires]
@@ -31,9 +31,9 @@ grid    = ["R"]
 block   = ["team"]
 chained = true
 */
-#include "chain.cuh"
-#include "lanes.cuh"
-#include "rows.cuh"
+#include "pdl.cuh"
+#include "lane_sums.cuh"
+#include "register_rows.cuh"
 
 /// A thread's elements of a row of y and of dy. The vectors start on 16-byte boundaries of y.
 template <typename T, int VECTORS, bool ALIGNED>

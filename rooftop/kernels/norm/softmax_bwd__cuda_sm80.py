@@ -1,4 +1,4 @@
-"""Which rows softmax_bwd__cuda_sm80.cu supports, and how they are divided among threads: rooftop/kernels/_device/row_configs.py"""
+"""Which rows softmax_bwd__cuda_sm80.cu supports, and how they are divided among threads: rooftop/kernels/norm/_register_rows.py"""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import row_configs
+from rooftop.kernels.norm import _register_rows
 
 
-def _rows(p: Problem) -> row_configs.Rows:
+def _rows(p: Problem) -> _register_rows.Rows:
     """y and dy are in registers; single elements if one of the three tensors is not whole vectors on 16 bytes."""
     y = p["y"]
     of_vector = 16 // y.itemsize
     whole = y.shape[1] % of_vector == 0 and all(
         p[name].align >= 16 and (y.shape[0] == 1 or p[name].strides[0] % of_vector == 0) for name in ("y", "dy", "dx")
     )
-    return row_configs.Rows(y.shape[0], max(1, y.shape[1] // of_vector), 2, 1 if whole else 2 * of_vector, p.device)
+    return _register_rows.Rows(y.shape[0], max(1, y.shape[1] // of_vector), 2, 1 if whole else 2 * of_vector, p.device)
 
 
 def _with(p: Problem, config: dict[str, int]) -> dict[str, Any]:
@@ -26,20 +26,12 @@ def _with(p: Problem, config: dict[str, int]) -> dict[str, Any]:
 
 def supports(p: Problem, head: Head) -> str | None:
     row = p["y"].shape[1] * p["y"].itemsize
-    return f"a row must fit one block's registers, {row_configs.ROW_BYTES} bytes; given {row}" if row > row_configs.ROW_BYTES else None
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Measured on an H200: 1.08 to 1.15 times as fast as the kernel chosen before if Triton pads a row to a power of two, or rows are unaligned; short rows
-    0.96 to 0.98, powers of two 0.90."""
-    columns = p["y"].shape[1]
-    short = columns * p["y"].itemsize <= 4096 and _rows(p).least == 1
-    return 0 if supports(p, head) or columns & (columns - 1) == 0 or short else 2
+    return f"a row must fit one block's registers, {_register_rows.ROW_BYTES} bytes; given {row}" if row > _register_rows.ROW_BYTES else None
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return _with(p, row_configs.choose(_rows(p)))
+    return _with(p, _register_rows.choose(_rows(p)))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return [_with(p, config) for config in row_configs.configs(_rows(p))]
+    return [_with(p, config) for config in _register_rows.configs(_rows(p))]

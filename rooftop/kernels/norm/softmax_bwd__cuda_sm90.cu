@@ -5,7 +5,6 @@ dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
 python  = ["choose"]
-prefer  = "C * bytes(y) > 32768 or C * bytes(y) > 6144 and not (C % 16 == 0 and stride(y, 0) % 16 == 0 and aligned(y, 16))"
 
 [requires]
 "C == 1 or stride(dy, 1) == 1 and stride(y, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
@@ -27,8 +26,8 @@ shared  = "256 * ceil(C * bytes(y) / (128 * cluster))"
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
-#include "chain.cuh"
-#include "line_share.cuh"
+#include "pdl.cuh"
+#include "_line_share.cuh"
 
 namespace cg = cooperative_groups;
 

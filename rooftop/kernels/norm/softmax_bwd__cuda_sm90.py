@@ -6,7 +6,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import cluster_rows
+from rooftop.kernels.norm import _softmax_clusters
 
 WARPS = 32  # of a multiprocessor: few instructions an element, and 48 registers a thread
 WHOLE = ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2))  # rows of up to so many bytes: threads, blocks a multiprocessor
@@ -17,4 +17,4 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     for most, threads, blocks in WHOLE:
         if size <= most:
             return {"threads": threads, "cluster": 1, "blocks": blocks}
-    return dict(cluster_rows.choose(2 * size, WARPS, p.device))
+    return dict(_softmax_clusters.choose(2 * size, WARPS, p.device))

@@ -4,7 +4,7 @@ limit   = "Rows longer than the shared memory of the whole card; blocks that do 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "prefers", "choose", "configs", "scratch", "zeroed", "launches"]
+python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 valid   = "vectors > 0"
 
 [config]
@@ -17,9 +17,9 @@ lag     = 1
 [requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 */
-#include "lanes.cuh"
-#include "row_group.cuh"
-#include "row_ring.cuh"
+#include "lane_sums.cuh"
+#include "_mailbox.cuh"
+#include "_ring.cuh"
 
 template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED>
 __global__ void __launch_bounds__(512, 1)

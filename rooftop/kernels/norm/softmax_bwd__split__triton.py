@@ -1,5 +1,5 @@
 """dx = y (dy - sum_j dy_j y_j) of rows that are too long for a cluster. Contract: rooftop/ops/softmax.py; how rows are divided into tiles:
-rooftop/kernels/_device/split_tiles.py
+rooftop/kernels/norm/_split_tiles.py
 
 The terms of the sum cancel, and all of dx depends on it: for float32 results it is computed in float64."""
 
@@ -10,9 +10,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import row_configs, row_groups, split_tiles
-from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.split_tiles import Config, located, places
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels.norm import _split_tiles
+from rooftop.kernels.norm._split_tiles import Config, located, places
 
 CLUSTER = 900000  # bytes: the longest row that a cluster supports
 
@@ -69,39 +69,29 @@ def _apply(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, CO
 
 
 def supports(p: Problem) -> str | None:
-    return split_tiles.refuses(p, "y", ("y", "dy", "dx"))
-
-
-def prefers(p: Problem) -> int:
-    """Preferred for rows too long for a cluster or a group of blocks: one program a row reaches 0.04 to 0.4 of the roof on an H200, this kernel 0.55 to
-    0.67."""
-    x = p["y"]
-    if supports(p) is not None or x.shape[1] * x.itemsize <= (CLUSTER if p.device.arch >= 90 else row_configs.ROW_BYTES):
-        return -1
-    group = row_groups.of(p, x, [p[name] for name in ("y", "dy", "dx")], read=2, kept=0, words=1)
-    return 2 if row_groups.refuses(group, x) else -1
+    return _split_tiles.refuses(p, "y", ("y", "dy", "dx"))
 
 
 def choose(p: Problem) -> Config:
-    return split_tiles.choose(p, "y", 32)
+    return _split_tiles.choose(p, "y", 32)
 
 
 def configs(p: Problem) -> list[Config]:
-    return split_tiles.configs(choose(p))
+    return _split_tiles.configs(choose(p))
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     y = p["y"]
-    return {"found": Meta((y.shape[0], split_tiles.tiles(p, "y", config)), "f64" if y.dtype == "f32" else "f32")}
+    return {"found": Meta((y.shape[0], _split_tiles.tiles(p, "y", config)), "f64" if y.dtype == "f32" else "f32")}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     y = p["y"]
-    tiles, chain = split_tiles.tiles(p, "y", config), chained(p.device)
+    tiles, chain = _split_tiles.tiles(p, "y", config), chained(p.device)
     grid = (y.shape[0] * tiles,)
     shared = {"y": "y", "dy": "dy", "found": "found", "C": y.shape[1], "ys": y.strides[0], "gs": p["dy"].strides[0], "tiles": tiles}
-    shared |= {"V": split_tiles.vector(y), "COLUMNS": config.columns, "SINGLES": split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}
-    more = {"dx": "dx", "xs": p["dx"].strides[0], "programs": grid[0], "TILES": split_tiles.folded(tiles)}
+    shared |= {"V": _split_tiles.vector(y), "COLUMNS": config.columns, "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}
+    more = {"dx": "dx", "xs": p["dx"].strides[0], "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
     return [
         Launch(_statistics, grid, shared, config.warps, chained=chain),
         Launch(_apply, grid, {**shared, **more}, config.warps, chained=chain),

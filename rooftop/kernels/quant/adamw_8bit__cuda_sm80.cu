@@ -2,7 +2,7 @@
 idea    = "A warp updates a block of 256 elements, 8 neighbours per lane. The states are read as 8-bit codes, and the new maxima of absolute values are reduced within the warp, so that every byte is read once and written once."
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["N: i64", "param: T[N]", "grad: T[N]", "m: u8[N]", "m_scale: f32[B]", "r: u8[N]", "r_scale: f32[B]", "size: f32", "root: f32", "keep: f32", "beta1: f32", "beta2: f32", "eps: f32", "seed: i32"]
+args    = ["N: i64", "param: T[N]", "grad: T[N]", "m: u8[N]", "m_scale: f32[B]", "r: u8[N]", "r_scale: f32[B]", "size: f32", "root: f32", "keep: f32", "beta1: f32", "beta2: f32", "eps: f32", "bound: f32", "seed: i32"]
 demands = { spills = 0 }
 
 [let]
@@ -18,12 +18,12 @@ grid    = ["ceil(N / 2048)"]
 block   = [256]
 chained = true
 */
-#include "chain.cuh"
-#include "quantised_rows.cuh"
+#include "pdl.cuh"
+#include "_fused_rows.cuh"
 
-/// Encodes the new value of a state as codes of e4m3 and their scale; 8 neighbours a lane of a warp.
-template <int ROUND, bool WHOLE>
-__device__ inline void write_state(const Held<float, 8>& v, long long at, int left, unsigned char* codes, float* scale, int seed) {
+/// Encodes the new value of a state as codes of e4m3 and their scale; 8 neighbours a lane of a warp. FLOOR: what is above zero gets no code of zero.
+template <int ROUND, bool WHOLE, bool FLOOR>
+__device__ inline void write_state(Held<float, 8> v, long long at, int left, unsigned char* codes, float* scale, int seed) {
     using By = DividedBy<E4M3, SCALE_F32, ROUND>;
     Most<float> largest;
 #pragma unroll
@@ -40,6 +40,11 @@ __device__ inline void write_state(const Held<float, 8>& v, long long at, int le
         most = __reduce_max_sync(~0u, most);
     }
     const float s = scale_of<E4M3, SCALE_F32>(__uint_as_float(most), nullptr);
+    if (FLOOR) {
+        const unsigned least = __float_as_uint(__fmul_rn(s, 0.001953125f));  // 2^-9, the smallest of e4m3 above zero
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v.w[i] = v.w[i] ? max(v.w[i], least) : 0u;
+    }
     const By divided(s, __uint_as_float(most), unclean);
     if (left <= 0) return;
     if (threadIdx.x % 32 == 0) *scale = s;
@@ -56,7 +61,7 @@ __device__ inline void write_state(const Held<float, 8>& v, long long at, int le
 template <typename T, int ROUND, int ALIGNED>
 __global__ void __launch_bounds__(256)
 adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsigned char* __restrict__ m, float* __restrict__ m_scale, unsigned char* __restrict__ r,
-           float* __restrict__ r_scale, float size, float root, float keep, float beta1, float beta2, float eps, int seed) {
+           float* __restrict__ r_scale, float size, float root, float keep, float beta1, float beta2, float eps, float bound, int seed) {
     constexpr bool WHOLE = ALIGNED;
     constexpr int WORDS = Held<T, 8>::WORDS, PER = Word<T>::N;
     gdc_wait();
@@ -80,8 +85,10 @@ adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsig
     for (int i = 0; i < 8; ++i) {
         const float m0 = __fmul_rn(value_of<E4M3>(code_at<8>(codes, i), 0), by_first), r0 = __fmul_rn(value_of<E4M3>(code_at<8>(roots, i), 0), by_second);
         const float d = g[i];
-        first.w[i] = __float_as_uint(__fadd_rn(__fmul_rn(beta1, m0), __fmul_rn(rest1, d)));
-        second.w[i] = __float_as_uint(__fsqrt_rn(__fadd_rn(__fmul_rn(beta2, __fmul_rn(r0, r0)), __fmul_rn(rest2, __fmul_rn(d, d)))));
+        const float m1 = __fadd_rn(__fmul_rn(beta1, m0), __fmul_rn(rest1, d));
+        const float r1 = __fsqrt_rn(__fadd_rn(__fmul_rn(beta2, __fmul_rn(r0, r0)), __fmul_rn(rest2, __fmul_rn(d, d)))), most = __fmul_rn(bound, r1);
+        first.w[i] = __float_as_uint(m1 > most ? most : m1 < -most ? -most : m1);
+        second.w[i] = __float_as_uint(r1);
     }
     if (left > 0) {
         unsigned out[WORDS];
@@ -105,6 +112,6 @@ adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsig
             }
         }
     }
-    write_state<ROUND, WHOLE>(first, at, left, m, m_scale + block, seed);
-    write_state<ROUND, WHOLE>(second, at, left, r, r_scale + block, seed ^ 0x5BD1E995);
+    write_state<ROUND, WHOLE, false>(first, at, left, m, m_scale + block, seed);
+    write_state<ROUND, WHOLE, true>(second, at, left, r, r_scale + block, seed ^ 0x5BD1E995);
 }

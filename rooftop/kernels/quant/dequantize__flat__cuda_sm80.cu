@@ -3,16 +3,16 @@ idea    = "8-bit codes and the result have no gaps between rows, whatever the le
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "codes: u8[N, L]", "zero: u8[N]?", "over: f32[1]?", "x: T[N, L]", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches"]
+python  = ["supports", "choose", "launches"]
 demands = { spills = 0 }
 
 [config]
 pieces = 4
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
-#include "quantised.cuh"
-#include "quantised_held.cuh"
+#include "_quantized.cuh"
+#include "_registers.cuh"
 
 /// The scale and zero point of a row's codes.
 template <int F, int S>

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, element, names, packs, text
+from rooftop.kernels._device.quantized import arguments, element, names, packs, text
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -15,10 +15,6 @@ def supports(p: Problem, head: Any) -> str | None:
     if x.shape[1] < 8 or p["codes"].align < 16 or x.align < 16 or packs(p, "x", x.shape[1], x.shape[1])[1]:
         return "takes segments of 8 elements or more that are no whole packs, and tensors that start on 16 bytes"
     return None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    return 1
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -15,10 +15,10 @@ threads = 256
 chunks  = 1
 whole   = true
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
-#include "quantised.cuh"
-#include "quantised_held.cuh"
+#include "_quantized.cuh"
+#include "_registers.cuh"
 
 template <typename T, int F, int S, bool DITHERED, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE>
 __global__ void __launch_bounds__(THREADS)

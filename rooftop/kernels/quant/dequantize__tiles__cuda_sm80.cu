@@ -12,10 +12,10 @@ whole   = true
 threads = 128
 tall    = 32
 */
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "packs.cuh"
-#include "quantised.cuh"
-#include "quantised_held.cuh"
+#include "_quantized.cuh"
+#include "_registers.cuh"
 
 template <typename T, int F, int S, bool DITHERED, int V, int TALL, int THREADS, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(THREADS)

@@ -22,8 +22,8 @@ grid    = ["ceil(R * C // 8 / (256 * pieces))"]
 block   = [256]
 chained = true
 */
-#include "chain.cuh"
-#include "quantised_rows.cuh"
+#include "pdl.cuh"
+#include "_fused_rows.cuh"
 
 template <typename T, int SIZE, int PIECES>
 __global__ void __launch_bounds__(256) hadamard(long long total, long long wide, const T* __restrict__ x, long long xs, T* __restrict__ y) {

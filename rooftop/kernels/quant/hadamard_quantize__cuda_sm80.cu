@@ -14,8 +14,8 @@ threads = 256
 group   = 0
 whole   = true
 */
-#include "chain.cuh"
-#include "quantised_rows.cuh"
+#include "pdl.cuh"
+#include "_fused_rows.cuh"
 
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, int SIZE>
 __global__ void __launch_bounds__(THREADS)

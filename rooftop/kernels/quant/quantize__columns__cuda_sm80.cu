@@ -3,7 +3,7 @@ idea    = "Groups are runs of rows in single columns. A block holds a strip of c
 limit   = "columns whose strip of 128 bytes does not fit the shared memory of a cluster of eight blocks use quantize__panels"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches"]
+python  = ["supports", "choose", "launches"]
 demands = { spills = 0 }
 
 [config]
@@ -14,8 +14,8 @@ share   = 128
 cluster = 1
 blocks  = 8
 */
-#include "chain.cuh"
-#include "quantised_strips.cuh"
+#include "pdl.cuh"
+#include "_column_strips.cuh"
 
 /// CLUSTER blocks along the rows, each with `share` rows of a group of `rows`. BLOCKS: resident a multiprocessor, at least.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int THREADS, int CLUSTER, int BLOCKS>

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
 from rooftop.ops._quantized import groups
 
 LINE = 128  # bytes of a row that a block reads, at least: a cache line
@@ -42,10 +42,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
 def supports(p: Problem, head: Any) -> str | None:
     found = _shape(p)
     return found if isinstance(found, str) else None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    return 3
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

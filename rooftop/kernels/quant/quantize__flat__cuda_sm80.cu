@@ -3,15 +3,15 @@ idea    = "Rows that are not a multiple of 16 bytes, quantised to 8 bits. Input 
 limit   = "rows that do not fit the registers of one block"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, L]", "zero: u8[N]?", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches"]
+python  = ["supports", "choose", "launches"]
 demands = { spills = 0 }
 
 [config]
 threads = 256
 pieces  = 4
 */
-#include "chain.cuh"
-#include "quantised_codes.cuh"
+#include "pdl.cuh"
+#include "_finite_codes.cuh"
 
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int PIECES, int THREADS>
 __global__ void __launch_bounds__(THREADS, PIECES <= 4 && ROUND == NEAREST && SYMMETRIC ? (THREADS > 768 ? 1 : 1536 / THREADS) : 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, element, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, element, names, packs, rounding, text
 
 
 def _shape(p: Problem) -> dict[str, Any] | str:
@@ -28,10 +28,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
 def supports(p: Problem, head: Any) -> str | None:
     found = _shape(p)
     return found if isinstance(found, str) else None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    return 1
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@ idea    = "Groups of up to 32 packs are contiguous, so a warp reads some 512 con
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["packs: i64 = N * L // vec", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches"]
+python  = ["supports", "choose", "launches"]
 demands = { spills = 0 }
 
 [config]
@@ -12,8 +12,8 @@ lanes   = 16
 units   = 4
 threads = 256
 */
-#include "chain.cuh"
-#include "quantised_groups.cuh"
+#include "pdl.cuh"
+#include "_group_scales.cuh"
 
 /// One pack a lane, for any numbers and scales. `there`: whether the pack exists; groups are complete.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int P>

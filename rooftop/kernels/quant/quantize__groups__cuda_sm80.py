@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, element, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, element, names, packs, rounding, text
 
 WORDS = 16  # of x in a thread's registers
 
@@ -27,10 +27,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
 def supports(p: Problem, head: Any) -> str | None:
     found = _shape(p)
     return found if isinstance(found, str) else None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    return 2
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, larger, lax, like, pieces, pl, pltpu, strips, tile, up
-from rooftop.kernels._device.tpu_numbers import RAISE, TINY, quotient, raised
-from rooftop.kernels._device.tpu_random import halves
+from rooftop.kernels._device.tpu_float32 import RAISE, TINY, quotient, raised
 
 FIGURES = ("int8 rows stochastic 16384x8192 bf16",)  # compiled for figures
 BLOCK = 1 << 20  # bytes of float32 of a block of rows, at least, if there are so many
 LEAST, LARGEST = 2.0**-126, 3.4028234663852886e38  # of a scale
 BOUND = 512.0  # beyond every code
+FACTORS = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D)  # of the random bits: rooftop/formats/random_bits.py
 
 
 def supports(p: Problem) -> str | None:
@@ -42,6 +42,32 @@ def choose(p: Problem) -> dict[str, int]:
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
     """Two blocks of x and of the codes, and two of the scales."""
     return up(c["rows"], 32) * (up(p["x"].shape[1], 128) * 2 * (p["x"].itemsize + 1) + 2 * 128 * 4)
+
+
+def _mix(h: Any) -> Any:
+    h = h ^ (h >> 16)
+    h = h * jnp.uint32(0x85EBCA6B)
+    h = h ^ (h >> 13)
+    h = h * jnp.uint32(0xC2B2AE35)
+    return h ^ (h >> 16)
+
+
+def _folded(a: Any, b: Any) -> Any:
+    """The low 32 bits of a * b xor the high ones. The vector unit multiplies 32 by 32 bits to the low 32 only; the high half is computed from four products of
+    16 bits."""
+    low, high = (lambda x: x & jnp.uint32(0xFFFF)), (lambda x: x >> 16)
+    middle = low(a) * high(b) + high(low(a) * low(b))  # below 2^32
+    other = high(a) * low(b) + low(middle)
+    return (a * b) ^ (high(a) * high(b) + high(middle) + high(other))
+
+
+def halves(seed: Any, index: Any) -> Any:
+    """16 random bits of an element: uint32 of 0 to 65535. `seed`: uint32; `index`: uint32, of fewer than 2^32 elements."""
+    state = _mix((index >> 3) ^ (seed * jnp.uint32(FACTORS[0]))) ^ seed
+    turn = (index >> 1) & jnp.uint32(3)
+    first, second, third, fourth = (jnp.uint32(f) for f in FACTORS)
+    factor = jnp.where(turn == 0, first, jnp.where(turn == 1, second, jnp.where(turn == 2, third, fourth)))
+    return (_folded(state, factor) >> ((index & jnp.uint32(1)) * jnp.uint32(16))) & jnp.uint32(0xFFFF)
 
 
 def _kernel(seed: Any, x: Any, codes: Any, scale: Any, *, rounding: str) -> None:

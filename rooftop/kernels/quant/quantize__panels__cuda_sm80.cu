@@ -3,7 +3,7 @@ idea    = "Tall columns are divided into panels of a few columns, each much smal
 limit   = "L2 bandwidth: every element is read from L2 twice"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 
 [config]
@@ -14,8 +14,8 @@ steps   = 8
 lag     = 3
 blocks  = 6
 */
-#include "chain.cuh"
-#include "quantised_strips.cuh"
+#include "pdl.cuh"
+#include "_column_strips.cuh"
 
 /// A panel is PACKS packs of V columns of one group of `rows` rows, in `items` items of STEPS * THREADS / PACKS rows. An item of the second pass comes `lag`
 /// panels after those of the first pass, all of which have a lower ticket: they have started, so no block waits forever.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
 from rooftop.ops._quantized import groups
 
 UNDER_WAY = 10 << 20  # bytes of x between the two passes over an item: more than the resident blocks of a card hold
@@ -36,10 +36,6 @@ def _shape(p: Problem) -> dict[str, Any] | str:
 def supports(p: Problem, head: Any) -> str | None:
     found = _shape(p)
     return found if isinstance(found, str) else None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    return 2
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, element, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, element, names, packs, rounding, text
 
 REGISTERS = 32  # words of x that a thread may hold
 

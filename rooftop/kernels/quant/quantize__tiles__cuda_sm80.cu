@@ -13,8 +13,8 @@ steps   = 8
 threads = 256
 cluster = 1
 */
-#include "chain.cuh"
-#include "quantised_codes.cuh"
+#include "pdl.cuh"
+#include "_finite_codes.cuh"
 
 /// A block has PACKS packs of V columns by STEPS * THREADS / PACKS rows; CLUSTER blocks along the rows share groups. COLUMNS: each column is a group of its
 /// own; else the tile is one group (and CLUSTER is 1).

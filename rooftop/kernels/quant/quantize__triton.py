@@ -13,8 +13,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.launching import chained
-from rooftop.kernels._device.random_halves import random_halves
+from rooftop.kernels._device.pdl import chained
+from rooftop.kernels._device.random import random_halves
 
 LARGEST = tl.constexpr(3.4028234663852886e38)
 WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and subtracted again, it rounds to the nearest integer
@@ -63,10 +63,6 @@ def supports(p: Problem) -> str | None:
     if len(x.shape) != 2 or o("format") not in ("int8", "uint8") or not o("symmetric") or o("scales") != "f32" or o("rounding") not in ROUNDINGS:
         return "takes segments, to symmetric int8 and uint8 with float32 scales, rounded to nearest, stochastically or toward zero"
     return None if x.shape[1] <= 32768 else "takes segments of at most 32768 elements"
-
-
-def prefers(p: Problem) -> int:
-    return -1
 
 
 def configs(p: Problem) -> list[Config]:

@@ -3,7 +3,7 @@ idea    = "Any granularity, in two passes. The first writes the maximum of absol
 limit   = "two reads from memory for tensors larger than L2"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
-python  = ["supports", "prefers", "choose", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
 
 [config]
@@ -13,8 +13,8 @@ threads = 128
 tall    = 32
 down    = 32
 */
-#include "chain.cuh"
-#include "quantised_codes.cuh"
+#include "pdl.cuh"
+#include "_finite_codes.cuh"
 
 __device__ inline void raise(unsigned* at, float v) {
     if (v > 0) atomicMax(at, __float_as_uint(v));

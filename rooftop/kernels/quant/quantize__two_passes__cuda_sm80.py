@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.quantised import arguments, names, packs, rounding, text
+from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
 from rooftop.ops._quantized import groups
 
 
@@ -27,13 +27,6 @@ def supports(p: Problem, head: Any) -> str | None:
     if x.shape[0] > 65535 or max(x.shape) >= 2**31:
         return "at most 65535 matrices, of fewer than 2^31 rows and columns"
     return None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    """Columns whose share fills all registers of a multiprocessor: with quantize__tiles nothing would be loaded there while codes are stored."""
-    x, _, columns, _, across = _seen(p)
-    vec, _ = packs(p, "x", x.shape[2], x.strides[1])
-    return int(columns == 1 and across > 1 and x.shape[1] * max(4, 32 // vec) * vec * x.itemsize > 8 * 512 * 128)
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:

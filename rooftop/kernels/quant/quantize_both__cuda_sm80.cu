@@ -12,8 +12,8 @@ threads = 256
 */
 #include <cuda_pipeline.h>
 
-#include "chain.cuh"
-#include "quantised_codes.cuh"
+#include "pdl.cuh"
+#include "_finite_codes.cuh"
 
 constexpr int TILE = 128;
 extern __shared__ __align__(128) unsigned char tile_memory[];

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantised import arguments, element, names, rounding, text
+from rooftop.kernels._device.quantized import arguments, element, names, rounding, text
 from rooftop.ops._quantized import groups
 
 TILE = 128

@@ -14,8 +14,8 @@ threads = 256
 group   = 0
 whole   = true
 */
-#include "chain.cuh"
-#include "quantised_rows.cuh"
+#include "pdl.cuh"
+#include "_fused_rows.cuh"
 
 #if __CUDA_ARCH__ >= 900
 constexpr bool BEFORE_90 = false;

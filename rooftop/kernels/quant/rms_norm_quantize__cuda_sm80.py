@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Problem
-from rooftop.kernels._device.quantised_rows import launched, layout
+from rooftop.kernels.quant._fused_rows import launched, layout
 
 
 def _shape(p: Problem) -> dict[str, Any] | str:

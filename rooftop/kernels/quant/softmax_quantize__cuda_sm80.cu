@@ -16,8 +16,8 @@ whole   = true
 */
 #include <math_constants.h>
 
-#include "chain.cuh"
-#include "quantised_rows.cuh"
+#include "pdl.cuh"
+#include "_fused_rows.cuh"
 
 /// 2^v; zero below 2^-126.
 __device__ inline float power_of_two(float v) {

@@ -6,4 +6,4 @@ args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
 python  = ["supports", "launches"]
 */
-#include "sample_rows.cuh"
+#include "_draw_rows.cuh"

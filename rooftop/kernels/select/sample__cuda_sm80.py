@@ -7,7 +7,7 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device import drawing
+from rooftop.kernels.select import _draw_rows
 from rooftop.ops._ordering import LONGEST
 
 
@@ -21,4 +21,4 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
-    return [drawing.rows_launch(p, only=0)]
+    return [_draw_rows.rows_launch(p, only=0)]

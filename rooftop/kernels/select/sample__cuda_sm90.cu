@@ -1,21 +1,20 @@
 /* rooftop
-idea    = "One cluster per row. With many rows, greedy draws, draws with a top_k of at most 1024 and, from four rows a multiprocessor on, plain draws are made by sample_rows.cuh, one block a row, in a launch before this one: the kind of draw is known only at run time, so of the two launches the one that has nothing to draw returns at once. Each block copies its part of the logits to shared memory by cp.async, all of it in flight at once, so the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights computed by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: each thread takes the maxima of two sets of its elements; the k-th of all maxima is a bound that at least k elements reach; these are sorted in one block. top_p: a histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each lane, so that additions never conflict. The next pass adds up the weights above the bin of the boundary and lists the elements of that bin; a second histogram with 256 bins leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements need a search digit by digit of the keys."
+idea    = "One cluster per row. With many rows, greedy draws, draws with a top_k of at most 1024 and, from four rows a multiprocessor on, plain draws are made by _draw_rows.cuh, one block a row, in a launch before this one: the kind of draw is known only at run time, so of the two launches the one that has nothing to draw returns at once. Each block copies its part of the logits to shared memory by cp.async, all of it in flight at once, so the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights computed by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: each thread takes the maxima of two sets of its elements; the k-th of all maxima is a bound that at least k elements reach; these are sorted in one block. top_p: a histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each lane, so that additions never conflict. The next pass adds up the weights above the bin of the boundary and lists the elements of that bin; a second histogram with 256 bins leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements need a search digit by digit of the keys."
 limit   = "On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read alone: 15); 1024x128256 float32 295 us plain; one row of 128256 float32 8.5 us plain, 14 with top_k and top_p, 22 with top_p alone. Half as fast as predicted (25 us plain, 24 top_k, 40 top_p): 256 rows are 5.2 waves of the 396 resident blocks, and a wave takes 10 us, hardly more than one row alone (8.5). So within a wave the copy (3 us), the arithmetic (3 us) and the cluster barriers follow each other, and three blocks a multiprocessor overlap them little: persistent clusters that copy the next row while they draw from this one are the next step. A block a row (sample__cuda_sm80) is faster with 256 rows drawn from greedily (21 us against 35) or with top_k 50 (55 against 76), and 11 times slower with top_p alone; so from as many rows on as there are multiprocessors these draws are made by that kernel, in a launch of its own before this one. Plain: a 2^x and 7 more instructions an element. top_p: 10 instructions and an atomic addition to shared memory an element in the first pass, 12 in the second, and seven cluster barriers a row."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
-prefer  = "R > 0"
 python  = ["supports", "choose", "launches"]
 */
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 #include <math_constants.h>
 
-#include "chain.cuh"
-#include "entries.cuh"
+#include "pdl.cuh"
+#include "_bitonic.cuh"
 #include "random.cuh"
-#include "sample_rows.cuh"
-#include "sampling.cuh"
+#include "_draw_rows.cuh"
+#include "_draw_weights.cuh"
 #include "words.cuh"
 
 namespace cg = cooperative_groups;

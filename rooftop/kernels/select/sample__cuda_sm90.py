@@ -7,9 +7,9 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Problem
-from rooftop.kernels._device import drawing, held_selecting
+from rooftop.kernels.select import _draw_rows, _smem_select
 
-CLUSTER = held_selecting.CLUSTER
+CLUSTER = _smem_select.CLUSTER
 STATIC = 36 * 1024  # bytes of shared memory beside the logits: a histogram or lists, sums, and what the driver keeps
 FEW, MANY = 512, 256  # threads of a block: where each multiprocessor has at most one; where it has several
 
@@ -20,7 +20,7 @@ def supports(p: Problem, head: Head) -> str | None:
         return "the elements of a row must be neighbours"
     if x.shape[0] == 0:
         return "there is nothing to draw"
-    return held_selecting.too_long(x, p.device, STATIC)
+    return _smem_select.too_long(x, p.device, STATIC)
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
@@ -29,16 +29,16 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     x = p["logits"]
     cluster, room = 1, p.device.shared_per_block // 3 - STATIC
     while cluster < CLUSTER and (
-        16 * held_selecting.packs(x, cluster) > room or (2 * x.shape[0] * cluster <= p.device.sms and held_selecting.packs(x, cluster) > 4 * FEW)
+        16 * _smem_select.packs(x, cluster) > room or (2 * x.shape[0] * cluster <= p.device.sms and _smem_select.packs(x, cluster) > 4 * FEW)
     ):
         cluster *= 2
-    return {"cluster": cluster, "threads": FEW if x.shape[0] * cluster <= p.device.sms and held_selecting.packs(x, cluster) > MANY else MANY}
+    return {"cluster": cluster, "threads": FEW if x.shape[0] * cluster <= p.device.sms and _smem_select.packs(x, cluster) > MANY else MANY}
 
 
 def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, cluster, threads = p["logits"], int(config["cluster"]), int(config["threads"])
     rows, n = x.shape
-    packs = held_selecting.packs(x, cluster)
+    packs = _smem_select.packs(x, cluster)
     apart = (1 if rows >= p.device.sms else 0) | (2 if rows >= 4 * p.device.sms else 0)  # draws of sample_rows: bit 0 by a list, bit 1 from whole rows
     args: dict[str, tuple[Any, str]] = {
         "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "packs": (packs, "u32"), "temperature": ("temperature", "f32"),
@@ -49,4 +49,4 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         f"sample_clusters<{DTYPES[x.dtype].cuda}, {cluster}, {threads}>", (rows * cluster,), {name: v for name, (v, _) in args.items()},
         types=tuple(t for _, t in args.values()), block=(threads,), cluster=(cluster,), shared=16 * packs, chained=True,
     )  # fmt: skip
-    return [drawing.rows_launch(p, apart), clusters] if apart else [clusters]
+    return [_draw_rows.rows_launch(p, apart), clusters] if apart else [clusters]

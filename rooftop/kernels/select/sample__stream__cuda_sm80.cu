@@ -4,12 +4,65 @@ limit   = "On an H200, 256x128256 bfloat16, whose read takes 15 us: plain 21.6, 
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG.128", "MUFU"], spills = 0 }
-python  = ["supports", "prefers", "choose", "launches"]
+python  = ["supports", "choose", "launches"]
 */
 #include <math_constants.h>
 
-#include "draw_list.cuh"
-#include "draw_nucleus.cuh"
+#include "_threshold_rows.cuh"
+#include "_draw_rows.cuh"
+#include "_draw_nucleus.cuh"
+
+// A draw from the first top_k elements of a row, top_k <= LIST. A sample of the row gives a pivot (_threshold_rows.cuh); one read keeps the elements that
+// reach it.
+namespace draws {
+
+/// Selects the first `limit` <= LIST of n elements, with a sample of m of them, and draws. `keys`, `at`: `capacity` entries of shared memory.
+template <typename T>
+__device__ void draw_from_first(const bits_of<T>* r, unsigned n, unsigned limit, unsigned m, unsigned capacity, int index_bits, float temperature, float top_p,
+                                float min_p, Sum u, unsigned* keys, unsigned* at, long long* out, Sampling& s) {
+    constexpr int EACH = LIST / THREADS;
+    unsigned held = EVERYTHING;
+    if (n >= 4 * m) {
+        take_sample<T, THREADS>(r, n, m, NAN_SMALLEST, keys);
+        const unsigned low = pivot_of<unsigned, key_bits<T>, THREADS>(keys, m, pivot_place(limit, n, m), s.selecting);
+        held = gather<T, THREADS>(r, 0, n, low, NAN_SMALLEST, 0, capacity, keys, at, s.selecting);
+    }
+    if (held > capacity || held < limit) {
+        using From = FromRow<T, THREADS>;
+        const From from{r, 0, n, NAN_SMALLEST, 0};
+        held = select<T, THREADS, false>(from, from.rounds(), limit, capacity, index_bits, keys, at, s.selecting);
+    } else if (held > limit) {
+        unsigned key, index;
+        keep_first<unsigned, key_bits<T>, THREADS>(keys, at, held, limit, index_bits, s.selecting, key, index);
+        held = limit;
+    }
+    sort_entries<unsigned, THREADS>(keys, at, held);
+    const Weigh<T> weigh(keys[0], temperature, min_p);
+    if (keys[0] <= weigh.masked) {
+        if (threadIdx.x == 0) *out = -1;
+        return;
+    }
+    Sum own[EACH], sum = 0, whole;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+        const unsigned i = threadIdx.x * EACH + j;
+        own[j] = i < held ? weigh.all(keys[i]) : 0, sum += own[j];
+    }
+    Sum upto = sum_upto<THREADS>(sum, s.warps, whole) - sum;
+    const Sum share = top_p < 1.0f ? static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)) : whole, need = share > 0 ? share : 1;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+        const unsigned i = threadIdx.x * EACH + j;
+        s.sums[i] = i < held && upto < need ? weigh(keys[i]) : 0;
+        s.indices[i] = i < held ? at[i] : NOBODY;
+        upto += own[j];
+    }
+    __syncthreads();
+    const unsigned found = from_list(held, u, s);
+    if (threadIdx.x == 0) *out = found;
+}
+
+}  // namespace draws
 
 /// The slow path: draws from elements that are among the first `limit` and in the nucleus; both ends are found digit by digit.
 template <typename T>
@@ -64,7 +117,7 @@ __device__ void draw_by_digits(const draws::Chunks<T>& row, unsigned limit, floa
     draws::draw_from_chunks<T>(row, weight, u, out, s);
 }
 
-/// One block a row. `slots`, `capacity`: entries of shared memory, as in draw_nucleus.cuh and draw_list.cuh; `m`: the sample of the latter.
+/// One block a row. `slots`, `capacity`: entries of shared memory, as in _draw_nucleus.cuh and _draw_list.cuh; `m`: the sample of the latter.
 template <typename T>
 __global__ void __launch_bounds__(draws::THREADS, 2)
     sample_stream(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned slots, unsigned capacity, unsigned m, int index_bits, float temperature,

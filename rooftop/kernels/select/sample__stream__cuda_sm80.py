@@ -7,7 +7,6 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Device, Launch, Problem
-from rooftop.kernels._device import held_selecting
 from rooftop.ops._ordering import LONGEST
 
 THREADS, LIST, BEHIND, CHUNKS = 256, 1024, 1024, 1024  # as in the kernel
@@ -24,15 +23,6 @@ def supports(p: Problem, head: Head) -> str | None:
     if x.shape[1] >= LONGEST or x.shape[0] >= 2**31:
         return f"rows of at most {LONGEST} elements, fewer than 2^31 of them"
     return "there is nothing to draw" if x.shape[0] == 0 else None
-
-
-def prefers(p: Problem, head: Head) -> int:
-    """Chosen from one row for every four multiprocessors on, and where a row is too long for a cluster (sample__cuda_sm90.py). Measured on an H200 against the
-    better of the other two kernels: 256 rows of 128256 bf16 logits plain 21.6 to 52 us, min_p 36 to 54, top_k 51 to 55; top_p alone 210 to 187 with normally
-    distributed logits, most of which may be drawn. Plain draws over a sweep are 1.6 to 2.5 times as fast from 51 rows on, as fast at 29. top_p itself is known
-    only at the launch, after the choice."""
-    x = p["logits"]
-    return 2 if 4 * x.shape[0] >= p.device.sms or held_selecting.too_long(x, p.device, HELD) else -1
 
 
 def entries(device: Device) -> int:

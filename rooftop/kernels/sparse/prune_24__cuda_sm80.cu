@@ -19,7 +19,7 @@ chained = true
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "chain.cuh"
+#include "pdl.cuh"
 
 /// Bytes of (x, y), eight from the lowest on, as the four nibbles of `select` name them.
 __device__ inline unsigned bytes_of(unsigned x, unsigned y, unsigned select) {

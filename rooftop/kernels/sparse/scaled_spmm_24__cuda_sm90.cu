@@ -5,7 +5,7 @@ arch    = 90
 dtypes  = ["f8e4m3", "f8e5m2", "i8"]
 tensors = ["values: T[M, H]"]
 args    = ["meta: i32[S, C, 32, 4]"]
-python  = ["supports", "prefers", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 demands = { has = ["UTMALDG"], spills = 0 }
 
 [config]
@@ -14,7 +14,7 @@ stages = 3
 */
 #include <cuda_fp8.h>
 
-#include "sparse_store.cuh"
+#include "_epilogue_store.cuh"
 #include "sparse_wgmma.cuh"
 
 #define HELD_8(h, i) h(d[i]), h(d[i + 1]), h(d[i + 2]), h(d[i + 3]), h(d[i + 4]), h(d[i + 5]), h(d[i + 6]), h(d[i + 7])

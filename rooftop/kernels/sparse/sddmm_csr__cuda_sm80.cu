@@ -16,8 +16,8 @@ grid    = ["ceil(nnz / 256)"]
 block   = [256]
 chained = true
 */
-#include "chain.cuh"
-#include "sparse_rows.cuh"
+#include "pdl.cuh"
+#include "_csr_rows.cuh"
 
 template <typename T, int W, int LANES>
 __global__ void __launch_bounds__(256, 3)

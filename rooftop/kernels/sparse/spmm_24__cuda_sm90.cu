@@ -5,7 +5,7 @@ arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[M, H]", "b: T[K, N]"]
 args    = ["meta: i32[S, C, 32, 4]", "out: T[P, Q]"]
-python  = ["supports", "prefers", "choose", "configs", "launches"]
+python  = ["supports", "choose", "configs", "launches"]
 demands = { has = ["HGMMA.SP", "UTMALDG"], spills = 0 }
 
 [config]
@@ -13,7 +13,7 @@ blocks = 2
 wide   = 128
 stages = 3
 */
-#include "sparse_epilogue.cuh"
+#include "_epilogue.cuh"
 #include "sparse_wgmma.cuh"
 
 /// A tile is 128 BLOCKS rows by WIDE columns; warp group w has the 64 BLOCKS rows from 64 BLOCKS w on. NEAR: rows of b in shared memory run along K, else

@@ -6,7 +6,7 @@ from typing import Any
 
 from rooftop.core import tensor_maps
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
-from rooftop.kernels._device.quantised import text
+from rooftop.kernels._device.quantized import text
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
@@ -42,10 +42,6 @@ def supports(p: Problem, head: Any) -> str | None:
         if reason := tensor_maps.refused(m, p[name]):
             return f"TMA does not read {name}: {reason}"
     return None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    return 1
 
 
 def _sizes(p: Problem) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ stages = 4
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "sparse_epilogue.cuh"
+#include "_epilogue.cuh"
 
 __device__ inline unsigned address_of(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 

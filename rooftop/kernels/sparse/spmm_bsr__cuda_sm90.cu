@@ -5,7 +5,7 @@ arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[B, H, W]", "b: T[K, N]"]
 args    = ["columns: i32[B]", "offsets: i32[P]", "out: T[M, N]"]
-python  = ["supports", "prefers", "choose", "configs", "launches", "scratch", "zeroed"]
+python  = ["supports", "choose", "configs", "launches", "scratch", "zeroed"]
 demands = { has = ["HGMMA", "UTMALDG"], spills = 0 }
 
 [config]
@@ -13,8 +13,8 @@ tile   = 256
 stages = 4
 lag    = 2
 */
-#include "block_wgmma.cuh"
-#include "sparse_store.cuh"
+#include "wgmma.cuh"
+#include "_epilogue_store.cuh"
 
 /// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64. SWAPPED: the transposed
 /// tile is computed. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map: boxes of TILE rows of SUB (NEAR), or SUB

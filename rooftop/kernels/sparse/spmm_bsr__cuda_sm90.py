@@ -1,24 +1,49 @@
-"""The config of spmm_bsr__cuda_sm90.cu."""
+"""The config of spmm_bsr__cuda_sm90.cu, and what TMA requires: how values and b are read, or why they cannot be."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantised import text
-from rooftop.kernels._device.sparse_blocks import SHARED, maps, near, refused
+from rooftop.core import tensor_maps
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
+from rooftop.kernels._device.quantized import text
 from rooftop.ops._sparse import ACTIVATIONS
+
+SHARED = 226 * 1024
+
+
+def near(b: Meta) -> bool:
+    """Whether b is contiguous along K."""
+    return b.strides[0] == 1 and b.shape[0] > 1 and not (b.strides[1] == 1 and b.shape[1] > 1)
+
+
+def maps(p: Problem, tile: int) -> dict[str, TensorMap]:
+    """Boxes of the values: a block's rows; of b: `tile` columns along K, or 64 columns."""
+    b, (count, high, wide) = p["b"], p["values"].shape
+    sub = min(wide, 64)
+    if near(b):
+        pitch = b.strides[1] if b.shape[1] > 1 else -(-b.shape[0] // 8) * 8
+        of_b = TensorMap("b", (tile, sub), swizzle=2 * sub, shape=(b.shape[1], b.shape[0]), strides=(pitch, 1))
+    else:
+        pitch = b.strides[0] if b.shape[0] > 1 else -(-b.shape[1] // 8) * 8
+        of_b = TensorMap("b", (sub, 64), swizzle=128, shape=b.shape, strides=(pitch, 1))
+    return {"values": TensorMap("values", (high, sub), swizzle=2 * sub, shape=(count * high, wide), strides=(wide, 1)), "b": of_b}
 
 
 def supports(p: Problem, head: Any) -> str | None:
-    return refused(p)
-
-
-def prefers(p: Problem, head: Any) -> int:
-    """Not for blocks of at most 16 columns, each of which needs its own rows of b, nor for blocks of 32 and at most 64 columns of b: half of the narrowest
-    tile would be empty (Triton is 1.3 times as fast there on an H200)."""
-    small = min(p["values"].shape[1:])
-    return 1 if small > 32 or (small > 16 and p["b"].shape[1] > 64) else -1
+    count, high, wide = p["values"].shape
+    if p["out"].numel == 0 or count == 0:
+        return "there is nothing to multiply"
+    if wide < 16:
+        return f"takes blocks of at least 16 columns; given {wide}"
+    if not p["values"].contiguous:
+        return "takes blocks that lie by rows"
+    if max(*p["b"].shape, *p["out"].shape, count * max(high, wide)) >= 2**31 - 512:
+        return "takes fewer than 2^31 rows and columns"
+    for name, m in maps(p, 128).items():
+        if reason := tensor_maps.refused(m, p[name]):
+            return f"TMA does not read {name}: {reason}"
+    return None
 
 
 SHORT = 16  # average stages of a tile up to which it pays that one warp group lags behind the other: one multiplies while the other stores

@@ -6,9 +6,9 @@ args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "
 python  = ["supports", "choose", "configs", "launches", "scratch"]
 demands = { spills = 0 }
 */
-#include "chain.cuh"
-#include "sparse_epilogue.cuh"
-#include "sparse_rows.cuh"
+#include "pdl.cuh"
+#include "_epilogue.cuh"
+#include "_csr_rows.cuh"
 
 /// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W, LANES vectors apart.
 /// UNROLL loads are in flight, and their products are added pairwise, which makes the chain of roundings shorter. S: the type of products and sums. With few

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantised import text
+from rooftop.kernels._device.quantized import text
 from rooftop.ops._sparse import ACTIVATIONS
 
 FEW = 8  # columns: with at most so many float32 is summed in float64, which costs nothing beside the loads

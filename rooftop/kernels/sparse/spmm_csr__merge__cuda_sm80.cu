@@ -3,14 +3,14 @@ idea    = "Merge path: rows and elements form one list, each row's end after its
 limit   = "predicted: the gathers of b, a sector of L2 or L1 for each element"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
-python  = ["supports", "prefers", "choose", "configs", "launches", "scratch"]
+python  = ["supports", "choose", "configs", "launches", "scratch"]
 demands = { has = ["DADD"], spills = 0 }
 */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "chain.cuh"
-#include "sparse_epilogue.cuh"
+#include "pdl.cuh"
+#include "_epilogue.cuh"
 
 constexpr int ITEMS = 8, STEP = 256 * ITEMS;  // elements of a thread and of a block at a time
 constexpr int NEVER = 0x7fffffff;

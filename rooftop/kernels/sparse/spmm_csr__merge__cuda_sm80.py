@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantised import text
+from rooftop.kernels._device.quantized import text
 from rooftop.ops._sparse import ACTIVATIONS
 
 STEP = 2048  # elements that a block adds in one step
@@ -25,11 +25,6 @@ def supports(p: Problem, head: Any) -> str | None:
     if b.shape[0] == 0:
         return "b has no rows"
     return f"takes up to {MOST} columns; given {out.shape[1]}" if out.shape[1] > MOST else None
-
-
-def prefers(p: Problem, head: Any) -> int:
-    """Preferred for one column if no row is long: rows of different lengths are balanced exactly."""
-    return 1 if p["out"].shape[1] == 1 and p["values"].numel < LONG * p["out"].shape[0] else -1
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:

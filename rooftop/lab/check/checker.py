@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.check.compare import Verdict, compare, differing, index_of
 from rooftop.lab.check.guard_zones import GUARD, Guarded
 from rooftop.lab.check.judgement import Expected, expect, judge, settled, used, without_onednn
+from rooftop.lab.check.result import Result as Result
 from rooftop.lab.inputs import by_name
 
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt", "pallas")  # cpu: whichever of the last three can run the kernel
@@ -32,40 +32,6 @@ INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
 CPU_ELEMENTS = 1 << 22  # of calls of torch
 FEW, DRAWS = 64, 16  # elements of an output that is judged over so many draws where the first misses its allowance
 HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
-
-
-@dataclass
-class Result:
-    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error. `unasked`: why it was not compiled for a GPU before it was simulated."""
-
-    subject: str
-    op: str
-    case: str
-    status: str
-    backend: str = ""
-    message: str = ""
-    outputs: dict[str, Verdict] = field(default_factory=dict)
-    path: tuple[str, ...] = ()
-    seconds: float = 0.0
-    unasked: str = ""
-
-    @property
-    def worst(self) -> Verdict | None:
-        return max(self.outputs.values(), key=lambda v: max(v.max_share, v.rms_share), default=None)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "subject": self.subject, "op": self.op, "case": self.case, "status": self.status, "backend": self.backend, "message": self.message,
-            "outputs": {k: v.to_json() for k, v in self.outputs.items()}, "path": list(self.path), **({"unasked": self.unasked} if self.unasked else {}),
-        }  # fmt: skip
-
-    def error(self) -> dict[str, Any]:
-        """What a record says of it: figures of the worst output."""
-        worst = self.worst
-        if worst is None:
-            return {"ok": self.status == "ok"}
-        names = ("max", "rms", "allowed_max", "allowed_rms", "max_share", "rms_share")
-        return {"ok": self.status == "ok", **{n: min(float(getattr(worst, n)), 1e300) for n in names}}
 
 
 # -- running -------------------------------------------------------------------------------------------------------
@@ -168,10 +134,13 @@ def check(
     result = Result(subject.name, subject.op.name, case.id, "ok")
     try:
         _check(subject, case, backend, seed, arch, result, expected, guard)
-    except Exception as error:  # whatever a kernel under test does is a finding
+    except BaseException as error:  # whatever a kernel under test does is a finding
         import torch
 
-        if isinstance(error, OSError) and _of_this_machine(error):
+        if isinstance(error, KeyboardInterrupt):
+            raise
+
+        if isinstance(error, OSError) and of_this_machine(error):
             raise
 
         from rooftop.lab.simt import NotSimulatedError, SimulatedCrash, SimulatedFault
@@ -183,12 +152,13 @@ def check(
         elif isinstance(error, torch.OutOfMemoryError):
             result.status, result.message = "skipped", "this case does not fit what is free of the GPU's memory"
         else:
-            result.status, result.message = "error", f"{type(error).__name__}: {error}"
+            ends = "it ends the process: " if isinstance(error, SystemExit) else ""
+            result.status, result.message = "error", f"{ends}{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
     return result
 
 
-def _of_this_machine(error: OSError) -> bool:
+def of_this_machine(error: OSError) -> bool:
     """Whether an error is that of a full disk or a cache that cannot be written: no kernel is to blame."""
     from rooftop.core import settings
 
@@ -290,7 +260,10 @@ def left_out(subject: Subject, case: Case, where: str, device: Device, reason: s
     """Why a case is not run here, or None. `reason`: why the kernel is not."""
     if subject.op.idle(subject.op.problem(case, device)):
         return "there is nothing to write: nothing is launched"
-    return reason or _too_large(case, where) or subject.supports(case, device)
+    said = reason or _too_large(case, where) or subject.supports(case, device)
+    if said is not None and not isinstance(said, str):
+        raise TypeError(f"supports() of {subject.name} returns {said!r}; it must return None, or the reason as a text")
+    return said
 
 
 def _drawn(op: Contract, expected: Expected, got: dict[str, Any], names: Iterable[str]) -> dict[str, tuple[Any, Any, Any]]:

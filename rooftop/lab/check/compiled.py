@@ -4,15 +4,19 @@ The simulator takes what the host's compiler takes, which is more: a header that
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.compile import CompileError, ToolchainError
+from rooftop.core.digests import without_comments
+from rooftop.core.helpers import with_headers
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Launch, Meta, Problem
 from rooftop.lab.candidates import Subject
 
 _SAID: dict[tuple[Any, ...], str | None] = {}  # by implementation, target and launch: cases share them
+_TELLS_APART = re.compile(r"ARCH|##|\barch\b|\bcard\b")
 _UNASKED: dict[str, str] = {}  # by implementation: what is missing here that would have told
 
 
@@ -33,6 +37,17 @@ def refused(subject: Subject, case: Case, arch: int = 90) -> str | None:
             if _SAID[key]:
                 return f"no sm_{target} can run it: {_SAID[key]}"
     return None
+
+
+def simulated(subject: Subject, arch: int = 90) -> tuple[int, ...]:
+    """The architectures that a kernel is simulated for: `arch`, or the first that it is for; and that one too, where its source can tell them apart."""
+    implementation = subject.implementation
+    assert implementation is not None and implementation.head is not None
+    main = max(arch, implementation.arch)
+    head = implementation.head
+    texts = [*map(without_comments, with_headers(head.source, head.folders)), *(text for _, text in head.expressions())]
+    apart = implementation.arch < main and any(_TELLS_APART.search(text) for text in texts)
+    return (main, implementation.arch) if apart else (main,)
 
 
 def unasked(subject: Subject) -> str | None:

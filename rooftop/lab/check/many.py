@@ -91,12 +91,16 @@ def check_many(todo: Todo, backend: str, seed: int, jobs: int = 1) -> Iterator[t
 def check_one(subject: Subject, case: Case, backend: str, seed: int) -> Result:
     """Check one case. What the simulator is to run must compile for a GPU first."""
     where, absent = checker.backend_of(subject, backend)
-    if where == "simt" and absent is None and (said := compiled.refused(subject, case)):
+    if where != "simt" or absent is not None:
+        return checker.check(subject, case, backend=backend, seed=seed)
+    if said := compiled.refused(subject, case):
         return Result(subject.name, subject.op.name, case.id, "wrong", where, said)
-    result = checker.check(subject, case, backend=backend, seed=seed)
-    if where == "simt":
-        result.unasked = compiled.unasked(subject) or ""
-    return result
+    result, *others = (checker.check(subject, case, backend=backend, seed=seed, arch=arch) for arch in compiled.simulated(subject))
+    archs = compiled.simulated(subject)
+    for other, arch in zip(others, archs[1:], strict=True):
+        if result.status == "ok" and other.status in ("wrong", "error"):
+            result = replace(other, message=f"on sm_{arch}: {other.message}")
+    return replace(result, unasked=compiled.unasked(subject) or "", archs=archs if result.status in ("ok", "wrong") else ())
 
 
 def _run(chunks: Sequence[Chunk], jobs: int, backend: str, seed: int) -> Iterator[tuple[Chunk, list[Result]]]:

@@ -1,13 +1,18 @@
 """A `.cu` file of no known op, judged by a function of Python: `rooftop check my.cu --reference my.py:name`.
 
 The function is the contract's reference: its parameters are the kernel's inputs by the names of the head's args, what it returns are the tensors that
-remain, in the order of args. Sizes are those of `--shape`, or a few of the house's choosing."""
+remain, in the order of args. Sizes are those of `--shape`, or a few of the house's choosing. At one of them the inputs are also what the edge cases of an op
+are: NaN, infinite, vast, denormal, empty, at an odd address, and strided where the head speaks of strides (one that does not takes dense tensors alone)."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +24,16 @@ from rooftop.core.contract import Contract
 from rooftop.core.expressions import names
 from rooftop.core.head_parts import HeadError
 from rooftop.core.names import hint
-from rooftop.core.spec import Case, Input, Meta, Problem, Work
+from rooftop.core.spec import DTYPES, Case, Input, Meta, Problem, Work
 from rooftop.lab.candidates import Subject
 
 SIZES = (  # of the first dimension, the second, the third and those after it; distinct, so that two that are mixed up show
     ("one", (1, 1, 1)), ("small", (5, 7, 3)), ("odd", (33, 101, 13)), ("of tiles", (64, 128, 32)), ("longer", (3, 1030, 6)), ("taller", (515, 20, 4)),
 )  # fmt: skip
 LONG = ("one", 1), ("a few", 7), ("a block", 256), ("odd", 1003), ("several blocks", 8192), ("several and a tail", 8209)  # of one dimension
+EACH = {"nan": "NaN in {}", "inf": "an infinity in {}", "-inf": "a negative infinity in {}"}  # fills of one input at a time
+ALL = {"vast": "vast numbers", "tiny": "denormals", "-0.0": "negative zeros"}  # of all inputs at once
+LAYOUTS = {"sliced": "rows apart", "strided": "every second element", "transposed": "transposed"}
 OPTIONS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -74,6 +82,14 @@ def alone(path: Path, shapes: Sequence[Mapping[str, int]] = ()) -> Subject | Non
             made.append(Case(name, {**tensors, **{n: given.get(n, 1) for n in numbers}}))
     op = Contract(reference, outputs=lambda **_: {}, cases=made, work=lambda p: Work(0, 0, {}), mutates=tuple(listed), name=path.stem)
     return Subject(path.stem, op, CudaImplementation(path.resolve(), op.name, path.stem))
+
+
+def is_program(path: Path) -> bool:
+    """Whether a file is judged by running its Python: it is Python, or a `.cu` whose head lists functions of the `.py` beside it."""
+    if path.suffix == ".cu" and path.is_file():
+        with contextlib.suppress(ValueError):
+            return bool(head_text.parse(head_text.read(path), str(path)).python)
+    return path.suffix == ".py"
 
 
 def shapes_of(texts: Sequence[str]) -> list[dict[str, int]]:
@@ -141,10 +157,11 @@ def contract(head: heads.Head, function: Callable[..., Any], given: str, shapes:
 
     dims = list(dict.fromkeys(d for a in inputs.values() for d in a.dims if not d.isdigit()))
     cases = _cases(head, inputs, dims, options, shapes)
-    mutated = () if written else _changed(function, inputs, cases[-1])
+    edges = _edges(head, cases, function, [d for d in dims if d not in options], fixed=not shapes)
+    mutated = () if written else _changed(function, cases[-1])
     if not written and not mutated:
         raise ValueError(f"--reference {given}: every tensor of the head is a parameter of it and it changes none, so that the kernel would have no output")
-    return Contract(reference, outputs=outputs, cases=cases, work=work, mutates=mutated, name=Path(head.path).stem)
+    return Contract(reference, outputs=outputs, cases=[*cases, *edges], work=work, mutates=mutated, name=Path(head.path).stem)
 
 
 def _size(name: str, sizes: Mapping[str, Any], tensor: str, head: heads.Head) -> int:
@@ -177,8 +194,44 @@ def _cases(
     return made
 
 
-def _changed(function: Callable[..., Any], inputs: Mapping[str, heads.TensorArg], case: Case) -> tuple[str, ...]:
-    """The tensors that the function writes into."""
+def _edges(head: heads.Head, cases: Sequence[Case], function: Callable[..., Any], dims: Sequence[str], fixed: bool) -> list[Case]:
+    """The edge cases of each dtype, at one of the sizes of `cases`: the smallest of those that were given, else an odd one."""
+    made = []
+    strided = {n for _, text in head.expressions() for n in re.findall(r"(?:stride|contiguous)\w*\(\s*(\w+)", text)}
+    letters = {n: a.dims for n, a in ((a.name, a) for a in (*head.args, *head.tensors) if isinstance(a, heads.TensorArg))}
+    for dtype in dict.fromkeys(c.dtype for c in cases):
+        own = [c for c in cases if c.dtype == dtype]
+        wanted = ("small" if len(dims) > 1 else "odd") if fixed else ""
+        base = next((c for c in own if c.name == wanted), min(own, key=lambda c: sum(prod(i.shape) for _, i in c.tensors())))
+        tensors = dict(base.tensors())
+        floating = [n for n, i in tensors.items() if DTYPES[i.dtype].floating and i.dtype not in ("f4e2m1x2", "f8e8m0", "c64")]
+
+        def case(name: str, changed: Mapping[str, Input], base: Case = base) -> Case:
+            return Case(f"{base.name} {name}", {**base.inputs, **changed}, tags=frozenset({"edge"}))
+
+        made += [case(said.format(n), {n: replace(tensors[n], fill=fill)}) for fill, said in EACH.items() for n in floating]
+        made += [case(said, {n: replace(tensors[n], fill=fill) for n in floating}) for fill, said in ALL.items() if floating]
+        made.append(case("at odd addresses", {n: replace(i, layout="offset") for n, i in tensors.items()}))
+        for layout, said in LAYOUTS.items():
+            fits = {n: replace(i, layout=layout) for n, i in tensors.items() if n in strided and len(i.shape) >= (1 if layout == "strided" else 2)}
+            made += [case(said, fits)] if fits else []
+        for d in dims:
+            empty = {n: replace(i, shape=tuple(0 if name == d else k for name, k in zip(letters[n], i.shape, strict=True))) for n, i in tensors.items()}
+            made += [found for found in [case(f"without {d}", empty)] if _takes(function, found)]
+    return made
+
+
+def _takes(function: Callable[..., Any], case: Case) -> bool:
+    """Whether the function has a result for a case at all: the largest element of nothing is none."""
+    try:
+        _called(function, case)
+    except Exception:  # whatever it raises
+        return False
+    return True
+
+
+def _called(function: Callable[..., Any], case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Call it on a case's inputs: these as they were, and after."""
     import torch
 
     from rooftop.lab import inputs as making
@@ -187,7 +240,15 @@ def _changed(function: Callable[..., Any], inputs: Mapping[str, heads.TensorArg]
     tensors = {n: making.tensor(i, generator, "cpu") for n, i in case.tensors()}
     before = {n: t.clone() for n, t in tensors.items()}
     function(**tensors, **{n: v for n, v in case.inputs.items() if n not in tensors})
-    return tuple(n for n, t in tensors.items() if not torch.equal(t, before[n]))
+    return before, tensors
+
+
+def _changed(function: Callable[..., Any], case: Case) -> tuple[str, ...]:
+    """The tensors that the function writes into."""
+    import torch
+
+    before, after = _called(function, case)
+    return tuple(n for n, t in after.items() if not torch.equal(t, before[n]))
 
 
 def headless(path: Path) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rooftop.core.spec import TARGETS, Case, Device
-from rooftop.lab.candidates import Subject
+from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.records import identity
+from rooftop.lab.records.identity import Identity
 from rooftop.lab.records.store import Record
 
 
@@ -22,16 +24,22 @@ class Proofs:
     """The checks that were passed, of all records that are given."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self._passed: dict[tuple[str, str, str], set[tuple[str, Device]]] = {}
+        self._passed: dict[tuple[str, str, str], set[tuple[Identity, str, Device]]] = {}
+        self._asked = Asked()
         for r in records:
             if r["kind"] == "check" and r["error"].get("ok"):
-                self._passed.setdefault((str(r["op"]), str(r["subject"]), str(r["case"])), set()).add((str(r["digest"]), device_of(r)))
+                self._passed.setdefault((str(r["op"]), str(r["subject"]), str(r["case"])), set()).add(
+                    (identity.of_record(r), str(r.get("machine", "")), device_of(r))
+                )
 
     def hold(self, subject: Subject, case: Case, card: str | None = None, device: Device | None = None) -> bool:
-        """Whether a record proves this case: of any card, or of `card` (its name in records) alone. A digest is that of the kernel as the record's card
+        """Whether a record proves this case: of any card, or of `card` (its name in records) alone. What counts is the kernel as the record's card
         runs it, or `device`, where it is given: what this machine has."""
-        for digest, recorded in self._passed.get((subject.op.name, subject.name, case.id), ()):
+        asked = self._asked
+        for of, machine, recorded in self._passed.get((subject.op.name, subject.name, case.id), ()):
             on = device or recorded
-            if card in (None, recorded.name) and subject.supports(case, on) is None and subject.digest(case, on) == digest:
+            if card not in (None, recorded.name) or subject.supports(case, on, asked) is not None:
+                continue
+            if identity.fresh({**of.facts, "machine": machine}, subject, [case], on, asked):
                 return True
         return False

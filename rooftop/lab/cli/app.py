@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooftop.core.texts import printable
 from rooftop.lab.ending import ENVIRONMENT as ENVIRONMENT
 from rooftop.lab.ending import OK as OK
 from rooftop.lab.ending import SLOWER as SLOWER
 from rooftop.lab.ending import WRONG as WRONG
+from rooftop.lab.ending import echo as echo
 
 if TYPE_CHECKING:
-    from rooftop.lab.candidates import Subject
+    from rooftop.lab.records.store import Record
 
 LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
 app = typer.Typer(
@@ -28,7 +31,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from rooftop import __version__
 
-        typer.echo(f"rooftop {__version__}")
+        echo(f"rooftop {__version__}")
         raise typer.Exit
 
 
@@ -43,20 +46,27 @@ CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name 
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
 
 
-def known(found: Sequence[Subject], dtype: str | None, tags: Iterable[str] | None = None) -> None:
-    """Raises ValueError for a dtype or a tag that no case of what was found has."""
-    cases = [c for s in found for c in s.op.cases]
-    dtypes, present = sorted({c.dtype for c in cases}), sorted({t for c in cases for t in c.tags})
-    if cases and dtype is not None and dtype not in dtypes:
-        raise ValueError(f"no case has dtype {dtype!r}; there are {', '.join(dtypes)}")
-    if cases and (unknown := sorted(set(tags or ()) - set(present))):
-        raise ValueError(f"no case has tag {', '.join(map(repr, unknown))}; there are {', '.join(present)}")
+def kept_records() -> list[Record]:
+    """The records of the settings' folder; a line on stderr where there are none."""
+    from rooftop.core import settings
+    from rooftop.lab.records import store
+
+    folder = settings.load().results
+    found = store.read(folder)
+    say_if_none(found, folder)
+    return found
+
+
+def say_if_none(found: Sequence[Record], folder: Path) -> None:
+    """That there are no records, as in an installed package, and where some are."""
+    if not found:
+        echo(f"no records in {folder}: measured figures are missing. rooftop's checkout has some; ROOFTOP_RESULTS names their folder", err=True)
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, title: str = "") -> None:
     """A table, or the rows whole as JSON. Where the terminal is too narrow for it, long texts stand beneath themselves, or below their row."""
     if as_json:
-        typer.echo(json.dumps(rows, indent=2, default=str))
+        echo(json.dumps(rows, indent=2, default=str))
         return
     from rich.console import Console
     from rich.measure import Measurement
@@ -70,10 +80,10 @@ def table(rows: list[dict[str, Any]], columns: dict[str, str], as_json: bool, ti
         shown.add_row(*(cell(row.get(key)) for key in columns))
     if Measurement.get(console, console.options.update_width(10_000), shown).maximum <= console.width:
         if title:
-            typer.echo(title)  # a title of rich's is folded to the width of the table
+            echo(title)  # a title of rich's is folded to the width of the table
         console.print(shown)
     else:
-        typer.echo("\n".join(_narrow(rows, columns, title, console.width)))
+        echo("\n".join(_narrow(rows, columns, title, console.width)))
 
 
 LONG = 28  # characters: what is longer leaves the row of a narrow table
@@ -130,4 +140,4 @@ def cell(value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else printable(str(value))

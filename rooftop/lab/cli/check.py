@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, known, table
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
 
-TELL_S = 10.0  # seconds after which a check says how long it will take
+TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere
 
 if TYPE_CHECKING:
-    from rooftop.core.spec import Case, Device
+    from rooftop.core.spec import Case
     from rooftop.lab.candidates import Subject
-    from rooftop.lab.check.checker import Result
+    from rooftop.lab.check.apart import Own
+    from rooftop.lab.check.result import Result
+    from rooftop.lab.check.selection import Choice
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -60,7 +64,9 @@ def check(
     from rooftop.lab import candidates
     from rooftop.lab.check import checker as checks
     from rooftop.lab.check import many, own_op
+    from rooftop.lab.check.selection import Choice, card, select
     from rooftop.lab.cli import ranks as several
+    from rooftop.lab.records import identity
 
     if like is not None or (reference is not None and what and own_op.headless(Path(what[0]))):
         _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json)
@@ -73,80 +79,84 @@ def check(
         raise ValueError(f"jobs is {jobs}; it must be at least 1")
     if shape and reference is None:
         raise ValueError("--shape goes with --reference: the cases of an op have sizes of their own (--case)")
-    found = [_by_reference(what, reference, shape)] if reference is not None else candidates.find(what or [])
+    if reference is not None and (what is None or len(what) != 1):
+        raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
     if several.launched():
-        results = several.check_on_ranks(found, case, seed, records)
+        results = several.check_on_ranks(candidates.find(what or []), case, seed, records)
         if any(r.status == "wrong" for r in results) or all(r.status == "skipped" for r in results):
             raise typer.Exit(WRONG)
         return
     seed = secrets.randbits(31) if seed is None else seed
+    choice = Choice(backend, seed, case, dtype, tuple(tag or ()), huge, quick, stale, records)
+    own = [word for word in what or [] if reference is not None or candidates.is_own_file(word)]
+    named = [word for word in what or [] if word not in own]
+    found = candidates.find(named) if named or not own else []
     if backend == "pallas":  # of what was asked for, the kernels that it can run
         found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
-    known(found, dtype, tag)
-    todo = [(s, c) for s in found for c in checks.select_cases(s, name=case, tags=tag or (), dtype=dtype) if huge or case or "huge" not in c.tags]
-    if not found and reference is None and backend != "pallas":
+    if not found and not own and backend != "pallas":
         _judge_contracts(what or [], as_json)
         return
-    if not todo:
-        names = ", ".join(what or ["rooftop"])
-        raise ValueError(f"nothing to check: no case of {names} is left" if found else f"nothing to check: {names} has no implementation yet")
-    checks.backend_of(todo[0][0], backend)  # a backend that is none ends here
+    todo, whole = select(found, choice, ", ".join(named or ["rooftop"])) if found or not own else ([], 0)
     if backend == "gpu":
         _needs_gpu()
-    if stale and not (todo := _stale(todo, records)):
-        typer.echo("nothing to check: a record proves every case as it is now")
-        return
-    whole = len(todo)
-    if quick:
-        todo = many.sampled(todo, backend, seed)
-    keep = _record_writer(records) if records is not None else None
-    _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
     results = []
-    began, told = time.monotonic(), False
-    for subject, c, result in many.check_many(todo, backend, seed, jobs):
-        results.append(result)
-        if keep:
-            keep(subject, c, result)
-        if not told and (spent := time.monotonic() - began) > TELL_S:
-            told, more = True, spent / len(results) * (len(todo) - len(results))
-            if more > TELL_S:
-                sample = "" if quick or whole <= many.SAMPLE else f"; --quick checks a sample of {many.SAMPLE} of a kernel"
-                typer.echo(f"{len(results)} of {len(todo)} cases in {spent:.0f} s: about {_time(more)} more{sample}", err=True)
+    with _loaded(own, choice, reference, shape) as files:
+        count, whole = len(todo) + sum(f.cases for f in files), whole + sum(f.whole for f in files)
+        if stale and not count and not any(f.lost for f in files):
+            echo("nothing to check: a record proves every case as it is now")
+            return
+        keep = _record_writer(records) if records is not None else None
+        _compile_first([(s, c) for s, c in todo if checks.backend_of(s, backend) == ("gpu", None)])
+        began = told = time.monotonic()
+        device = card()[1] if keep else None
+        checked = many.check_many(todo, backend, seed, jobs)
+        judged = ((r, identity.facts(s, [c], device) if device and r.status in ("ok", "wrong") else {}) for s, c, r in checked)
+        for result, facts in itertools.chain(judged, *(f.results() for f in files)):
+            results.append(result)
+            if keep:
+                keep(result, facts)
+            now = time.monotonic()
+            if now - told > TELL_S and len(results) < count:
+                more = (now - began) / len(results) * (count - len(results))
+                first = told == began
+                sample = f"; --quick checks a sample of {many.SAMPLE} of a kernel" if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
+                echo(f"{len(results)} of {count} cases in {now - began:.0f} s: about {_time(more)} more{sample}", err=True)
+                told = now
     _show_checks(results, seed, every, as_json)
-    if quick and len(todo) < whole and not as_json:
-        typer.echo(f"a sample: {len(todo)} of {whole} cases; without --quick all are checked, those that run here")
+    if quick and count < whole and not as_json:
+        echo(f"a sample: {count} of {whole} cases; without --quick all are checked, those that run here")
     if any(r.status in ("wrong", "error") for r in results):
         raise typer.Exit(WRONG)
     if all(r.status == "skipped" for r in results):
-        typer.echo("nothing was judged: every case was skipped", err=True)
-        raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) else WRONG)
+        echo("nothing was judged: every case was skipped", err=True)
+        raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) and all(f.unable for f in files) else WRONG)
+
+
+@contextlib.contextmanager
+def _loaded(words: list[str], choice: Choice, reference: str | None, shape: list[str] | None) -> Iterator[list[Own]]:
+    """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are through."""
+    from rooftop.core import sandbox
+    from rooftop.lab.check import own_op
+    from rooftop.lab.check.apart import Own
+
+    shapes = own_op.shapes_of(shape or [])
+    if programs := [w for w in (*words, *([reference.rpartition(":")[0] or reference] if reference else [])) if own_op.is_program(Path(w))]:
+        echo(f"{', '.join(programs)}: Python, which may do all that you may; it runs in a process of its own (docs/trust.md)", err=True)
+    if (open_to_it := sandbox.missing()) and any(Path(w).suffix == ".cu" for w in words):
+        echo(f"this system has no {', no '.join(open_to_it)}: simulate only what you trust (docs/trust.md)", err=True)
+    files: list[Own] = []
+    try:
+        for word in words:
+            files.append(Own(word, choice, reference, shapes))
+        yield files
+    finally:
+        for file in files:
+            if printed := file.end().strip():
+                echo(f"{file.word} printed:\n{printed}", err=True)
 
 
 def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
-
-
-def _stale(todo: list[tuple[Subject, Case]], records: Path | None) -> list[tuple[Subject, Case]]:
-    """What the records of the settings, and those of `records`, leave open on the card that would run it."""
-    from rooftop.core import settings
-    from rooftop.lab.check import many
-    from rooftop.lab.records import store
-
-    folders = {settings.load().results, *((records,) if records is not None and records.is_dir() else ())}
-    return many.lacking(todo, [r for f in folders for r in store.read(f)], *_device())
-
-
-def _device() -> tuple[str, Device]:
-    """What records call the machine, and the card that kernels are asked about: an H100 where there is none."""
-    import torch
-
-    from rooftop.core.implementation import device_of
-    from rooftop.core.spec import TARGETS
-
-    if not torch.cuda.is_available():
-        return "cpu", TARGETS[90]
-    device = device_of(torch.cuda.current_device())
-    return device.name, device
 
 
 def _judge_contracts(names: list[str], as_json: bool) -> None:
@@ -162,15 +172,7 @@ def _judge_contracts(names: list[str], as_json: bool) -> None:
     if any(r["status"] == "wrong" for r in rows):
         raise typer.Exit(WRONG)
     if not as_json:
-        typer.echo(f"a kernel to begin with: rooftop new kernel {names[0]}__triton, or {names[0]}__cuda")
-
-
-def _by_reference(what: What, reference: str, shape: list[str] | None) -> Subject:
-    from rooftop.lab.check import own_op
-
-    if what is None or len(what) != 1:
-        raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
-    return own_op.subject(Path(what[0]), reference, own_op.shapes_of(shape or []))
+        echo(f"a kernel to begin with: rooftop new kernel {names[0]}__triton, or {names[0]}__cuda")
 
 
 def _compile_first(todo: list[tuple[Subject, Case]]) -> None:
@@ -194,18 +196,19 @@ def _needs_gpu() -> None:
         raise NoGpuError("no GPU for --backend gpu: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
 
 
-def _record_writer(folder: Path) -> Callable[[Subject, Case, Result], None]:
-    """Writes a record of each result as it comes. What was skipped leaves none. Raises OSError where the folder cannot be written."""
+def _record_writer(folder: Path) -> Callable[[Result, Mapping[str, str]], None]:
+    """Writes a record of each result as it comes, with its identity. What was skipped leaves none. Raises OSError where the folder cannot be written."""
+    from rooftop.lab.check.selection import card
     from rooftop.lab.records import store
 
-    name, device = _device()
+    name, device = card()
     about = {**store.about(device), "name": name}
     writer = store.Writer(folder, name)
     writer.ready()
 
-    def keep(subject: Subject, case: Case, r: Result) -> None:
-        if r.status in ("ok", "wrong"):
-            writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "digest": subject.digest(case, device), "error": r.error(),
+    def keep(r: Result, facts: Mapping[str, str]) -> None:
+        if r.status in ("ok", "wrong") and facts:
+            writer.write({"kind": "check", "op": r.op, "case": r.case, "subject": r.subject, "error": r.error(), **facts,
                           "path": list(r.path), "backend": r.backend, "device": about, "versions": store.versions()})  # fmt: skip
 
     return keep
@@ -233,7 +236,7 @@ def _fault(message: str) -> str:
 
 def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
+        echo(json.dumps({"seed": seed, "results": [r.to_json() for r in results]}, indent=2, default=str))
         return
     rows: list[dict[str, Any]] = []
     told: dict[tuple[str, str], int] = {}  # how often an error of a subject was met: the first is shown
@@ -255,13 +258,13 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
         table(rows, {"subject": "subject", "case": "case", "status": "", "max": "largest error", "allowed": "allowed", "share": "share of allowance",
                       "message": "finding"}, False, "cases")  # fmt: skip
     if not every and (more := sum(n - SHOWN for n in alike.values() if n > SHOWN)):
-        typer.echo(f"{more} more cases are wrong in the same ways: --all shows them")
+        echo(f"{more} more cases are wrong in the same ways: --all shows them")
     summary: dict[str, dict[str, Any]] = {}
     reasons: dict[str, list[str]] = {}
     for r in results:
         row = summary.setdefault(r.subject, {"subject": r.subject, "ok": 0, "wrong": 0, "error": 0, "skipped": 0, "where": "", "worst": None})
         row[r.status] += 1
-        row["where"] = r.backend or row["where"]
+        row["where"] = " ".join([r.backend, *(f"sm_{a}" for a in r.archs)]) if r.archs or (r.backend and not row["where"]) else row["where"]
         if r.status == "ok" and r.worst:
             row["worst"] = max(row["worst"] or 0.0, r.worst.max_share, r.worst.rms_share)
         if r.status == "skipped":
@@ -269,13 +272,13 @@ def _show_checks(results: list[Any], seed: int, every: bool, as_json: bool) -> N
     table(list(summary.values()), {"subject": "subject", "ok": "ok", "wrong": "wrong", "error": "errors", "skipped": "skipped", "where": "ran on",
                                     "worst": "worst share of allowance"}, False, f"seed {seed}")  # fmt: skip
     for reason, names in _by_reason(r for r in results if r.unasked).items():
-        typer.echo(f"not compiled for a GPU before they were simulated, so what a GPU refuses was not found: {', '.join(names)} ({reason})")
+        echo(f"not compiled for a GPU before they were simulated, so what a GPU refuses was not found: {', '.join(names)} ({reason})")
     same: dict[str, tuple[str, list[str]]] = {}  # reasons that differ in a number alone are told once
     for reason, names in reasons.items():
         same.setdefault(re.sub(r"\d+", "0", reason), (reason, []))[1].extend(names)
     for reason, names in sorted(same.values(), key=lambda item: -len(item[1])):
         unique = list(dict.fromkeys(names))
-        typer.echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
+        echo(f"skipped {len(names)}: {reason} ({', '.join(unique[:3])}{f' and {len(unique) - 3} more' if len(unique) > 3 else ''})")
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -319,7 +322,7 @@ def inspect(
     archs: list[int | str] = [int(a) if a.isdigit() else a for a in arch or ["80", "89", "90"]]
     if sass or ptx:
         for s in found:
-            typer.echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))
+            echo(inspects.text(s, inspects.inspect_case(s, case, archs[-1]), archs[-1], "sass" if sass else "ptx"))
         return
     jobs = [(s, inspects.inspect_case(s, case, a), a) for s in found for a in archs]
     if not jobs:
@@ -424,4 +427,4 @@ def _show_refusals(rows: list[dict[str, Any]]) -> None:
     for (reason, name), listed in archs.items():
         found.setdefault((reason, " ".join(listed)), []).append(name)
     for (reason, on), names in found.items():
-        typer.echo(f"not for {on}: {reason} ({', '.join(names)})")
+        echo(f"not for {on}: {reason} ({', '.join(names)})")

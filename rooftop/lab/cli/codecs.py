@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import app
+from rooftop.lab.cli.app import app, echo
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FILES = "Compress"
+Force = Annotated[bool, typer.Option("--force", help="Replace a target that exists.")]
 
 
 @app.command(rich_help_panel=FILES)
@@ -23,69 +27,83 @@ def compress(
     codec: Annotated[str, typer.Option(help="auto, fast, ratio, planes, shuffle.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Dimensions of the predictor, 1 to 3.", show_default=False)] = None,
     dtype: Annotated[str | None, typer.Option(help="dtype of a .npy file, if NumPy does not have it: bf16, f8e4m3, f8e5m2.", show_default=False)] = None,
+    force: Force = False,
 ) -> None:
     """Compress an array or a model; each value stays within the given error bound.
 
     Examples: [bold]rooftop compress in.npy --abs 1e-3[/bold] · [bold]rooftop compress model.safetensors[/bold]"""
     from rooftop import codecs
 
-    _apart(source, target)
-    if source.suffix == ".safetensors":
-        target = target or source.with_name(source.stem + "-compressed.safetensors")
+    model = source.suffix == ".safetensors"
+    target = _target(source, target or (source.with_name(source.stem + "-compressed.safetensors") if model else source.with_suffix(".rft")), force)
+    if model:
+        given = {"--abs": abs, "--rel": rel, "--psnr": psnr, "--rank": rank, "--dtype": dtype, "--codec": None if codec in ("auto", "planes") else codec}
+        if said := ", ".join(f"{name} {value}" for name, value in given.items() if value is not None):
+            raise ValueError(f"{said}: the weights of {source} are compressed without loss, by codec planes; leave it out")
         ratio = codecs.compress_model(source, target)
-        typer.echo(f"{target}: {target.stat().st_size:,} bytes, ratio {ratio:.3f}, lossless")
+        echo(f"{target}: {target.stat().st_size:,} bytes, ratio {ratio:.3f}, lossless")
         return
-    c = codecs.compress(_read(source, dtype), abs=abs, rel=rel, psnr=psnr, lossless=lossless, codec=codec, rank=rank, statistics=True)
-    target = target or source.with_suffix(".rft")
+    x = _read(source, dtype)
+    try:
+        c = codecs.compress(x, abs=abs, rel=rel, psnr=psnr, lossless=lossless, codec=codec, rank=rank, statistics=True)
+    except TypeError as error:  # a dtype that no codec takes
+        raise ValueError(f"{source}: {error}") from None
     c.save(target)
     s = c.statistics
     assert s is not None
     said = "lossless" if not c.eb else f"largest error {s.largest_error:.6g} (bound {c.eb:.6g}), PSNR {s.psnr:.2f} dB"
-    typer.echo(f"{target}: {c.nbytes:,} bytes, ratio {s.ratio:.3f}, codec {c.codec}, {said}")
+    echo(f"{target}: {c.nbytes:,} bytes, ratio {s.ratio:.3f}, codec {c.codec}, {said}")
     if s.violations:
-        typer.echo(f"{s.violations} values are not within the bound", err=True)
+        echo(f"{s.violations} values are not within the bound", err=True)
         raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=FILES)
 def decompress(
     source: Annotated[Path, typer.Argument(help="A file that rooftop compress wrote from a .npy file.")],
-    target: Annotated[Path | None, typer.Argument(help="Default: the source's name with .npy, if there is no such file.", show_default=False)] = None,
+    target: Annotated[Path | None, typer.Argument(help="Default: the source's name with .npy.", show_default=False)] = None,
+    force: Force = False,
 ) -> None:
     """Decompress to a .npy file. For a damaged file the error names the chunk.
 
-    Without TARGET no existing file is replaced: the uncompressed in.npy is usually in the same folder as in.rft."""
+    The uncompressed in.npy is usually in the same folder as in.rft: it is not replaced."""
     from rooftop import codecs
     from rooftop.core import whole_file
 
-    _apart(source, target)
-    if target is None:
-        target = source.with_suffix(".npy")
-        if target.exists():
-            raise ValueError(f"{target} is there already, perhaps the original: name a target (rooftop decompress {source} TARGET)")
+    target = _target(source, target or source.with_suffix(".npy"), force)
     x = codecs.decompress(source.read_bytes())
     whole_file.save_array(target, x)  # by its own name: np.save would add .npy to another one
-    typer.echo(f"{target}: {x.dtype} {x.shape}")
+    echo(f"{target}: {x.dtype} {x.shape}")
 
 
-def _apart(source: Path, target: Path | None) -> None:
-    if target is not None and target.exists() and source.exists() and target.samefile(source):
-        raise ValueError(f"the target is the source, {source}: name another file")
+def _target(source: Path, target: Path, force: bool) -> Path:
+    """The target, once it is known to be another file than the source, and no file that is there already unless `force`."""
+    if source.exists() and not source.is_file():
+        raise ValueError(f"{source} is no file")
+    if target.exists() and source.exists() and target.samefile(source):
+        raise ValueError(f"the target is the source: {target} is {source}; name another file")
+    if not force and (target.is_file() or (target.is_symlink() and not target.exists())):
+        raise ValueError(f"{target} is there already, perhaps the original: name another target, or replace it with --force")
+    return target
 
 
-def _read(path: Path, dtype: str | None) -> object:
+def _read(path: Path, dtype: str | None) -> np.ndarray:
     import numpy as np
 
-    from rooftop.codecs.elements import ELEMENTS
+    from rooftop.formats.elements import ELEMENTS
 
     try:
         x = np.load(path, allow_pickle=False)
+    except OSError:
+        raise
     except EOFError:
         raise ValueError(f"{path} is empty; a .npy file is accepted") from None
+    except Exception as error:  # whatever the bytes of a file that is none make NumPy raise
+        raise ValueError(f"{path} cannot be read as a .npy file: {str(error).partition(chr(10))[0][:200]}") from None
     if not isinstance(x, np.ndarray):
         raise ValueError(f"{path} holds several arrays (.npz); a .npy file is accepted")
     if dtype is None:
-        if x.dtype.kind == "V":
+        if x.dtype.kind == "V" and x.dtype.fields is None:
             raise ValueError(f"{path} holds values of {x.dtype.itemsize} bytes without a type: say --dtype bf16, f8e4m3 or f8e5m2")
         return x
     if dtype not in ELEMENTS or ELEMENTS[dtype].bytes != x.dtype.itemsize:

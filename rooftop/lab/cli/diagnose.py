@@ -8,24 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app
+from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app, echo, kept_records
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
     from rooftop.lab.candidates import Subject
     from rooftop.lab.report.rung_counts import RungCounts
 
-_REPORTS = (".ncu-rep", ".csv", ".gz", ".json", ".txt")
+_SOURCES = (".cu", ".cuh", ".py", ".toml", ".ptx", ".cubin")  # files that are kernels; any other file is a report
+_PROFILER = (".ncu-rep", ".csv", ".gz", ".xz", ".bz2", ".json", ".txt", ".log")  # what a report's name ends in, whether there is such a file or not
 
 
 @app.command(rich_help_panel=MEASURE)
 def diagnose(
-    what: Annotated[str, typer.Argument(help="A report (.ncu-rep, ncu --csv, a Chrome trace of torch.profiler; .gz too), or an op, rung or file.")],
+    what: Annotated[str, typer.Argument(help="A report (.ncu-rep, what ncu prints, a Chrome trace of torch.profiler; .gz, .xz too), or an op, rung or file.")],
+    after: Annotated[Path | None, typer.Argument(help="A report of the changed program: compare its kernels with the first report's.")] = None,
     case: CaseName = None,
     kernel: Annotated[str | None, typer.Option(help="For a report: only kernels whose name or NVTX range contains this.")] = None,
     card: Annotated[str | None, typer.Option(help="The card whose measured ceilings apply: h100, h200. Default: the card that the report names.")] = None,
     floor: Annotated[float | None, typer.Option(help="A lower bound of the op's time in microseconds, shown with the ceiling.")] = None,
-    diff: Annotated[Path | None, typer.Option(help="A report of the changed kernel: show the differences.")] = None,
+    diff: Annotated[Path | None, typer.Option(help="The same as a second report.")] = None,
     keep: Annotated[Path | None, typer.Option(help="A file to which the predicted gains are appended; with --diff and --lever also the measured gain.")] = None,
     no_keep: Annotated[bool, typer.Option("--no-keep", help="Do not store predictions. By default they are appended to a file (ROOFTOP_PREDICTIONS).")] = False,
     lever: Annotated[str | None, typer.Option(help="Which optimisation was made since the version before (conflicts, spills, ...).")] = None,
@@ -38,55 +40,62 @@ def diagnose(
 
     Uses the counters of a report or, for an op or a rung at a case, recorded times and machine code. Needs no GPU.
 
-    Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.csv --diff after.csv[/bold] ·
+    Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.ncu-rep after.ncu-rep[/bold] ·
     [bold]rooftop diagnose sgemm_cuda/05_tile_2d[/bold]"""
     from rooftop.lab.counters.diagnose import timeline
 
     path = Path(what)
-    if path.suffix not in _REPORTS:
+    if after is not None and diff is not None:
+        raise typer.BadParameter(f"two reports to compare with: {after} and --diff {diff}; give one")
+    diff = diff or after
+    if path.suffix not in _PROFILER and (path.suffix in _SOURCES or not path.is_file()):
+        if diff is not None:
+            raise typer.BadParameter(f"{what} is no report: {diff} can be compared with a report only")
         _without(what, case, card or "h200", as_json, count)
         return
     if case is not None:
         raise typer.BadParameter("--case goes with an op or a rung, not with a report")
     if _is_trace(path):
+        if diff is not None:
+            raise typer.BadParameter(f"{path} is a trace of torch.profiler; two reports of Nsight Compute can be compared")
         found = timeline.read(path)
-        typer.echo(json.dumps(found.to_json(), indent=2) if as_json else timeline.screen(found))
+        echo(json.dumps(found.to_json(), indent=2) if as_json else timeline.screen(found))
         return
     before = _report(path, kernel, card, floor)
     if diff is not None:
-        after = _report(diff, kernel, card, floor)
-        _difference(before, after, as_json)
+        changed = _report(diff, kernel, card, floor)
+        _difference(before, changed, as_json)
         if keep is not None and lever is not None:
-            _record_outcome(keep, before, after, lever)
+            _record_outcome(keep, before, changed, lever)
         elif keep is None and not no_keep:
             _note(before, False, None)
-            _note(after, False, lever)
+            _note(changed, False, lever)
         return
     if keep is None and not no_keep:
         _note(before, every, lever)
     elif keep is not None:
         from rooftop.lab.counters.diagnose import scores
 
-        typer.echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
+        echo(f"{scores.keep(keep, before)} predictions appended to {keep}", err=True)
     if html is not None:
         from rooftop.core import whole_file
         from rooftop.lab.counters.diagnose import page
         from rooftop.lab.counters.diagnose.diagnosis import longest
 
         whole_file.write(html, page.html(longest(before), path.name))
-        typer.echo(f"{html}: {len(before)} kernels", err=True)
+        echo(f"{html}: {len(before)} kernels", err=True)
         if not as_json:
             return
     if as_json:
-        typer.echo(json.dumps([d.to_json() for d in before], indent=2))
+        echo(json.dumps([d.to_json() for d in before], indent=2))
         return
     from rooftop.lab.counters.diagnose import show
     from rooftop.lab.counters.diagnose.diagnosis import longest
 
     ordered = longest(before)
     if len(ordered) > 1 and not every:
-        typer.echo(show.summary(ordered) + "\n")
-    typer.echo("\n\n".join(show.screen(d) for d in (ordered if every else ordered[:1])))
+        echo(show.summary(ordered) + "\n")
+    echo("\n\n".join(show.screen(d) for d in (ordered if every else ordered[:1])))
 
 
 def _report(path: Path, kernel: str | None, card: str | None, floor_us: float | None) -> list[Any]:
@@ -128,38 +137,33 @@ def _ceilings(card: str) -> Any:
 
 
 def _is_trace(path: Path) -> bool:
-    import gzip
-    import zlib
+    from rooftop.lab.counters.diagnose import reports, timeline
 
-    from rooftop.lab.counters.diagnose import timeline
-
-    if not path.is_file():
-        return False
-    with open(path, "rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
     try:
-        with gzip.open(path) if packed else open(path, "rb") as file:
-            return timeline.is_trace(file.read(1 << 20))
-    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return path.is_file() and timeline.is_trace(reports.content(path, 1 << 20))
+    except reports.ReportError:
         return False  # the reader of reports says what is wrong
 
 
 def _difference(before: list[Any], after: list[Any], as_json: bool) -> None:
-    from rooftop.lab.counters.diagnose import show
-    from rooftop.lab.counters.diagnose.diagnosis import longest
+    from rooftop.lab.counters.diagnose import pairs, show
 
-    one, other = longest(before)[0], longest(after)[0]
-    typer.echo(json.dumps({"before": one.to_json(), "after": other.to_json()}, indent=2) if as_json else show.difference(one, other))
+    found = pairs.pair(before, after)
+    if as_json:
+        rows = [{"before": p.before and p.before.to_json(), "after": p.after and p.after.to_json(), "launches": p.launches} for p in found]
+        echo(json.dumps(rows if len(rows) > 1 else {k: rows[0][k] for k in ("before", "after")}, indent=2))
+        return
+    echo(show.differences(found))
 
 
 def _record_outcome(path: Path, before: list[Any], after: list[Any], lever: str) -> None:
-    from rooftop.lab.counters.diagnose import scores
-    from rooftop.lab.counters.diagnose.diagnosis import longest
+    from rooftop.lab.counters.diagnose import pairs, scores
 
-    one, other = longest(before)[0], longest(after)[0]
-    if not one.seconds or not other.seconds:
-        raise ValueError("the reports hold no duration: nothing to keep")
-    scores.came(path, one.name, lever, one.seconds / other.seconds, one.case, one.card)
+    for one, other in ((p.before, p.after) for p in pairs.pair(before, after)):
+        if one is not None and other is not None and one.seconds and other.seconds:
+            scores.came(path, one.name, lever, one.seconds / other.seconds, one.case, one.card)
+            return
+    raise ValueError("no kernel is in both reports with its duration: nothing to keep")
 
 
 def _note(found: list[Any], every: bool, lever: str | None) -> None:
@@ -176,9 +180,9 @@ def _note(found: list[Any], every: bool, lever: str | None) -> None:
     try:
         for d in longest(found) if every else longest(found)[:1]:
             if times[d.name, d.case] == 1 and (said := scores.note(path, d, lever)):
-                typer.echo(said, err=True)
+                echo(said, err=True)
     except (OSError, ReportError) as error:
-        typer.echo(f"the predictions are not kept: {error}", err=True)
+        echo(f"the predictions are not kept: {error}", err=True)
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -202,15 +206,13 @@ def predictions(
         raise typer.BadParameter("--kept goes without a file")
     path = settings.load().predictions if kept else path
     if path is None:
-        from rooftop.lab.records import store
-
-        found = steps.predict(steps.steps(store.read(settings.load().results)))
+        found = steps.predict(steps.steps(kept_records()))
         titles = {"idea": "idea of the step", "steps": "steps", "error": "median error", "bias": "bias", "no_change": "no change"}
         table([asdict(s) for s in steps.summary(found)], titles, as_json)
         return
     rows = [asdict(s) for s in scores.scores(scores.joined(path))]
     if not rows and not as_json:
-        typer.echo(f"{path}: no prediction has a result yet; diagnose a report of the kernel's next version (docs/profiling.md)")
+        echo(f"{path}: no prediction has a result yet; diagnose a report of the kernel's next version (docs/profiling.md)")
         return
     columns = {"lever": "lever", "count": "results", "inside": "inside the range", "median_error": "median error", "bias": "bias", "no_change": "no change"}
     table(rows, columns, as_json)
@@ -228,32 +230,27 @@ def place(
     whose head names no op is taken as one of the ladder's.
 
     Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
-    from rooftop.core import registry, settings
+    from rooftop.core import registry
     from rooftop.lab import candidates
     from rooftop.lab.counters.diagnose import reports
-    from rooftop.lab.records import store
     from rooftop.lab.report import place as placing
 
-    folder = settings.load().results
     subject = next((s for s in candidates.find([what], otherwise=registry.ladder(ladder).op) if s.implementation is not None), None)
     if subject is None:
         raise ValueError(f"{what}: there is no kernel to place, only a reference")
     measured = None
     if report is not None:
         measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
-    found = placing.place(subject, ladder, store.read(folder), count=count, measured=measured)
-    typer.echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
+    found = placing.place(subject, ladder, kept_records(), count=count, measured=measured)
+    echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool, count: bool) -> None:
-    from rooftop.core import settings
     from rooftop.lab import candidates
     from rooftop.lab.counters.diagnose import without
     from rooftop.lab.inspect.inspector import inspect_case
-    from rooftop.lab.records import store
 
-    folder = settings.load().results
-    records = store.read(folder)
+    records = kept_records()
     subjects = [s for s in candidates.find([what]) if s.implementation is not None]
     if not subjects:
         raise ValueError(f"{what}: there is no kernel to diagnose, only a reference")
@@ -268,7 +265,7 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
             refusals.append(str(error))
     if not made:
         raise ValueError("; ".join(refusals))
-    typer.echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
+    echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
 
 
 def _simulated(subject: Subject, case: Case, count: bool) -> RungCounts | None:
@@ -332,9 +329,9 @@ def profile(
     subject = subjects[0]
     chosen = inspect_case(subject, case, "h200")
     if len(subjects) > 1:
-        typer.echo(f"{what} means {len(subjects)} kernels; profiled is {subject.name} at {chosen.id}", err=True)
+        echo(f"{what} means {len(subjects)} kernels; profiled is {subject.name} at {chosen.id}", err=True)
     if how == "torch":
-        typer.echo(drive.torch_trace(subject, chosen, out))
+        echo(drive.torch_trace(subject, chosen, out))
         diagnose(str(out / "trace.json"))
         return
     out.mkdir(parents=True, exist_ok=True)
@@ -349,14 +346,14 @@ def _program(line: list[str], how: str, out: Path) -> None:
 
     said = command.run(line, how, out)
     if how == "events":
-        typer.echo(command.screen(said))
+        echo(command.screen(said))
     else:
-        typer.echo((out / "averages.txt").read_text(encoding="utf-8"))
+        echo((out / "averages.txt").read_text(encoding="utf-8"))
         try:
-            typer.echo(timeline.screen(timeline.read(out / "trace.json")))
+            echo(timeline.screen(timeline.read(out / "trace.json")))
         except ReportError:
             why = "there is no GPU that torch can use" if said["gpu"] is None else f"the program gave {said['gpu']} no work"
-            typer.echo(f"no timeline of a GPU: {why}; {out / 'trace.json'} holds what the CPU did")
+            echo(f"no timeline of a GPU: {why}; {out / 'trace.json'} holds what the CPU did")
     if said["status"]:
-        typer.echo(f"the program ended with status {said['status']}", err=True)
+        echo(f"the program ended with status {said['status']}", err=True)
         raise typer.Exit(1)

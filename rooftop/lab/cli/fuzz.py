@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app
+from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app, echo
 
 SLOW = 20.0  # seconds from which on the slowest call is named
 
@@ -45,22 +45,22 @@ def fuzz(
     if jobs is None:
         jobs = min(8, max(1, (os.cpu_count() or 1) // 4)) if device == "cuda" else 1
     seed = secrets.randbits(31) if seed is None else seed
-    shown = (lambda text: None) if as_json else (lambda text: typer.echo(text + "\n"))
+    shown = (lambda text: None) if as_json else (lambda text: echo(text + "\n"))
     summary = campaign.run(
-        ops or [], seed=seed, seconds=seconds, calls=calls, jobs=jobs, device=device, say=shown, tell=lambda text: typer.echo(text, err=True)
+        ops or [], seed=seed, seconds=seconds, calls=calls, jobs=jobs, device=device, say=shown, tell=lambda text: echo(text, err=True)
     )
     if as_json:
         rows = [{"messages": f.messages, "python": f.text(device)} for f in summary.findings]
         facts = {"seed": seed, "device": device, "calls": summary.calls, "skipped": summary.skipped, "not_drawn": summary.refused, "seconds": summary.seconds,
                  "slowest": summary.slowest, "interrupted": summary.interrupted, "ran": summary.ran, "findings": rows}  # fmt: skip
-        typer.echo(json.dumps(facts, indent=2))
+        echo(json.dumps(facts, indent=2))
     else:
         for what, n in sorted(summary.ran.items()):
-            typer.echo(f"{n:7} {what}")
-        typer.echo(f"{summary.calls} calls on {device}, seed {seed}, {summary.seconds:.0f} s: {len(summary.findings)} findings, "
+            echo(f"{n:7} {what}")
+        echo(f"{summary.calls} calls on {device}, seed {seed}, {summary.seconds:.0f} s: {len(summary.findings)} findings, "
                    f"{summary.skipped} skipped for want of memory, {summary.refused} not drawn")  # fmt: skip
         if summary.slowest[0] >= SLOW:
-            typer.echo(f"the slowest call: {summary.slowest[1]}, {summary.slowest[0]:.0f} s")
+            echo(f"the slowest call: {summary.slowest[1]}, {summary.slowest[0]:.0f} s")
     if summary.interrupted:
         raise KeyboardInterrupt
     if summary.findings:

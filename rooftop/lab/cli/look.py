@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, table
+from rooftop.lab.cli.app import LOOK, AsJson, CaseName, app, echo, kept_records, table
 
 
 @app.command(rich_help_panel=LOOK)
@@ -43,9 +43,7 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
     description.
 
     Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
-    from rooftop.core import registry, settings
-    from rooftop.core.backends.python_files import helpers
-    from rooftop.core.compile import headers
+    from rooftop.core import helpers, registry, settings
     from rooftop.lab import candidates
 
     paths: list[Path] = []
@@ -59,18 +57,16 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
         beside = path.with_suffix(".py")
         if path.suffix == ".cu" and beside.is_file():
             paths.append(beside)
-        if path.parent != registry.HOUSE.ops and beside.is_file():
-            paths += helpers(beside.read_text(encoding="utf-8"))
-        if path.suffix == ".cu":
-            paths += headers(path.read_text(encoding="utf-8"))
+        if path.parent != registry.HOUSE.ops:
+            paths += helpers.all_of(path, base)
     shown = {str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p): p for p in paths}
     if as_json or not sys.stdout.isatty():
-        typer.echo(json.dumps(list(shown)) if as_json else "\n".join(shown))
+        echo(json.dumps(list(shown)) if as_json else "\n".join(shown))
         return
     wide = max(map(len, shown))
     width = shutil.get_terminal_size().columns
     for text, path in shown.items():
-        typer.echo(f"{text:<{wide}}  {about(path)}"[:width] if wide < width - 24 else text)
+        echo(f"{text:<{wide}}  {about(path)}"[:width] if wide < width - 24 else text)
 
 
 def about(path: Path) -> str:
@@ -94,17 +90,15 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
     """Show a ladder: each rung's idea, what it changes, what was predicted, measured and counted; for one rung, also the difference from the rung before.
 
     Examples: [bold]rooftop show sgemm_cuda[/bold] · [bold]rooftop show sgemm_cuda/04[/bold]"""
-    from rooftop.core import settings
-    from rooftop.lab.records import store
     from rooftop.lab.report import ladder_text
 
     ladder, _, number = name.partition("/")
     digits = number.partition("_")[0]
     if number and not digits.isdigit():
         raise ValueError(f"{name}: a rung is named by its number, as in {ladder}/04")
-    page = ladder_text.page_of(ladder, store.read(settings.load().results))
+    page = ladder_text.page_of(ladder, kept_records())
     for line in ladder_text.rung(page, int(digits)) if number else ladder_text.overview(page):
-        typer.echo(line)
+        echo(line)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -120,7 +114,7 @@ def new(
     from rooftop.lab import scaffold
 
     for path in scaffold.written(kind, name, empty=empty):
-        typer.echo(f"wrote {path}")
+        echo(f"wrote {path}")
 
 
 @app.command(rich_help_panel=LOOK)

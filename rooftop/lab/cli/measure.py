@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, CaseName, DTypeName, What, app
+from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, CaseName, DTypeName, What, app, echo
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -43,15 +43,15 @@ def bench(
             raise typer.Exit(WRONG)
         return
     todo = benches.fields(found, case=case, dtype=dtype, compiled=compiled)
-    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    say = (lambda text: echo(text, err=True)) if as_json else echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
                           clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)  # fmt: skip
     if as_json:
-        typer.echo(json.dumps(summary.written, indent=2))
+        echo(json.dumps(summary.written, indent=2))
     else:
         for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
             if lines:
-                typer.echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
+                echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
     if summary.wrong:
         raise typer.Exit(WRONG)
     if require is not None and any(_slower(r, require) for r in summary.written):
@@ -107,7 +107,7 @@ def calibrate(
         return dict(found.to_json()) if hasattr(found, "to_json") else {"absent": str(found)}
 
     def say(text: str) -> None:
-        typer.echo(text, err=True)
+        echo(text, err=True)
 
     written = []
     with recs.Writer(records or settings.load().results, torch.cuda.get_device_name(index)) as writer:
@@ -122,7 +122,7 @@ def calibrate(
 
             written += [writer.write(r) for r in building.measure(say=say)]
         if written:
-            typer.echo(json.dumps(written) if as_json else f"wrote {writer.path}")
+            echo(json.dumps(written) if as_json else f"wrote {writer.path}")
 
 
 def _sizes(as_json: bool) -> None:
@@ -130,17 +130,17 @@ def _sizes(as_json: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from rooftop.comm import sizes
     from rooftop.lab.timing import comm_sizes
+    from rooftop.ranks import sizes
 
     if not dist.is_torchelastic_launched():
         raise ValueError("calibrate --comm measures several GPUs: torchrun --nproc-per-node 4 -m rooftop.lab.cli calibrate --comm")
     dist.init_process_group("nccl")
     torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
     first = dist.get_rank() == 0
-    rows = comm_sizes.sizes(dist.group.WORLD, say=lambda text: typer.echo(text, err=True) if first else None)
+    rows = comm_sizes.sizes(dist.group.WORLD, say=lambda text: echo(text, err=True) if first else None)
     if first:
         path = sizes.save(torch.cuda.get_device_name(), dist.get_world_size(), rows)
-        typer.echo(json.dumps(rows) if as_json else f"wrote {path}")
+        echo(json.dumps(rows) if as_json else f"wrote {path}")
     dist.barrier()
     dist.destroy_process_group()

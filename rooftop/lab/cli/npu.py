@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, app, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, app, echo, table
 
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
@@ -42,7 +42,7 @@ def inspect(found: Sequence[Subject], case: str | None, targets: Sequence[str], 
     if not kernels:
         raise ValueError("none of these is a kernel for a TPU (__pallas_tpu)")
     if reason := tpu.absent():
-        typer.echo(f"rooftop: {reason}", err=True)
+        echo(f"rooftop: {reason}", err=True)
         raise typer.Exit(ENVIRONMENT)
     rows: list[dict[str, Any]] = []
     refused = False
@@ -74,7 +74,7 @@ def _ascend(found: Sequence[Subject], as_json: bool) -> None:
     from rooftop.lab.npu import ascend
 
     if reason := ascend.absent():
-        typer.echo(f"rooftop: {reason}", err=True)
+        echo(f"rooftop: {reason}", err=True)
         raise typer.Exit(ENVIRONMENT)
     kernels = [s for s in found if s.implementation is not None and s.implementation.backend == "triton"]
     if not kernels:
@@ -96,21 +96,21 @@ def npu(
     if check:
         outdated = [f"{s.name}: {what}{f' ({c.id})' if c else ''}" for s, what, c in figures.stale(figures.read())]
         outdated += [f"{name}: Ascend" for name in ascend.stale(ascend.read())] + [f"{path.name}: page" for path in pages.outdated()]
-        typer.echo("\n".join(outdated) if outdated else "results/npu and its pages are of the tree as it is")
+        echo("\n".join(outdated) if outdated else "results/npu and its pages are of the tree as it is")
         if outdated:
-            typer.echo("rooftop npu makes them anew")
+            echo("rooftop npu makes them anew")
             raise typer.Exit(WRONG)
         return
     if only not in (None, *PARTS):
         raise ValueError(f"--only {only}: it is one of {', '.join(PARTS)}")
     parts = [only] if only else list(PARTS)
-    figures.update(typer.echo, [p for p in parts if p in ("checked", "compiled")])
+    figures.update(echo, [p for p in parts if p in ("checked", "compiled")])
     if "ascend" in parts:
-        ascend.update(typer.echo)
+        ascend.update(echo)
     if "pages" in parts:
-        typer.echo(f"pages written: {', '.join(p.name for p in pages.update()) or 'none; all are as they were'}")
+        echo(f"pages written: {', '.join(p.name for p in pages.update()) or 'none; all are as they were'}")
     left = [s.name for s, *_ in figures.stale(figures.read(), [p for p in parts if p in ("checked", "compiled")])]
     left += ascend.stale(ascend.read()) if "ascend" in parts else []
     if left:
-        typer.echo(f"not made anew: {', '.join(dict.fromkeys(left))}", err=True)
+        echo(f"not made anew: {', '.join(dict.fromkeys(left))}", err=True)
         raise typer.Exit(ENVIRONMENT)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, What, app, table
+from rooftop.lab.cli.app import ENVIRONMENT, SHOW, WRONG, AsJson, app, echo, say_if_none, table
 
 if TYPE_CHECKING:
     from rooftop.lab.records.store import Record
@@ -24,19 +24,20 @@ def merge(
     into: Annotated[Path | None, typer.Option(help="The folder to add them to.", show_default="results/")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the records of another machine. Merging twice changes nothing.
+    """Add the records of another machine. Merging twice changes nothing. Records of another text of a kernel, and of its machine code, count as of the tree.
 
     Example: [bold]rooftop records merge /tmp/from-the-gpu[/bold]"""
     from rooftop.core import settings
     from rooftop.lab.records import store
+    from rooftop.lab.report.joined import renewal
 
-    found = store.merge(path, into or settings.load().results)
+    found = store.merge(path, into or settings.load().results, renewal(()))
     if as_json:
-        typer.echo(json.dumps(found.__dict__))
+        echo(json.dumps(found.__dict__))
     else:
-        typer.echo(f"{found.records} records: {len(found.added)} files added, {len(found.grown)} grown, {len(found.same)} already there")
+        echo(f"{found.records} records: {len(found.added)} files added, {len(found.grown)} grown, {len(found.same)} already there")
         for note in found.notes:
-            typer.echo(f"note: {note}")
+            echo(f"note: {note}")
 
 
 @records_app.command("prune")
@@ -52,48 +53,16 @@ def prune(
     Example: [bold]rooftop records prune --dry-run[/bold]"""
     from rooftop.core import settings
     from rooftop.lab.records import prune as pruning
-    from rooftop.lab.report.joined import staleness
+    from rooftop.lab.report.joined import renewal, staleness
 
-    done = pruning.prune(folder or settings.load().results, staleness, dry)
+    digests: Digests = {}
+    done = pruning.prune(folder or settings.load().results, lambda found: staleness(found, digests), dry, renew=renewal((), digests))
     if as_json:
-        typer.echo(json.dumps(done.__dict__))
+        echo(json.dumps(done.__dict__))
     else:
         verb, gone = ("would be dropped", "would go") if dry else ("dropped", "gone")
         size = f"{done.bytes_dropped / 1e6:.1f} of {done.bytes / 1e6:.1f} MB"
-        typer.echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
-
-
-@records_app.command("restamp")
-def restamp(
-    what: What = None,
-    since: Annotated[str, typer.Option(help="The git revision at which the records were made.")] = "HEAD",
-    folder: Annotated[Path | None, typer.Option("--records", help="The folder of the records.", show_default="results/")] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Compare and count; write nothing.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Keep the records of kernels whose text has changed but whose machine code has not: a renamed variable, another message.
-
-    Compiles the launches of each recorded case, at the revision and now. If launch and machine code are identical, the record gets the digest of the present
-    text; all others stay stale. Without names: every kernel whose text has changed.
-
-    Example: [bold]rooftop records restamp layer_norm --since HEAD~1[/bold]"""
-    from rooftop.core import settings
-    from rooftop.lab import candidates
-    from rooftop.lab.report import restamp as restamping
-
-    names = [s.name for s in candidates.find(what)] if what else []
-    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
-    done = restamping.restamp(folder or settings.load().results, since, names, dry=dry, say=say)
-    if as_json:
-        typer.echo(json.dumps(done.__dict__))
-        return
-    counts = {"restamped": done.restamped, "changed": done.changed, "not comparable": done.unknown, "tuned entries": done.tuned}
-    subjects = sorted({name for table_of in counts.values() for name in table_of})
-    rows = [{"subject": n, **{k: v.get(n, 0) for k, v in counts.items()}, "why": done.why.get(n, "")} for n in subjects]
-    if rows:
-        table(rows, {"subject": "subject", **{k: k for k in counts}, "why": "why not"}, False)
-    verb = "would be restamped" if dry else "restamped"
-    typer.echo(f"{sum(done.restamped.values())} records {verb}, {sum(done.changed.values())} changed, {sum(done.unknown.values())} not comparable")
+        echo(f"{done.dropped} of {done.records} records {verb}, {size}; {done.files_dropped} of {done.files} files {gone}")
 
 
 def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Record] | None:
@@ -101,18 +70,18 @@ def _prune_records(folder: Path, digests: Digests, notes: list[str]) -> list[Rec
     that were read, if they did not change, in the form of `rooftop.lab.records.store.read`; None: they must be read again."""
     from rooftop.lab.records import prune as pruning
     from rooftop.lab.records.store import RecordError
-    from rooftop.lab.report.joined import staleness
+    from rooftop.lab.report.joined import renewal, staleness
 
     left: list[Record] = []
     try:
         if not folder.is_dir():
             return None
-        done = pruning.prune(folder, lambda found: staleness(found, digests), left=left)
+        done = pruning.prune(folder, lambda found: staleness(found, digests), left=left, renew=renewal((), digests))
     except (RecordError, PermissionError) as error:
         notes.append(f"{folder} is not pruned: {error}")
         return None
     if done.bytes_dropped:
-        typer.echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
+        echo(f"pruned {folder}: {done.dropped} of {done.records} records, {done.bytes_dropped / 1e3:.0f} of {done.bytes / 1e3:.0f} kB", err=True)
     return None if done.bytes_dropped else left
 
 
@@ -154,19 +123,20 @@ def report(
             changed = list(made(folder=records, cut=cut, digests=digests))
         else:
             known = recorded.read(records or settings.load().results, cut) if known is None else known
+            say_if_none(known, records or settings.load().results)
             index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute)
     known_digests.save(digests)
     if docs:
         said = "not as the records have it" if check else "written anew"
-        typer.echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
+        echo(f"{said}: {', '.join(changed)}" if changed else "every table and picture is as the records have it")
     else:
-        typer.echo(index.resolve())
+        echo(index.resolve())
         if lacking:
-            typer.echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
+            echo(f"note: the pages lack {lacking}: rooftop report --compute does that, in some minutes", err=True)
     for note in cut:
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     if check and changed:
-        typer.echo("rooftop report --docs writes them")
+        echo("rooftop report --docs writes them")
         raise typer.Exit(WRONG)
 
 
@@ -198,10 +168,11 @@ def doctor(as_json: AsJson = False) -> None:
 @app.command(rich_help_panel=SHOW)
 def stub() -> None:
     """Write rooftop/__init__.pyi, the types of the public functions, from the op files."""
-    from rooftop.core import api, whole_file
+    from rooftop import public_names
+    from rooftop.core import whole_file
 
-    whole_file.write(api.STUB, api.stub())
-    typer.echo(f"wrote {api.STUB}")
+    whole_file.write(public_names.STUB, public_names.stub())
+    echo(f"wrote {public_names.STUB}")
 
 
 @app.command(rich_help_panel=SHOW)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import JUDGE, WRONG, app
+from rooftop.lab.cli.app import JUDGE, WRONG, app, echo
 
 if TYPE_CHECKING:
     from rooftop.lab.candidates import Subject
@@ -57,16 +57,16 @@ def check_on_ranks(found: Sequence[Subject], case: str | None, seed: int | None,
         dist.broadcast_object_list(said, 0)
         results = several.check(found, records, case=case, seed=said[0], say=_printer(first))
         if first:
-            typer.echo(f"seed {said[0]}, {dist.get_world_size()} ranks")
+            echo(f"seed {said[0]}, {dist.get_world_size()} ranks")
             for name in dict.fromkeys(r.subject for r in results):
                 own = [r for r in results if r.subject == name]
                 skipped = [r for r in own if r.status == "skipped"]
-                typer.echo(f"{name}: {sum(r.status == 'ok' for r in own)} of {len(own) - len(skipped)} cases right")
+                echo(f"{name}: {sum(r.status == 'ok' for r in own)} of {len(own) - len(skipped)} cases right")
                 if skipped:
-                    typer.echo(f"    {len(skipped)} skipped: {skipped[0].message}")
+                    echo(f"    {len(skipped)} skipped: {skipped[0].message}")
             for r in results:
                 if r.status == "wrong":
-                    typer.echo(f"    {r.subject}, {r.case}: {r.message}")
+                    echo(f"    {r.subject}, {r.case}: {r.message}")
     return results
 
 
@@ -84,12 +84,12 @@ def bench_on_ranks(found: Sequence[Subject], case: str | None, budget_s: float, 
         if first:
             for title, lines in (("not measured", summary.skipped), ("left for the next run: the budget is spent", summary.left), ("WRONG", summary.wrong)):
                 if lines:
-                    typer.echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
+                    echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
     return summary.wrong
 
 
 def _printer(first: bool) -> Callable[[str], None]:
-    return typer.echo if first else lambda text: None
+    return echo if first else lambda text: None
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -135,9 +135,9 @@ def ranks(
             found += judging.check_here(name, processes, seed)
     wrong = [r for r in found if r.status != "ok"]
     if first:
-        typer.echo(f"seed {seed}")
+        echo(f"seed {seed}")
         for r in wrong:
-            typer.echo(f"{r.subject}, {r.case}: {r.message}")
-        typer.echo(f"{len(found) - len(wrong)} of {len(found)} cases right" if found else "nothing to check: no case has so many ranks")
+            echo(f"{r.subject}, {r.case}: {r.message}")
+        echo(f"{len(found) - len(wrong)} of {len(found)} cases right" if found else "nothing to check: no case has so many ranks")
     if wrong or not found:
         raise typer.Exit(WRONG)

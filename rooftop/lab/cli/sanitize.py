@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, What, app, table
+from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, CaseName, What, app, echo, table
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -29,7 +29,7 @@ def sanitize(
     from rooftop.lab.records import store as recs
 
     def say(text: str) -> None:
-        typer.echo(text, err=True)
+        echo(text, err=True)
 
     found = candidates.find(what or [])
     chosen = tuple(t.strip() for t in tools.split(",") if t.strip())
@@ -45,11 +45,11 @@ def sanitize(
         {"subject": r.subject, "tool": r.tool, "errors": r.errors, "cases": len(r.cases), "finding": r.message or r.first} for r in results
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
     else:
         unclean = [row for row, r in zip(rows, results, strict=True) if not r.clean]
         if unclean:
             table(unclean, {"subject": "subject", "tool": "tool", "errors": "errors", "cases": "cases", "finding": "first finding"}, False)
-        typer.echo(f"{len(results) - len(unclean)} of {len(results)} clean ({len({r.subject for r in results})} subjects, {', '.join(chosen)})")
+        echo(f"{len(results) - len(unclean)} of {len(results)} clean ({len({r.subject for r in results})} subjects, {', '.join(chosen)})")
     if any(not r.clean for r in results):
         raise typer.Exit(WRONG)

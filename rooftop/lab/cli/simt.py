@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, app
+from rooftop.core.texts import printable
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, app, echo
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -91,23 +92,24 @@ def simt(
     if html is not None:
         whole_file.write(html, annotate.as_html(report, sources, title))
     if as_json:
-        typer.echo(json.dumps({"subject": title, **report.to_json()}, indent=2))
+        echo(json.dumps({"subject": title, **report.to_json()}, indent=2))
     else:
         from rich.console import Console
 
         console = Console()
-        typer.echo(title)
+        echo(title)
+        sources = {name: printable(text) for name, text in sources.items()}
         for line in annotate.as_text(report, sources, console.is_terminal and not console.no_color, console.width if console.is_terminal else 160):
-            typer.echo(line)
-        sys.stdout.write(counted.printed)
+            typer.echo(line)  # with colours
+        sys.stdout.write(printable(counted.printed))
         for f in report.findings:
-            typer.echo(str(f))
+            echo(str(f))
         if checked is not None:
             times = f" in {schedules} orders of warps" if schedules > 1 else ""
             said = f"{len(report.faults)} fault{'s' if len(report.faults) > 1 else ''}" if report.faults else "no fault"
             if len(report.faults) < len(report.findings):
                 said += f"{' as far as it came' if not report.faults else ''}; it came to what is not simulated"
-            typer.echo(f"checked{times}: {said} ({checked.seconds:.2f} s)")
+            echo(f"checked{times}: {said} ({checked.seconds:.2f} s)")
     if report.findings:
         raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
 
@@ -133,7 +135,7 @@ def _build_ahead() -> None:
     """Build what all simulations share while the source is compiled; whoever needs it first waits for it, and says why it cannot be built."""
     from rooftop.lab.simt import build
 
-    build.progress = lambda text: typer.echo(text, err=True)
+    build.progress = lambda text: echo(text, err=True)
 
     def build_it() -> None:
         with contextlib.suppress(Exception):
@@ -222,18 +224,18 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
     from rooftop.lab.simt import arguments, ordinary
     from rooftop.lab.simt import run as running
 
-    text, _, folder = running.source_of(path)
+    text, _, folders = running.source_of(path)
     kernel, entry = ordinary.choose(text, str(path), own.kernel)
     grid, block = extents("--grid", own.grid, kernel), extents("--block", own.block, kernel)
     ordinary.split(kernel, own.args)  # what is wrong with them is said before anything is built
     _build_ahead()
-    job = arguments.prepare(text, str(path), folder, kernel, entry, own.args, seed)
+    job = arguments.prepare(text, str(path), folders, kernel, entry, own.args, seed)
     launch = job.launch(grid, block, extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
 
     def run(mode: Mode) -> Report:
         memory, uninitialised = job.memory()
         return running.run_launches(
-            text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder,
+            text, str(path), [launch], memory, uninitialised=uninitialised, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=folders,
             values=job.values,
         )  # fmt: skip
 
@@ -362,8 +364,9 @@ def _without_op(
 
     def run(mode: Mode) -> Report:
         return simulator.run_launches(
-            text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules, blocks=blocks
-        )
+            text, str(path), job.launches(device), job.memory(device, "cpu", seed), mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+            folders=head.folders,
+        )  # fmt: skip
 
     counted, checked = _runs(run, check)
     return f"{path}, {job.title}" if sizes else str(path), {str(path): text}, counted, checked

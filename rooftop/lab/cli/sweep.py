@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, DTypeName, app, table
+from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, DTypeName, app, echo, table
 
 if TYPE_CHECKING:
     from rooftop.core.contract import Contract
@@ -70,7 +70,7 @@ def sweep(
 
     device = device_of(torch.cuda.current_device())
     memory = int(torch.cuda.mem_get_info()[0] * sweeping.SHARE)
-    say = partial(typer.echo, err=as_json)
+    say = partial(echo, err=as_json)
     ends = None if total is None else time.monotonic() + total
     written: list[dict[str, Any]] = []
     codes: set[int] = set()
@@ -113,7 +113,7 @@ def sweep(
                 written += others
                 break
     if as_json:
-        typer.echo(json.dumps(written))
+        echo(json.dumps(written))
     if code := next((c for c in (WRONG, SLOWER) if c in codes), 0):
         raise typer.Exit(code)
 
@@ -184,7 +184,7 @@ def _shown(record: dict[str, Any], as_json: bool) -> int:
             some = [p for p in found if p.few == few and p.aligned == even]
             if some:
                 below = ", ".join(f"{n} under {line:g}" for n, line in zip(swept.counted(some, LINES), LINES, strict=True) if n)
-                typer.echo(f"    {about}, {lies}: {len(some)} points, median {median([p.share for p in some]):.2f} of the roof; {below or 'none under 0.88'}")
+                echo(f"    {about}, {lies}: {len(some)} points, median {median([p.share for p in some]):.2f} of the roof; {below or 'none under 0.88'}")
     said: dict[int, list[str]] = {}
     for p, near in cliffs:
         said.setdefault(p.index, []).append(f"neighbours {near:.2f}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, CaseName, DTypeName, What, app, table
+from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
 from rooftop.lab.cli.measure import _seconds
 
 
@@ -37,16 +37,16 @@ def tune(
             raise typer.BadParameter("--from brings tables home and measures nothing: of the rest only --keep and --json go with it")
         brought = tables.bring(source, implementation.TUNED if keep is None else keep)
         if as_json:
-            typer.echo(json.dumps(brought.__dict__))
+            echo(json.dumps(brought.__dict__))
         else:
-            typer.echo(f"{len(brought.taken)} entries taken, {len(brought.same)} already there")
+            echo(f"{len(brought.taken)} entries taken, {len(brought.same)} already there")
             _list("left out: measured with other code than the kernel's now", brought.stale)
         return
     found = [s for s in candidates.find(what or []) if what or s.rung is None]
-    say = (lambda text: typer.echo(text, err=True)) if as_json else typer.echo
+    say = (lambda text: echo(text, err=True)) if as_json else echo
     summary = tunes.run(tunes.jobs(found, case=case, dtype=dtype), records or settings.load().results, keep, budget_s=_seconds(budget), say=say)
     if as_json:
-        typer.echo(json.dumps(summary.__dict__, indent=2))
+        echo(json.dumps(summary.__dict__, indent=2))
     else:
         rows: list[dict[str, Any]] = [
             {
@@ -69,4 +69,4 @@ def tune(
 
 def _list(title: str, lines: list[str]) -> None:
     if lines:
-        typer.echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))
+        echo(f"{title}:\n" + "\n".join(f"    {line}" for line in lines))

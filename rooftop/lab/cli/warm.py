@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, DTypeName, app, table
+from rooftop.lab.cli.app import MEASURE, WRONG, AsJson, DTypeName, app, echo, table
 
 Ops = Annotated[list[str] | None, typer.Argument(help="Ops. None: all of them.", show_default=False)]
 
@@ -94,7 +94,7 @@ def first_calls(
             for record in measures.records(rows_of_op, card, seed):
                 writer.write(record)
     if as_json:
-        typer.echo(json.dumps(measured, indent=2))
+        echo(json.dumps(measured, indent=2))
         return
 
     def us(seconds: float | None) -> str:

@@ -273,7 +273,7 @@ def _record(action: Any, job: Job, number: int, launched: tuple[Launch, str], co
         lines, opcodes = reports.lines(action, shown, job.implementation.head.source, listing)
     return {
         "kind": "counters", "op": job.found.op.name if job.found else Path(job.subject).stem, "subject": job.subject, "case": job.title, "tier": job.tier,
-        "digest": job.digest(device), "file": shown, "kernel": launch.kernel, "symbol": name,
+        **job.identity(device).facts, "file": shown, "kernel": launch.kernel, "symbol": name,
         "launch": number, "grid": list(launch.grid), "block": list(launch.block),
         "cluster": list(launch.cluster), "shared": launch.shared, "totals": reports.totals(action, TOTALS), "opcodes": opcodes, "lines": lines,
         "device": store.about(device),

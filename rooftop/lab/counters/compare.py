@@ -22,9 +22,9 @@ from rooftop.core import settings
 from rooftop.core.spec import TARGETS, Device
 from rooftop.lab import candidates
 from rooftop.lab.counters.jobs import CASES, Job
-from rooftop.lab.ending import Parser, ended
+from rooftop.lab.ending import Parser, echo, ended
 from rooftop.lab.inspect.sass_lines import accesses
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.simt import machine
 from rooftop.lab.simt.machine import Access, Key
 
@@ -216,6 +216,7 @@ def simulate(job: Job, device: Device = TARGETS[90], blocks: int | None = SAMPLE
     report = simt.simulate(
         job.implementation.head.source, launch.kernel, job.memory(device, "cpu"), grid=_three(launch.grid), block=_three(launch.block),
         arguments=list(zip(launch.args.values(), launch.types, strict=True)), shared=launch.shared, mode="count", blocks=blocks,
+        folders=job.implementation.head.folders,
     )  # fmt: skip
     shown = job.implementation.head.path
     return replace(report, lines=tuple(replace(c, file=shown) for c in report.lines))
@@ -251,7 +252,7 @@ def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) ->
     """The comparison as data, of kind `compared`."""
     first = found[0]
     return {
-        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], "digest": first["digest"], "counters": first["run"],
+        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], **identity.of_record(first).facts, "counters": first["run"],
         "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()}, "rows": [asdict(r) for r in rows], "device": first["device"],
         "versions": {**store.versions(), **compilers()},
     }  # fmt: skip
@@ -286,12 +287,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             job = job_of(subject, case)
         except RegistryError as error:  # a record of a rung that was renamed or is gone
-            print(f"{subject}, {case}: not compared: {error.args[0]}")
+            echo(f"{subject}, {case}: not compared: {error.args[0]}")
             continue
         rows = both(job, found)
         moved = sum(r.verdict == "moved" for r in rows)
-        print(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums {sums(rows)}")
-        print("".join(f"    {str(r).replace(chr(10), chr(10) + '    ')}\n" for r in rows if r.verdict != "agrees"), end="")
+        echo(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums {sums(rows)}")
+        for r in rows:
+            if r.verdict != "agrees":
+                echo("    " + str(r).replace("\n", "\n    "))
         made.append(record(job, found, rows))
     if given.out and made:
         with store.Writer(given.out, str(made[0]["device"]["name"])) as writer:

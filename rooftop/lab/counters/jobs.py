@@ -19,6 +19,7 @@ from rooftop.core.expressions import integer
 from rooftop.core.spec import DTYPES, Case, Device, Input, Launch, Meta, Problem
 from rooftop.lab import candidates
 from rooftop.lab.candidates import Subject
+from rooftop.lab.records.identity import DIGITS, Identity
 
 TIERS = ("lines", "traffic")
 FILES = tuple(settings.CHECKOUT / "tests" / "simt" / folder for folder in ("transpose", "patterns"))  # of heads without an op
@@ -95,11 +96,11 @@ class Job:
         problem = self.problem(device)
         return self.implementation.launches(problem, self.implementation.resolve(problem)[0])
 
-    def digest(self, device: Device) -> str:
+    def identity(self, device: Device) -> Identity:
         if self.found is None:
-            return digest(self.implementation.digest, dict(self.shapes))
+            return Identity(digest(dict(self.shapes)), self.implementation.digest[:DIGITS])
         assert self.case is not None
-        return self.found.digest(self.case, device)
+        return self.found.identity(self.case, device)
 
     def memory(self, device: Device, place: str, seed: int = 1) -> dict[str, Any]:
         """Tensors by the names that launches use, and runtime options: inputs random, outputs and scratch NaN (integers: as they come)."""

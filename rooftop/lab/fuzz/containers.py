@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from rooftop.codecs.api import compress, decompress
-from rooftop.codecs.container import HEADER, FormatError, checksums, from_bytes
-from rooftop.codecs.elements import ELEMENTS
+from rooftop.formats.container import HEADER, FormatError, checksums, from_bytes
+from rooftop.formats.elements import ELEMENTS
 from rooftop.lab.ending import Parser, device, ended, positive
 
 PATIENCE = 20.0  # seconds of CPU time that one stream may take

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import registry, settings, tpu
+from rooftop.core.digests import digest
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Subject, implementations
 
@@ -100,7 +101,12 @@ def read(path: Path = PATH) -> dict[str, Any]:
 def stale(found: dict[str, Any]) -> list[str]:
     """The kernels that are not as they were when they were compiled."""
     known = found.get("kernels", {})
-    return [s.name for s in subjects() if s.implementation is not None and known.get(s.name, {}).get("digest") != s.implementation.digest]
+    return [s.name for s in subjects() if known.get(s.name, {}).get("digest") != digest_of(s)]
+
+
+def digest_of(subject: Subject) -> str:
+    """Hash of what is compiled."""
+    return digest(*(subject.digest(case, TARGETS[80]) for case in cases_of(subject)))
 
 
 def update(say: Callable[[str], None], path: Path = PATH) -> None:
@@ -115,7 +121,7 @@ def update(say: Callable[[str], None], path: Path = PATH) -> None:
     for name in stale(found):
         s = there[name]
         assert s.implementation is not None
-        found["kernels"][name] = {"digest": s.implementation.digest, "tried": tried(s)}
+        found["kernels"][name] = {"digest": digest_of(s), "tried": tried(s)}
         say(f"{name}: {'refused' if any('refused' in x for x in found['kernels'][name]['tried'][-1]['launches']) else 'accepted'}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")

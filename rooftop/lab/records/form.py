@@ -16,23 +16,40 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from rooftop.core.texts import printable
+
 Record = dict[str, Any]
 
 FORM = 2
 DIGITS = 6  # significant, of numbers that are no whole ones
 SHUT = {""}  # the keys of a table that only holds a value: a null among the values of `each` is {"": null}
 OF_RUN = ("device", "versions", "host")  # tables of the head; a record's own add to them
+LONGEST = 10**9  # seconds of a run
+MADE = 8  # values that a byte of a line may stand for: nested tables with `of` could stand for more than any memory holds
+
+
+class Room:
+    """How many values the tables of one line, of so many bytes, may stand for."""
+
+    def __init__(self, size: int) -> None:
+        self.most = self.left = MADE * size
+
+    def take(self, values: int) -> None:
+        """Raises ValueError where there are no longer as many left."""
+        self.left -= values
+        if self.left < 0:
+            raise ValueError(f"its tables stand for more than {self.most} values, {MADE} for each byte of the line")
 
 
 def rounded(value: Any) -> Any:
-    """`value` with its numbers to DIGITS significant digits. Whole numbers are counts and stay as they are."""
+    """`value` as records hold it: numbers to DIGITS significant digits (whole numbers are counts and stay as they are), texts that are safe to show."""
     if isinstance(value, float):
         return value if not math.isfinite(value) or value.is_integer() else float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
-        return {k: rounded(v) for k, v in value.items()}
+        return {rounded(k): rounded(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [rounded(v) for v in value]
-    return value
+    return printable(value) if isinstance(value, str) else value
 
 
 def dumps(value: Any) -> str:
@@ -44,11 +61,22 @@ def dumps(value: Any) -> str:
 
 
 def fold(rows: Sequence[Mapping[str, Any]]) -> Record | None:
-    """Two or more tables as one. None where nothing tells them apart, or where one has a key of the form's own."""
+    """Two or more tables as one. None where nothing tells them apart, where one has a key of the form's own, or where a line of it would stand for more than
+    a line may."""
     if len(rows) < 2 or any("of" in row or "each" in row for row in rows):
         return None
     same, each = _fold(rows)
-    return {**same, "of": len(rows), "each": each} if each else None
+    if not each:
+        return None
+    made = {**same, "of": len(rows), "each": each}
+    return made if _made(made) <= MADE * len(dumps(made)) else None
+
+
+def _made(table: Mapping[str, Any]) -> int:
+    """How many values reading a table makes."""
+    room = Room(1 << 50)
+    unfolded(table, room)
+    return room.most - room.left
 
 
 def _fold(rows: Sequence[Mapping[str, Any]]) -> tuple[Record, Record]:
@@ -76,8 +104,8 @@ def _is_shut(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == SHUT
 
 
-def unfold(table: Mapping[str, Any]) -> list[Record]:
-    """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says."""
+def unfold(table: Mapping[str, Any], room: Room) -> list[Record]:
+    """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says, or `room` is too small."""
     count, each = table["of"], table["each"]
     same = {k: v for k, v in table.items() if k not in ("of", "each")}
     if type(count) is not int or count < 2:
@@ -85,6 +113,7 @@ def unfold(table: Mapping[str, Any]) -> list[Record]:
     if not isinstance(each, dict) or not each:
         raise ValueError("each must be a table of lists")
     _must_fit(each, count, "each")
+    room.take(count * (len(table) + len(each)))
     return [_one(same, each, i) for i in range(count)]
 
 
@@ -121,14 +150,16 @@ def folded(value: Any) -> Any:
     return value
 
 
-def unfolded(value: Any) -> Any:
-    """The inverse of `folded`."""
+def unfolded(value: Any, room: Room) -> Any:
+    """The inverse of `folded`. Raises ValueError like `unfold`."""
     if isinstance(value, dict):
         if "of" in value and "each" in value:
-            return [unfolded(one) for one in unfold(value)]
-        return {k: unfolded(v) for k, v in value.items()}
+            return [unfolded(one, room) for one in unfold(value, room)]
+        room.take(len(value))
+        return {k: unfolded(v, room) for k, v in value.items()}
     if isinstance(value, list):
-        return [unfolded(v) for v in value]
+        room.take(len(value))
+        return [unfolded(v, room) for v in value]
     return value
 
 
@@ -161,7 +192,7 @@ def _parsed(text: str) -> datetime | None:
     try:
         at = datetime.fromisoformat(text)
         return at if at.tzinfo is not None and at.astimezone(UTC).isoformat(timespec="seconds") == text else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # before the year 1 or after 9999
         return None
 
 
@@ -173,8 +204,8 @@ def bare(record: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
             own = {k: v for k, v in found[key].items() if k not in head[key] or head[key][k] != v}
             found = {k: v for k, v in found.items() if k != key} | ({key: own} if own else {})
     at, start = _time(found.get("at")), _time(head.get("at"))
-    if at and start and at >= start:
-        found["at"] = int((at - start).total_seconds())
+    if at and start and 0 <= (seconds := int((at - start).total_seconds())) < LONGEST:
+        found["at"] = seconds
     return found
 
 
@@ -189,9 +220,12 @@ def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
             found[key] = {**head[key], **own} if isinstance(own, dict) and own else head[key] if own is None else own
     if type(found.get("at")) is int:
         start = _time(head.get("at"))
-        if start is None or not 0 <= found["at"] < 10**9:
+        if start is None or not 0 <= found["at"] < LONGEST:
             raise ValueError(f"at is {found['at']}, seconds after a time that the head does not give")
-        found["at"] = (start + timedelta(seconds=found["at"])).isoformat(timespec="seconds")
+        try:
+            found["at"] = (start + timedelta(seconds=found["at"])).isoformat(timespec="seconds")
+        except OverflowError:
+            raise ValueError(f"at is {found['at']} seconds after {head.get('at')}, beyond the year 9999") from None
     return found
 
 
@@ -211,7 +245,8 @@ def lines(records: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> Iter
         yield from (dumps(row) for row in ([together] if together else rows))
 
 
-def joined(line: Mapping[str, Any], head: Mapping[str, Any]) -> list[Record]:
-    """The records of one line. Raises ValueError where it does not fit its head or itself."""
-    rows = unfold(line) if "of" in line and "each" in line else [dict(line)]
-    return [whole(unfolded(row), head) for row in rows]
+def joined(line: Mapping[str, Any], head: Mapping[str, Any], size: int | None = None) -> list[Record]:
+    """The records of one line of `size` bytes. Raises ValueError where it does not fit its head or itself, or stands for too much."""
+    room = Room(len(dumps(line)) if size is None else size)
+    rows = unfold(line, room) if "of" in line and "each" in line else [dict(line)]
+    return [whole(unfolded(row, room), head) for row in rows]

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings
+from rooftop.core import names, settings, texts
+from rooftop.core.whole_file import regular
 from rooftop.lab.records import compact, form, shapes
 
 PART = "records"  # the folder of the cache
@@ -56,13 +57,13 @@ def _place(folder: Path) -> Path | None:
 
 def _version(source: str) -> str:
     """Of all that decides how a file is parsed, and how the result is written."""
-    texts = [Path(str(path)).read_bytes() for path in (source, __file__, compact.__file__, form.__file__, shapes.__file__)]
-    return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(texts)).hexdigest()}"
+    parts = [Path(str(path)).read_bytes() for path in (source, __file__, compact.__file__, form.__file__, shapes.__file__, texts.__file__)]
+    return f"{sys.version} {marshal.version} {hashlib.sha256(b''.join(parts)).hexdigest()} {sorted(names.RENAMED.items())}"
 
 
 def _load(path: Path, source: str) -> dict[str, tuple[Stamp, Content]]:
     try:
-        content = path.read_bytes()
+        content = regular(path)
         digest, body = content[:32], memoryview(content)[32:]
         if hashlib.sha256(body).digest() != digest:
             return {}

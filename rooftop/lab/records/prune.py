@@ -64,12 +64,14 @@ def _is_minimal(content: bytes, sections: Sequence[store.Section]) -> bool:
 
 
 def prune(
-    folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], bool]], dry: bool = False, left: list[Record] | None = None
-) -> Pruned:
+    folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], bool]], dry: bool = False, left: list[Record] | None = None,
+    renew: Callable[[Record], bool] = lambda record: False,
+) -> Pruned:  # fmt: skip
     """Take the superseded records below `folder` out of their files, and write what stays as short as it goes; a file that is left with none goes.
 
-    `stale` of all records says which are not of the tree. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before
-    anything is written, if a file is not one of records or a run is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
+    `stale` of all records says which are not of the tree; `renew` gives a record the hashes of the tree where they are to be, and says whether. `left` is
+    given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a file is not one of records or a run is
+    still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder") if folder.exists() else FileNotFoundError(f"no {folder}")
     files: list[tuple[Path, bytes, bool, list[tuple[Record, list[Record]]]]] = []
@@ -82,13 +84,15 @@ def prune(
                 raise RecordError(f"{note}: a run is writing it, or was cut off")
             files.append((path, content, _is_minimal(content, found), store.modern(found)))
         everything = [r for *_, found in files for _, records in found for r in records]
+        changed = {id(r) for r in everything if renew(r)}
         gone = iter(superseded(everything, stale(everything)))
         result = Pruned(records=len(everything), files=len(files))
         plans: list[tuple[Path, bytes, bytes]] = []
         for path, before, settled, sections in files:
             kept = [(head, [r for r in records if not next(gone)]) for head, records in sections]
             dropped = sum(len(records) for _, records in sections) - sum(len(records) for _, records in kept)
-            after = before if settled and not dropped else store.text(kept)
+            renewed = any(id(r) in changed for _, records in kept for r in records)
+            after = before if settled and not dropped and not renewed else store.text(kept)
             result.dropped += dropped
             result.bytes, result.bytes_dropped = result.bytes + len(before), result.bytes_dropped + len(before) - len(after)
             result.files_dropped += not after

@@ -9,7 +9,7 @@ says how). `read` gives each record whole, as if it stood alone:
 | `kind` | `bench`, `check`, `ceiling`, `sanitize`, `build`, `clock`, `tune`, `counters`, `compared`, `first-calls`, `sweep` (lab/timing/swept.py), `language` |
 | `at`, `run` | UTC time, and the run that wrote it |
 | `op`, `case`, `subject` | what; `subject` is an implementation's name, a rung's (`softmax_cuda/03_online`), or `peer:torch` |
-| `digest` | hash of kernel, helpers, contract and config: no longer that of the tree, then the record is stale |
+| `digest` | hash of what is computed and launched; `source`, `machine`: of its code (rooftop.lab.records.identity). If they are not the tree's: stale |
 | `config`, `config_from`, `path` | the config, where it came from, the kernels that were launched |
 | `work` | `read`, `write` (bytes), `ops` by unit |
 | `clocks` | `kernel`, `cold`, `hot`, `host`; `sustained`: the kernel clock of that duty. Each `median`, `low`, `high` (seconds), `n`, `noise`, `duty` |
@@ -30,26 +30,31 @@ import fcntl
 import json
 import math
 import os
+import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rooftop.core import texts
+from rooftop.core.names import RENAMED
 from rooftop.core.spec import Device
-from rooftop.core.whole_file import named
+from rooftop.core.whole_file import named, regular
 from rooftop.lab.records import form, parsed
 from rooftop.lab.records.compact import compact
 from rooftop.lab.records.form import Record
-from rooftop.lab.records.shapes import HEAD, SHAPES
+from rooftop.lab.records.shapes import HEAD, SHAPES, shown
 from rooftop.lab.records.software import host, versions
 
 __all__ = ["KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file", "versions"]
 
 KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared", "first-calls", "sweep", "language")
+SAID = 300  # characters of what is wrong with a line
+ESCAPED = re.compile(rb"\\[bfru]|[\x7f\xc2\xd8\xe2]")  # a line with none of these holds no control character: JSON has them escaped
 DEPTH = 32  # of tables and lists within each other: more is no record, and more than Python can write again
 
 Section = tuple[Record | None, list[Record]]  # a head, and the records that it holds for, whole; None: lines of the form before
@@ -160,7 +165,14 @@ def _finite(text: str) -> float:
 
 
 def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
-    """The records of one line, whole; of a head: itself. Raises ValueError, saying why, where it is neither."""
+    """The records of one line, whole; of a head: itself. Raises ValueError, saying why in one line, where it is neither."""
+    try:
+        return _parsed(line, head or {})
+    except ValueError as error:
+        raise ValueError(texts.line(str(error), SAID)) from None
+
+
+def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Record]:
     try:
         value = json.loads(line.decode("utf-8"), parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -172,15 +184,27 @@ def parse(line: bytes, head: Mapping[str, Any] | None = None) -> list[Record]:
         level = [v for one in level for v in (one.values() if isinstance(one, dict) else one) if isinstance(v, (dict, list))]
     if level:
         raise ValueError("nested too deeply")
-    if b"\\u" in line:
-        json.dumps(value, ensure_ascii=False).encode()  # half of a pair that stands for one character cannot be written
+    if ESCAPED.search(line):
+        shown(value)
     if value["kind"] == "run":
         HEAD(value, "")
         return [value]
-    records = form.joined(value, head or {})
+    records = [of_today(r) for r in form.joined(value, head, len(line))]
     for record in records:
         SHAPES[record["kind"]](record, "")
     return records
+
+
+def of_today(record: Record) -> Record:
+    """A record with today's names of kernels that were renamed since (rooftop.core.names.RENAMED)."""
+    if not RENAMED:
+        return record
+    names: Record = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
+    if record["kind"] == "sweep":
+        lists: Record = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
+        tables: Record = {key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers") if key in record}
+        names = {**names, **lists, **tables}
+    return {**record, **names}
 
 
 def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], str | None]:
@@ -188,7 +212,7 @@ def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], s
 
     Raises RecordError where any other line is neither a record nor a head."""
     found: list[Section] = []
-    lines = (path.read_bytes() if content is None else content).split(b"\n")
+    lines = (regular(path) if content is None else content).split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -246,15 +270,15 @@ def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
 
 
 def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record]:
-    """The check records of a card that say that a case is right, by op, kernel, case and digest."""
+    """The check records of a card that say that a case is right, by op, kernel, case and `Subject.digest`."""
     right = (r for r in records if r["kind"] == "check" and r["error"].get("ok") and r["device"]["name"] == card)
-    return {(r["op"], r["subject"], r["case"], r["digest"]): r for r in right}
+    return {(r["op"], r["subject"], r["case"], f"{r['digest']} {r.get('source', '')}"): r for r in right}
 
 
 def judged_peers(records: Iterable[Record], card: str, software: dict[str, str]) -> dict[tuple[str, ...], Record]:
     """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of `proven`."""
     found = (r for r in records if r["kind"] == "bench" and str(r["subject"]).startswith("peer:") and r["device"]["name"] == card)
-    return {(r["op"], r["subject"], r["case"], r["digest"]): r for r in found if r["versions"] == software}
+    return {(r["op"], r["subject"], r["case"], f"{r['digest']} {r.get('source', '')}"): r for r in found if r["versions"] == software}
 
 
 def latest(records: Iterable[Record], kind: str) -> dict[tuple[str, str, str], Record]:
@@ -300,11 +324,11 @@ class Merged:
     records: int = 0
 
 
-def merge(source: Path, into: Path) -> Merged:
+def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda record: False) -> Merged:
     """Bring the records below `source` (a folder or a file, of another machine, say) into `into`. Nothing of either is lost.
 
-    What a file of the same name there has already is left out, the rest is added to it. Raises RecordError, before anything is written, if a file is not
-    one of records, FileNotFoundError if `source` is not there."""
+    What a file of the same name there has already is left out, the rest is added to it; `renew` may give a record the hashes of the tree first.
+    Raises RecordError, before anything is written, if a file is not one of records, FileNotFoundError if `source` is not there."""
     if not source.exists():
         raise FileNotFoundError(f"no {source}")
     files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
@@ -319,6 +343,8 @@ def merge(source: Path, into: Path) -> Merged:
         devices = {str(r.get("device", {}).get("name", "")) for _, records in found for r in records} - {""}
         if len(devices) > 1:
             raise RecordError(f"{path} holds records of several devices: {', '.join(sorted(devices))}")
+        for r in (r for _, records in found for r in records):
+            renew(r)
         if any(records for _, records in found):
             parsed.append((path, found, devices.pop() if devices else path.parent.name))
     for path, found, device in parsed:

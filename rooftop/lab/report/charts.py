@@ -9,7 +9,6 @@ from rooftop.lab.report.measured import Measured
 from rooftop.lab.report.model import DeviceView, LadderPage, RungRow
 
 BEYOND = 1.1  # times the highest bar: predictions above it stand there, marked as beyond
-LOG_FROM = 20.0  # a climb of more than this many times starts on a logarithmic axis
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """One case on one card. `unit`: of throughput. `logarithmic`: how the axis starts. `lines`: kind -> throughput drawn across all bars."""
+    """One case on one card. `unit`: of throughput. `lines`: kind -> throughput drawn across all bars. The axis is linear until a reader asks otherwise."""
 
     device: DeviceView
     case: str
@@ -38,7 +37,6 @@ class Chart:
     bars: tuple[Bar, ...]
     bottom: float
     top: float
-    logarithmic: bool
     lines: tuple[tuple[str, float], ...]
 
     @property
@@ -88,7 +86,7 @@ def climb(page: LadderPage, device: DeviceView, case: str) -> Chart:
     lines = [(b.kind, b.value) for b in others if b.kind == "roof" and b.value]
     if peers:
         lines.append(("peer", max(b.value for b in others if b.kind == "peer" and b.value)))
-    return Chart(device, case, unit, (*bars, *others), low / 1.6, top, max(values) / low > LOG_FROM, tuple(lines))
+    return Chart(device, case, unit, (*bars, *others), low / 1.6, top, tuple(lines))
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -93,6 +93,20 @@ def plain(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+COUNTED = {"sectors_read": "sectors read", "sectors_written": "sectors written", "conflicts": "bank conflicts", "intensity": "FLOP a byte"}  # in a line
+
+
+def summary(rung: RungRow) -> str:
+    """A rung's main counts in a line: of the simulator, and of the binary for the newest target."""
+    counts = rung.counts
+    values = counts.values if counts is not None and not counts.why else {}
+    found = [f"{plain(values[name])} {title}" for name, title in COUNTED.items() if name in values]
+    for k in rung.facts[-1].kernels if rung.facts else ():
+        found.append(f"{k.registers} registers a thread" + (f", {k.spills} bytes spilled" if k.spills else "") + f", occupancy {k.occupancy:.0f} %")
+        break
+    return "; ".join(found)
+
+
 def of_rung(rung: RungRow, before: RungRow | None) -> list[Cell]:
     """All counts of a rung."""
     found = (cell(name, rung.counts, before.counts if before else None) for _, columns in GROUPS for name, _, _ in columns)

@@ -1,7 +1,7 @@
 """What the pages show, worked out from records, the tree and the facts of binaries: no number has another source.
 
-A record counts while its digest is that of the tree. One that does not is *stale*: shown as stale, in no score. What no record says is
-None here and "not measured" on the page."""
+A record counts while what made it is what the tree has (rooftop.lab.records.identity). One that does not is *stale*: shown as stale, in no score. What no
+record says is None here and "not measured" on the page."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from rooftop.core import registry, settings
-from rooftop.core.call import ranked
+from rooftop.core.call import first
 from rooftop.core.contract import Contract
-from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import checks, derivation, language_page, predictions, sweep_page
+from rooftop.lab.report import checks, derivation, language_page, predictions, reference, sweep_page
 from rooftop.lab.report.facts import target_facts
 from rooftop.lab.report.joined import Joined, operations_of
 from rooftop.lab.report.known import Digests as Digests
@@ -84,15 +83,14 @@ class Gatherer(Joined):
         bench = self._of_kind("bench")
         stale = sum(self.stale(r) is not None for r in bench)
         languages = language_page.rows(self.records, self.measured, self.stale, self.house)
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages)
+        tutorial = settings.CHECKOUT / "docs" / "tutorial.md"
+        text = tutorial.read_text(encoding="utf-8") if self.house is registry.HOUSE and tutorial.is_file() else ""
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages, text)
 
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""
         found = sweep_page.newest(self.records)
-        return {
-            op: tuple(sweep_page.view(r, {i.name: self._digest(i) for i in registry.implementations(op, self.house)}) for r in found[op])
-            for op in self._op_names() if op in found
-        }  # fmt: skip
+        return {op: tuple(sweep_page.view(r, self.sweep_is_current(r)) for r in found[op]) for op in self._op_names() if op in found}
 
     def devices(self, records: Iterable[Record]) -> tuple[DeviceView, ...]:
         """The cards of these records, the one with the most that are not stale first."""
@@ -203,7 +201,7 @@ class Gatherer(Joined):
             rows: list[ScoreRow] = []
             for case in cases:
                 measured = [m for i in implementations if (m := self.measured.get((device.name, name, i.name, case.id))) and m.kernel]
-                taken = self._once(("choice", name, case.id, device.device), partial(first_choice, op, found, case, device.device, self.asked))
+                taken = self._once(("choice", name, case.id, device.device), partial(first_choice, op, case, device.device, self.asked))
                 measured.sort(key=lambda m: (m.stale is not None, m.subject != taken, m.seconds))
                 peers = [(m.subject.removeprefix("peer:"), m) for m in self._peers.get((device.name, name, case.id), ()) if not m.stale]
                 hosts = sorted(((s, m.clocks["host"].median) for s, m in peers if "host" in m.clocks), key=lambda host: host[1])
@@ -215,7 +213,9 @@ class Gatherer(Joined):
         base = self.house.ops / f"{name.removesuffix('_bwd') if op.forward else name}.py"
         about = _docstring(base.read_text(encoding="utf-8")) if op.twin_of is None else f"{op.twin_of.name} in place."
         family = next((i.path.parent.name for i in found), "")
-        return OpScore(name, family, f"The gradient of {op.forward.name}." if op.forward else about, implementations, ladders, views, tuple(scores))
+        entry = reference.functions().get(name) if self.house is registry.HOUSE else None
+        about = f"The gradient of {op.forward.name}." if op.forward else about
+        return OpScore(name, family, about, implementations, ladders, views, tuple(scores), entry, reference.usage(op) if entry else "")
 
 
 def summarise(rows: Iterable[ScoreRow]) -> Summary:
@@ -232,10 +232,10 @@ def summarise(rows: Iterable[ScoreRow]) -> Summary:
     return Summary(len(best), len(rows), min(shares, default=None), median(shares) if shares else None, verdicts, ratio, len(speeds))
 
 
-def first_choice(op: Contract, found: Iterable[Implementation], case: Case, device: Device, asked: Asked | None = None) -> str | None:
+def first_choice(op: Contract, case: Case, device: Device, asked: Asked | None = None) -> str | None:
     """The implementation that a call of this case takes on this card. `asked`: what was worked out for others; grows."""
-    seen = (asked or Asked()).problem(op, case, device)
-    return next((i.name for i, reason in ranked(found, seen) if reason is None), None)
+    found, _ = first(op.twin_of or op, (asked or Asked()).problem(op, case, device))
+    return None if found is None else found.name
 
 
 def _docstring(text: str) -> str:

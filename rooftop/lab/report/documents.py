@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 
 from rooftop.core import settings, whole_file
+from rooftop.core.texts import markdown
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import comm_page, language_page, precision, profiling_page
@@ -190,6 +191,7 @@ def pages(root: Path, found: list[Record], digests: Digests | None = None) -> di
     """Every generated file below `root`, as it should be. `digests`: as for `gather`. Raises ValueError for markers that are missing, OSError for a
     file that is."""
     texts: dict[str, str] = {}
+    found = [markdown(r) for r in found]
     site = gather(found, digests=digests)
     for (file, name), make in TABLES.items():
         texts[file] = replaced(texts.get(file) or (root / file).read_text(encoding="utf-8"), name, make(found, site))

@@ -1,4 +1,4 @@
-"""The tables of docs/formats.md, from rooftop/quant/formats.py: the bits of each format, its ranges, every code with its value.
+"""The tables of docs/formats.md, from rooftop/formats/number_formats.py: the bits of each format, its ranges, every code with its value.
 
 python -m rooftop.lab.report.format_page      writes them anew"""
 
@@ -7,9 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rooftop.core import settings, whole_file
+from rooftop.formats.number_formats import ELEMENTS, FORMATS, Format, decode
 from rooftop.lab.ending import ended
 from rooftop.lab.report.documents import replaced
-from rooftop.quant.formats import ELEMENTS, FORMATS, Format, decode
 
 PAGE = "docs/formats.md"
 
@@ -89,15 +89,15 @@ def chances() -> str:
     """What stochastic rounding does to eight values between two codes of each format, of 65536 draws each."""
     import torch
 
-    from rooftop.ops import _random
-    from rooftop.quant.formats import encode
+    from rooftop.formats import random_bits
+    from rooftop.formats.number_formats import encode
 
     draws, fractions = 1 << 16, (1 / 256, 1 / 32, 0.2, 1 / 3, 0.5, 0.7, 0.9, 255 / 256)
     lines = ["| format | chi-square of 8 fractions | furthest mean, in its standard deviations | other codes than the two neighbours |", "|---|---:|---:|---:|"]
     for i, f in enumerate(ELEMENTS.values()):
         values = decode(torch.arange(2**f.bits, dtype=torch.uint8), f.name)
         sizes = sorted({v for v in values.tolist() if 0 <= v <= f.max})
-        random = _random.halves(29, len(fractions) * draws, start=i * len(fractions) * draws)
+        random = random_bits.halves(29, len(fractions) * draws, start=i * len(fractions) * draws)
         chi, worst, others = 0.0, 0.0, 0
         for k, fraction in enumerate(fractions):
             a, b = sizes[k % (len(sizes) - 1)], sizes[k % (len(sizes) - 1) + 1]

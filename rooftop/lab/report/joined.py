@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from rooftop.core import registry
 from rooftop.core.contract import Contract
 from rooftop.core.devices import lookup
-from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Work
 from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.check.proofs import device_of
+from rooftop.lab.records import identity
+from rooftop.lab.records.identity import Identity
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import sweep_page
 from rooftop.lab.report.known import Digests
 from rooftop.lab.report.measured import Clock, Measured, Roofs, Versus
-from rooftop.lab.sanitize import digest_of
 from rooftop.lab.timing import first_calls, roofline
 from rooftop.lab.timing.roofline import Ceilings
 
-CHANGED = "kernel, contract or config changed since"
+CHANGED = "kernel, contract or launch changed since"
+RENEWED = ("check", "bench", "sanitize", "language")
 
 
 @dataclass
@@ -44,8 +45,10 @@ class Joined:
             self.digests[key] = work(), ""
         return self.digests[key][0]
 
-    def _digest(self, implementation: Implementation) -> str:
-        return self._once(("digest", implementation.name), lambda: implementation.digest) or ""
+    def sweep_is_current(self, record: Record) -> bool:
+        """Whether a sweep is of the kernels as they are."""
+        key = ("sweep", record["op"], record.get("run"), record.get("at"), str(record["device"]["name"]))
+        return self._once(key, lambda: None if sweep_page.current(record, self.asked) else CHANGED) is None
 
     def _op_names(self) -> list[str]:
         """Ops, and those backwards that have a contract of their own, next to their forward."""
@@ -82,31 +85,44 @@ class Joined:
         ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
         if any(i not in cases for i in ids):
             return f"{op_name} no longer has this case"
-        device, sanitized = device_of(record), record["kind"] == "sanitize"
-        key = (op_name, name, ids, device, sanitized)
+        device = device_of(record)
+        key = (op_name, name, ids, device)
         if key not in self._why:
             if key not in self.digests:
-                self.digests[key] = self._of_the_tree(subject, [cases[i] for i in ids], device, sanitized, record.get("digest"))
+                self.digests[key] = self._of_the_tree(subject, [cases[i] for i in ids], device, record)
             self._why[key] = self.digests[key]
-        why, digest = self._why[key]
+        why, found = self._why[key]
         if why:
             return f"it no longer takes this case: {why}"
-        return None if digest == record.get("digest") else CHANGED
+        now = Identity(*found.split(" "))
+        if now.made(record):
+            return None
+        compiled = partial(self._machine, subject, [cases[i] for i in ids], device, key)
+        return None if identity.is_same_code(record, now, compiled) else CHANGED
 
-    def _of_the_tree(self, subject: Subject, cases: Sequence[Case], device: Device, sanitized: bool, recorded: object) -> tuple[str | None, str]:
-        """Why the subject does not take these cases, and its digest at them. One that is as it was when it ran takes them, and is not asked."""
+    def _machine(self, subject: Subject, cases: Sequence[Case], device: Device, key: tuple[Any, ...]) -> str | None:
+        return self._once(("machine", *key), lambda: identity.machine(subject, cases, device, self.asked))
 
-        def digest() -> str:
-            return digest_of(subject, [c.id for c in cases], device, self.asked) if sanitized else subject.digest(cases[0], device, self.asked)
-
+    def _of_the_tree(self, subject: Subject, cases: Sequence[Case], device: Device, record: Record) -> tuple[str | None, str]:
+        """Why the subject does not take these cases, and its identity at them. One that is as it was when it ran takes them, and is not asked."""
         try:
-            found = digest()
+            found = identity.of(subject, cases, device, self.asked)
         except Exception:  # a kernel may fail in any way to choose for what it does not take; the question below says so, or it fails again
-            found = ""
-        if found and found == recorded:
-            return None, found
+            found = Identity("")
+        if found.digest and found.made(record):
+            return None, found.key
         why = next((why for c in cases if (why := subject.supports(c, device, self.asked))), None)
-        return why, "" if why else found or digest()
+        return why, "" if why else (found if found.digest else identity.of(subject, cases, device, self.asked)).key
+
+    def renew(self, record: Record) -> bool:
+        """Give a record whose text is another, and whose machine code is proven to be what it was, the hash of the text as it is. Whether it was given."""
+        if record["kind"] not in RENEWED or "machine" not in record or self.stale(record) is not None:
+            return False
+        ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
+        source = self.digests[(str(record["op"]), str(record["subject"]), ids, device_of(record))][1].partition(" ")[2]
+        changed = bool(record.get("source") != source)
+        record["source"] = source
+        return changed
 
     def _cases_of(self, op: Contract) -> Mapping[str, Case]:
         if op.name not in self._cases:
@@ -226,10 +242,15 @@ def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callab
         if record["kind"] == "first-calls":
             return not first_calls.current(record)
         if record["kind"] == "sweep":
-            return not sweep_page.current(record)
+            return not joined.sweep_is_current(record)
         return record["kind"] != "clock" and joined.stale(record) is not None
 
     return stale
+
+
+def renewal(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:
+    """`Joined.renew`. `digests`: those worked out before; grows."""
+    return Joined(list(found), digests={} if digests is None else digests).renew
 
 
 def operations_of(unit: str) -> int:

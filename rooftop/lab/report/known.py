@@ -10,14 +10,15 @@ from typing import Any, TypeAlias
 from rooftop.core import disk_cache, settings
 
 FOLDERS = ("core", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
-FILES = ("lab/sanitize.py", "lab/candidates.py", "lab/climb.py")
+FILES = ("lab/records/identity.py", "lab/candidates.py", "lab/climb.py")
 ENDINGS = (".py", ".cu", ".cuh", ".toml", ".json")
 
 # What was asked of the tree -> a word or why not, and a word:
-#   (op, subject, cases, card, whether of compute-sanitizer)   why the subject no longer takes a case; the digest of the tree
+#   (op, subject, cases, card)                                 why the subject no longer takes a case; its identity in the tree
+#   ("machine", ...)                                           the hash of the machine code there
+#   ("sweep", ...)                                             why a sweep is stale
 #   ("takes", op, rung, case, card)                            why the rung does not take the case
 #   ("choice", op, case, card)                                 the implementation that a call takes
-#   ("digest", implementation)                                 its digest
 #   ("facts", rung, architecture), ("counts", ...)             the case; the key under which they are kept
 #   ("place", rung)                                            where it runs without a GPU
 Digests: TypeAlias = dict[Any, tuple[str | None, str]]

@@ -11,9 +11,8 @@ from rooftop.core import registry
 from rooftop.lab import candidates
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import data, ladder_cases, rung_counts, site
+from rooftop.lab.report.counts import COUNTED
 from rooftop.lab.report.model import LadderPage, RungRow
-
-COUNTED = {"sectors_read": "sectors read", "sectors_written": "sectors written", "conflicts": "bank conflicts", "intensity": "FLOP a byte"}
 
 
 def page_of(name: str, records: list[Record]) -> LadderPage:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from rooftop.core import settings
-from rooftop.core.backends.python_files import helpers
+from rooftop.core import helpers, settings
 from rooftop.core.backends.table import BACKENDS
-from rooftop.core.compile import headers
 from rooftop.core.digests import strip
 from rooftop.core.implementation import Implementation
 from rooftop.core.registry import HOUSE, House
@@ -29,10 +27,8 @@ def lines_of(implementation: Implementation) -> tuple[int, int]:
         return len(strip(path.read_text(encoding="utf-8"), "c" if path.suffix in (".cu", ".cuh") else "python").splitlines())
 
     path = implementation.path
-    text = path.read_text(encoding="utf-8")
     own = [path, *([path.with_suffix(".py")] if path.suffix == ".cu" and path.with_suffix(".py").is_file() else [])]
-    shared = {p for one in own if one.suffix == ".py" for p in helpers(one.read_text(encoding="utf-8"))} | ({*headers(text)} if path.suffix == ".cu" else set())
-    return sum(map(count, own)), sum(map(count, shared))
+    return sum(map(count, own)), sum(map(count, helpers.all_of(path, implementation.op)))
 
 
 def rows(records: Iterable[Record], measured: Found, stale: Callable[[Record], str | None], house: House = HOUSE) -> tuple[LanguageRow, ...]:

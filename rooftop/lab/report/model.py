@@ -12,10 +12,10 @@ from rooftop.core.spec import Device
 from rooftop.lab.report.drawings.canvas import Picture
 from rooftop.lab.report.facts import TargetFacts
 from rooftop.lab.report.measured import Measured, units
+from rooftop.lab.report.reference import Entry, sentence
 
 if TYPE_CHECKING:
     from rooftop.lab.report.rung_counts import RungCounts
-
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,10 @@ class LadderPage:
         return f"ladder-{self.name}.html"
 
     @property
+    def line(self) -> str:
+        return sentence(self.intro)
+
+    @property
     def top(self) -> tuple[RungRow, Measured] | None:
         """The fastest rung at the headline case on the first card."""
         if not self.devices:
@@ -256,10 +260,16 @@ class OpScore:
     ladders: tuple[str, ...]
     cases: tuple[CaseView, ...]
     scores: tuple[DeviceScore, ...]
+    entry: Entry | None = None  # of the public function
+    usage: str = ""  # lines of Python that call it
 
     @property
     def file(self) -> str:
         return f"op-{self.name}.html"
+
+    @property
+    def line(self) -> str:
+        return sentence(self.about)
 
     def on(self, device: DeviceView) -> DeviceScore | None:
         return next((s for s in self.scores if s.device.name == device.name and s.summary.measured), None)
@@ -353,3 +363,4 @@ class SiteData:
     now: datetime
     swept: Mapping[str, tuple[SweepView, ...]] = field(default_factory=dict)  # op -> its sweep on each card
     languages: tuple[LanguageRow, ...] = ()
+    tutorial: str = ""  # docs/tutorial.md, where there is one

@@ -42,6 +42,9 @@ def levers(found: list[Record], _site: SiteData) -> str:
             us = experiments.experiments()[name]["us"]
             came = us["main"] / us[variant]
             x = next(x for x in diagnosed[name].levers if x.key == lever)
+            if x.low is None or x.high is None:
+                lines.append(f"| `{lever}` | {name} | unknown | {_figure(came)} |")
+                continue
             low, high = _figure(x.low), _figure(x.high)
             lines.append(f"| `{lever}` | {name} | {low if low == high else f'{low} to {high}'} | {_figure(came)} |")
             errors.append(abs(math.log2(math.sqrt(x.low * x.high) / came)))

@@ -258,15 +258,15 @@ def engine() -> str:
 
 def _key(subject: Subject, case: Case) -> str:
     """Of the counts of this program at this case, by this engine."""
-    from rooftop.core.compile import with_headers
+    from rooftop.core.helpers import with_headers
     from rooftop.core.spec import TARGETS
 
     assert subject.implementation is not None
     assert subject.implementation.head is not None
-    text = subject.implementation.head.source  # comments too: lines are named by their numbers
+    head = subject.implementation.head  # its text with comments: lines are named by their numbers
     launches = [(x.kernel, x.grid, x.block, x.cluster, x.shared, dict(x.args)) for x in _launches(subject, case)]
     return _hash(
-        str(FORM), engine(), subject.implementation.head.path, *with_headers(text), subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
+        str(FORM), engine(), head.path, *with_headers(head.source, head.folders), subject.digest(case, TARGETS[max(ARCH, subject.implementation.arch)]),
         case.id, repr(dict(case.inputs)), json.dumps(launches, sort_keys=True, default=str),
     )  # fmt: skip
 

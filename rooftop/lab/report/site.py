@@ -5,6 +5,7 @@ the browser to load anything else, so the folder opens from a disk and needs no 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import os
@@ -23,7 +24,7 @@ from rooftop.core import registry
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.prediction_names import COUNTS
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import counts
+from rooftop.lab.report import counts, document, reference, search
 from rooftop.lab.report.charts import charts, number
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.facts import TargetFacts
@@ -88,6 +89,10 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
         page(card.file, "card.html.j2", card=card)
     if site.languages:
         page(LANGUAGES, "languages.html.j2", names=[BACKENDS[x].language for x in SHOWN])
+    page("api.html", "api.html.j2", spaces=reference.namespaces(), paged={op.name for op in site.ops})
+    if site.tutorial:
+        page("tutorial.html", "tutorial.html.j2", title=document.title(site.tutorial), text=document.html(site.tutorial))
+    _place(out / search.FILE, search.script(site, reference.namespaces()))
     made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}
     for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
         if path.name not in made:
@@ -141,7 +146,10 @@ def environment() -> jinja2.Environment:
     env.filters.update(num=number, micro=lambda seconds: number(seconds * 1e6), percent=lambda share: f"{100 * share:.1f}")
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
-    env.globals.update(hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed, alike=alike, classes=classes)
+    env.filters.update(doc=reference.shown, sentence=reference.sentence)
+    env.globals.update(
+        summary=counts.summary, hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed, alike=alike, classes=classes
+    )
     return env
 
 
@@ -213,6 +221,11 @@ class Listing:
     lines: tuple[Line, ...]
 
     @property
+    def cut(self) -> bool:
+        """Whether some lines stand out, so that the others can be left out."""
+        return 0 < sum(line.kind == "far" for line in self.lines) < len(self.lines)
+
+    @property
     def runs(self) -> list[tuple[str, int, str]]:
         """Lines of a kind that follow each other: kind, number of the first one, text."""
         found = []
@@ -223,29 +236,50 @@ class Listing:
 
 
 def lesson(text: str) -> list[int]:
-    """The lines of a source that a difference speaks of: all but the head's idea, prediction and limit, which the page shows apart."""
-    kept, inside, until = [], text.lstrip().startswith("/* rooftop"), ""
-    for i, line in enumerate(text.splitlines()):
-        if until:
-            until = "" if until in line else until
-            continue
-        if inside and (found := re.match(r"(?:idea|predict|limit)\s*=\s*(\"\"\"|''')?", line)):
-            quote = found[1] or ""
-            until = quote if quote and line.count(quote) < 2 else ""
-            continue
-        if "*/" in line:
-            inside = False
-        kept.append(i)
-    return kept
+    """The lines of a source that a difference speaks of: the code, and of a head the config's values. What the page shows apart (idea, prediction, limit) and
+    what follows from the code (arguments, launches, targets) are left out."""
+    lines = text.splitlines()
+    if text.lstrip().startswith("/* rooftop"):
+        end = next((i for i, line in enumerate(lines) if "*/" in line), len(lines) - 1)
+        return [i for i in _config(lines[:end]) if i] + list(range(end + 1, len(lines)))
+    said = _said(text)
+    return [i for i in range(len(lines)) if i not in said]
+
+
+def _config(head: Sequence[str]) -> list[int]:
+    """The lines `NAME = value` of a head's table [config]."""
+    table, found, quote = "", [], ""
+    for i, line in enumerate(head):
+        if quote:
+            quote = "" if quote in line else quote
+        elif section := re.match(r"\s*\[+([\w.]+)\]+", line):
+            table = section[1]
+        elif (mark := re.search(r"\"\"\"|'''", line)) and line.count(mark[0]) < 2:
+            quote = mark[0]
+        elif table == "config" and line.strip():
+            found.append(i)
+    return found
+
+
+def _said(text: str) -> set[int]:
+    """The lines of a Python source that the page shows apart: the values of IDEA, PREDICT and LIMIT."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return set()
+    said = [n for n in body if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id in ("IDEA", "PREDICT", "LIMIT") for t in n.targets)]
+    return {i for node in said for i in range(node.lineno - 1, node.end_lineno or node.lineno)}
 
 
 def listing(before: RungRow | None, after: RungRow) -> Listing:
     """The source of a rung, with what it changes on the one before."""
     new = after.source.splitlines()
+    new_at = lesson(after.source)
     if before is None:
-        return Listing("", 0, 0, tuple(Line("far", i + 1, text) for i, text in enumerate(new)))
+        kept = set(new_at)
+        return Listing("", 0, 0, tuple(Line("same" if i in kept else "far", i + 1, text) for i, text in enumerate(new)))
     old = before.source.splitlines()
-    old_at, new_at = lesson(before.source), lesson(after.source)
+    old_at = lesson(before.source)
     matcher = difflib.SequenceMatcher(None, [old[i].rstrip() for i in old_at], [new[i].rstrip() for i in new_at], autojunk=False)
     kinds = ["far"] * len(new)
     gone: dict[int, list[int]] = {}  # line of the new source -> those of the old one that stood before it

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
-from rooftop.core import registry
+from rooftop.lab.candidates import Asked
 from rooftop.lab.records.form import Record
 from rooftop.lab.report.model import Behind, SweepView
 from rooftop.lab.report.scatter import Line, Point, drawing
@@ -27,14 +27,13 @@ def newest(records: Iterable[Record]) -> dict[str, list[Record]]:
     return ops
 
 
-def current(record: Record) -> bool:
-    """Whether the kernels that it timed are those of the tree."""
-    names = {f.name for f in registry.kernel_files()}
-    return all(n in names and registry.implementation(n).digest == d for n, d in record["digests"].items())
+def current(record: Record, asked: Asked | None = None) -> bool:
+    """Whether the kernels that it timed are those of the tree, as they run at its points."""
+    return swept.is_current(record, asked)
 
 
-def view(record: Record, digests: Mapping[str, str]) -> SweepView:
-    """`digests`: of the implementations as they are."""
+def view(record: Record, fresh: bool) -> SweepView:
+    """`fresh`: whether it is of the kernels as they are."""
     found = swept.points(record)
     cliffs, slower = swept.cliffs(found), swept.slower(found, record.get("named", ()))
     why: dict[int, list[str]] = {}
@@ -47,7 +46,7 @@ def view(record: Record, digests: Mapping[str, str]) -> SweepView:
     shares = [p.share for p in found]
     lines = (0.5, 0.6, 0.75, 0.88)
     return SweepView(
-        str(record["device"]["name"]), int(record.get("seed", 0)), all(digests.get(n) == d for n, d in record["digests"].items()), len(found),
+        str(record["device"]["name"]), int(record.get("seed", 0)), fresh, len(found),
         swept.median(shares), tuple(zip(lines, swept.counted(found, lines), strict=True)), _drawn(record, found, worst[:NAMED]),
         tuple(n for n in record["peers"] if n not in record.get("named", ())), behind, len(worst) - len(behind),
     )  # fmt: skip

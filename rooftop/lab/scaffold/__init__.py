@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from rooftop.core import api, registry, settings, whole_file
+from rooftop import public_names
+from rooftop.core import registry, settings, whole_file
 from rooftop.core.backends.table import BACKENDS
 from rooftop.core.contract import Contract
 from rooftop.core.digests import strip
@@ -69,7 +70,7 @@ def _op(name: str, house: House) -> tuple[Path, str]:
         raise ValueError(f"{name!r} cannot name an op: lower-case words joined by _, not ending in _bwd (and one _ at the end for the in-place twin of an op)")
     if keyword.iskeyword(name):
         raise ValueError(f"{name!r} cannot name an op: it is a keyword of Python")
-    if name in api.OWN or (settings.PACKAGE / name).is_dir():
+    if name in public_names.OWN or (settings.PACKAGE / name).is_dir():
         raise ValueError(f"{name!r} cannot name an op: rooftop.{name} is the package's own")
     model = (HOUSE.ops / "add.py").read_text(encoding="utf-8")
     text = re.sub(r"\badd\b(?=[:(])", name, model).replace('"""Elementwise sum', f'"""{name}, to be written (this is the contract of add). Elementwise sum', 1)
@@ -87,7 +88,7 @@ def _kernel(name: str, house: House, empty: bool) -> Files:
     family = files[0].path.parent.name if files else "elementwise"
     contract = f"Contract: rooftop/ops/{read.op.removesuffix('_bwd')}.py"
     path = house.kernels / family / f"{name}{read.backend.suffix}"
-    models = [] if empty else [f.path for f in sorted(files, key=lambda f: "__" in f.path.stem.removeprefix(f"{read.op}__")) if f.backend == read.backend.name]
+    models = [] if empty else [f.path for f in sorted(files, key=lambda f: "__" in f.name.removeprefix(f"{read.op}__")) if f.backend == read.backend.name]
     if empty and read.backend.name not in ("triton", "cuda", "torch"):
         raise ValueError(f"--empty writes kernels in Triton, CUDA C++ and torch, not in {read.backend.language}")
     if not models and read.backend.name in ("triton", "cuda"):
@@ -102,10 +103,11 @@ def _kernel(name: str, house: House, empty: bool) -> Files:
     if not models:
         raise ValueError(f"{read.op} has no {read.backend.language} kernel to start from: write one by hand (docs/adding.md, docs/head.md)")
     said = f"{name}, to be written (this is {models[0].stem}). {contract}"
-    text = models[0].read_text(encoding="utf-8")
+    text = re.sub(r"^(ops *= *\[.*|OPS = \(.*)\n", "", models[0].read_text(encoding="utf-8"), count=1, flags=re.M)  # the copy serves the op of its name
     if path.suffix == ".cu":
         own = re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', text, count=1, flags=re.M)
         beside = models[0].with_suffix(".py")
+        own = own.replace(models[0].stem, name)
         return [(path, own), *([(path.with_suffix(".py"), beside.read_text(encoding="utf-8").replace(models[0].stem, name))] if beside.is_file() else [])]
     return [(path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S))]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rooftop.core.helpers import Folders
 from rooftop.core.spec import Launch
 from rooftop.lab.simt import build, process
 from rooftop.lab.simt.ordinary import Kernel, Parameter, split, structs
@@ -44,11 +45,11 @@ class Prepared:
         )  # fmt: skip
 
 
-def prepare(text: str, path: str, folder: Path, kernel: Kernel, entry: str, given: Sequence[str], seed: int = 0) -> Prepared:
+def prepare(text: str, path: str, folders: Folders, kernel: Kernel, entry: str, given: Sequence[str], seed: int = 0) -> Prepared:
     """The arguments that `--arg` gives. Raises ValueError; CompileError where the source does not compile."""
     texts = split(kernel, given)
     made, values = structs(kernel, entry, texts)
-    library = build.build(text, path=path, kernels=[entry], mode="check", folder=folder, values=values)
+    library = build.build(text, path=path, kernels=[entry], mode="check", folders=folders, values=values)
     known = process.parameters(library, entry)
     arguments: list[tuple[str, Any, str]] = []
     tensors: dict[str, Any] = {}

@@ -8,7 +8,8 @@ import hashlib
 import os
 import platform
 import re
-import resource
+import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -19,9 +20,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
 
-from rooftop.core import settings
-from rooftop.core.compile import DEVICE_HEADERS, STANDARD, CompileError, ToolchainError, headers
-from rooftop.lab.simt import host, link, ordinary, precompiled
+from rooftop.core import sandbox, settings
+from rooftop.core.compile import STANDARD, CompileError, ToolchainError
+from rooftop.core.helpers import SHARED, Folders, included
+from rooftop.core.sandbox import on_the_clock
+from rooftop.lab.simt import host, link, macros, ordinary, precompiled
 from rooftop.lab.simt.precompiled import as_made, sum_of
 from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
@@ -102,6 +105,32 @@ def steady(tool: Compiler) -> tuple[str, ...]:
 
 
 @cache
+def _folders(tool: Path) -> tuple[Path, ...]:
+    """Where a compiler that is not the system's has its own files: the folder it is installed in, unless that is a user's whole home."""
+    places = {p.parent.parent for p in (tool, tool.resolve())}
+    return tuple(p for p in places if not Path.home().is_relative_to(p) and p != Path("/usr"))
+
+
+@cache
+def _headers_of(tool: Path) -> tuple[Path, ...]:
+    """The folders of headers that a compiler knows by itself."""
+    said = subprocess.run([str(tool), "-E", "-v", "-x", "c++", os.devnull], capture_output=True, text=True).stderr
+    listed = said.partition("search starts here:\n")[2].partition("End of search list")[0].splitlines()
+    return tuple(Path(line.strip()).resolve() for line in listed if line[:1] == " ")
+
+
+def _check_read(dependencies: Path, tool: Path, work: Path, path: str) -> None:
+    """Raises CompileError where the compiler says that it has read a file which the library's key does not cover: it may change, and the library would stay."""
+    text = dependencies.read_text(encoding="utf-8", errors="replace").partition(":")[2].replace("\\\n", " ")
+    known = (work, RUNTIME, _folder(), *_headers_of(tool))
+    for name in re.findall(r"(?:\\.|[^\s\\])+", text):
+        file = (work / name.replace("\\ ", " ")).resolve()
+        if not any(file.is_relative_to(folder.resolve()) for folder in known):
+            said = f"it includes {file}, which is no header of CUDA's, of the compiler's or beside the source"
+            raise CompileError(f"{path} does not compile for simulation: {said}")
+
+
+@cache
 def machine() -> tuple[str, ...]:
     """What the compiler may use of this CPU: fused multiply-add and conversions of 16-bit numbers, as the GPU has them."""
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -164,10 +193,12 @@ class Library:
 
 
 def build(
-    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folder: Path = DEVICE_HEADERS, values: Mapping[str, str] | None = None
+    text: str, *, path: str, kernels: Sequence[str], mode: str, arch: int = 90, folders: Folders = (SHARED,), values: Mapping[str, str] | None = None,
+    rtc: bool = False,
 ) -> Library:  # fmt: skip
-    """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folder` holds what it includes.
-    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py).
+    """The library that runs `kernels` (name expressions) of the source `text`. `path` is the name shown; `folders` hold what it includes.
+    `values`: functions of C++ to add, by name: they make structs that a kernel takes by value (arguments.py). `rtc`: the source finds the macros of NVRTC
+    (macros.py), not those of nvcc and the host.
 
     Raises CompileError with the compiler's own words and the user's lines, NoCompilerError where there is none."""
     started = time.perf_counter()
@@ -179,11 +210,12 @@ def build(
         order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
         places = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
     flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
-    own = {str(p.relative_to(folder)): p for p in sorted(headers(text, folder))}
+    own = dict(sorted(included(text, folders).items()))
     order = family(text, kernels)
     made_values = "\n".join((values or {}).values())
     texts = [text, *(p.read_text(encoding="utf-8") for p in own.values())]
-    key = _key(path, str(arch), made_values, *texts, *order, *flags, *places, tool.version, _runtime_digest())
+    predefined = macros.nvrtc(tool.path, flags, RUNTIME / "simt.h", arch) if rtc else "#define __NVCC__ 1\n"
+    key = _key(path, str(arch), predefined, made_values, *texts, *order, *flags, *places, tool.version, _runtime_digest())
     cache_folder = settings.load().cache / "simt" / key[:2]
     numbers = {name: i for i, name in enumerate(order)}
     target = cache_folder / f"{key}.{mode}.so"
@@ -195,7 +227,7 @@ def build(
     cache_folder.mkdir(parents=True, exist_ok=True)
     if progress is not None:
         progress(f"compiling {path} to {mode} {', '.join(kernels)}")
-    with tempfile.TemporaryDirectory(dir=cache_folder) as temporary:
+    with tempfile.TemporaryDirectory(prefix=_UNDER_CONSTRUCTION.format(os.getpid()), dir=cache_folder) as temporary:
         work = Path(temporary)
         (work / "include").mkdir()
         unroll = mode == "count" and not tool.clang  # fewer places to pass, as in the GPU's code
@@ -207,15 +239,18 @@ def build(
         dims = cluster_dims("\n".join(texts))
         entries += "".join(f"SIMT_CLUSTER({i}, {dims[base]})\n" for name, i in numbers.items() if (base := base_name(name)) in dims)
         source = translate(text, path, unroll=unroll, marks=marks) + "\n" + entries + made_values
-        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{source}', encoding="utf-8")
+        (work / "kernel.cpp").write_text(f'#include "simt.h"\n#define SIMT_ARCH {arch * 10}\n{predefined}{source}', encoding="utf-8")
         command = [*flags, *places, f"-I{work / 'include'}", f"-I{RUNTIME / 'include'}"]
         read = (*flags, *places) if tool.clang else flags  # a header that g++ has read does not depend on the marks
         kept = _folder() / _key(str(RUNTIME), _runtime_digest(), tool.version, *read)
         first = [str(tool.path), *precompiled.options(tool.path, tool.clang, read, RUNTIME / "simt.h", kept)]
+        listed = ("-MD", "-MF", "read.d")
         if tool.clang:
-            _run([*first, *command, "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", "kernel.cpp", "-o", "written.ll"], work, path, text, order)
+            _run([*first, *command, "-Xclang", "-disable-llvm-passes", "-S", "-emit-llvm", *listed, "kernel.cpp", "-o", "written.ll"], work, path, text, order)
             (work / "kernel.ll").write_text(keep((work / "written.ll").read_text(encoding="utf-8")), encoding="utf-8")
-        _run([*(first[:1] if tool.clang else first), *command, "-c", "kernel.ll" if tool.clang else "kernel.cpp", "-o", "kernel.o"], work, path, text, order)
+        made = [*first[:1], *command, "kernel.ll"] if tool.clang else [*first, *command, *listed, "kernel.cpp"]
+        _run([*made, "-c", "-o", "kernel.o"], work, path, text, order)
+        _check_read(work / "read.d", tool.path, work, path)
         if tool.clang:  # larger aggregates it copies by calls of memcpy, which are accesses like others
             names = [f"--redefine-sym={n}=__tsan_{n}" for n in ("memcpy", "memmove", "memset")]
             _run([str(_binutils("objcopy")), *names, "kernel.o"], work, path)
@@ -235,6 +270,18 @@ def build(
             os.replace(work / beside, target.with_suffix(f".{beside}"))
         os.replace(work / "out.so", target)
     return Library(target, numbers, time.perf_counter() - started)
+
+
+LEAST_MEMORY = 4 << 30  # bytes of addresses that a compiler may have, however little a simulation may
+MOST_SAID = 1 << 20  # bytes of its messages that are read
+_NO_MEMORY = re.compile(r"out of memory|virtual memory exhausted|std::bad_alloc|[Cc]annot allocate memory")
+_UNDER_CONSTRUCTION = "tmp-of-{}-"  # how a folder's name begins, by the process that builds in it
+
+
+def remove_left_by(process: int) -> None:
+    """The folders in which a process was building that has been ended."""
+    for folder in (settings.load().cache / "simt").glob(f"*/{_UNDER_CONSTRUCTION.format(process)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 BESIDE = ("stack", "variables")  # files that belong to a library: what a stack must hold, and the source's variables
@@ -274,7 +321,7 @@ def _part(name: str, suffix: str, *options: str) -> tuple[Path, Future[None] | N
 
     def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        with tempfile.TemporaryDirectory(prefix=_UNDER_CONSTRUCTION.format(os.getpid()), dir=folder) as temporary:
             _run([str(tool.path), *flags, str(RUNTIME / name), "-o", f"part{suffix}"], Path(temporary), name)
             (Path(temporary) / "sum").write_text(sum_of(Path(temporary) / f"part{suffix}"), encoding="utf-8")
             os.replace(Path(temporary) / "sum", target.with_suffix(".sum"))
@@ -307,19 +354,28 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
     """Run a step of building `path`. `text`, `kernels`: the source and the kernels asked for, which the error then speaks of."""
     seconds = settings.load().simt_seconds
     own = settings.environment({"TMPDIR": str(folder)})  # a compiler's temporary files lie on the disk of the cache: another may be full
-    with subprocess.Popen(command, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        with contextlib.suppress(OSError):  # it has ended already
-            resource.prlimit(process.pid, resource.RLIMIT_CPU, (seconds, seconds))
-            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
+    readable = [RUNTIME, settings.load().cache / "simt", *_folders(Path(command[0])), *settings.library_folders()]
+    confined = sandbox.tool(command, readable=readable, writable=[folder], seconds=seconds, memory=max(settings.load().simt_mib << 20, LEAST_MEMORY))
+    with (
+        tempfile.TemporaryFile(dir=folder) as said,
+        subprocess.Popen(confined, cwd=folder, env=own, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said) as process,
+    ):
         try:
-            done = subprocess.CompletedProcess(command, 0, *process.communicate(timeout=seconds))
-        except subprocess.TimeoutExpired:
+            process.wait(timeout=on_the_clock(seconds))
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.kill()
-            raise CompileError(f"{path}: {Path(command[0]).name} took more than {seconds} s (ROOFTOP_SIMT_SECONDS)") from None
-        except BaseException:
-            process.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                late = f"had not ended after {on_the_clock(seconds)} s: it may take {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS)"
+                raise CompileError(f"{path}: {Path(command[0]).name} {late}") from None
             raise
-        done.returncode = process.wait()
+        said.seek(0)
+        done = subprocess.CompletedProcess(command, process.returncode, "", said.read(MOST_SAID).decode(errors="replace"))
+    if done.returncode == -signal.SIGXCPU or (done.returncode != 0 and re.search(r"CPU time limit|signal terminated program", done.stderr)):
+        raise CompileError(f"{path}: {Path(command[0]).name} took more than {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS), or was killed")
+    if done.returncode != 0 and _NO_MEMORY.search(done.stderr):
+        raise CompileError(f"{path}: {Path(command[0]).name} took more than {settings.load().simt_mib} MiB of memory (ROOFTOP_SIMT_MIB)")
     if done.returncode != 0 and "No space left on device" in done.stderr:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))
     if done.returncode != 0 and not done.stderr.strip():

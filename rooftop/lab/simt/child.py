@@ -1,8 +1,8 @@
 """The process in which simulated code runs, and the one that it comes from.
 
 A server, started once and as small as it can be, forks for every simulation a monitor, and that the process which loads the library and runs it:
-confined first (`sandbox`), then of no use for anything else. The monitor ends it where it takes too much memory or nobody waits for it any more, and
-tells how it ended. What comes back is data without code: it is written by a process that may have been taken over."""
+confined first (`sandbox`), then of no use for anything else. The monitor ends it where it takes too much time, memory or too many threads, or nobody waits
+for it any more, and tells how it ended. What comes back is data without code: it is written by a process that may have been taken over."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ import json
 import mmap
 import os
 import pickle
+import re
 import select
 import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings
-from rooftop.lab.simt import native, sandbox
+from rooftop.core import sandbox, settings
+from rooftop.lab.simt import native
 from rooftop.lab.simt.launching import Answer, LaunchError, Request, answer
 
-LOOK = 0.05  # seconds between two looks at the memory that a simulation takes
-PAGE = os.sysconf("SC_PAGE_SIZE")
+LOOK = 0.02  # seconds between two looks at what a simulation takes
+MOST_THREADS = 4096
+_FIELD = re.compile(r"^(VmRSS|VmSwap|VmPTE|Threads):\s*(\d+)", re.M)
+PRINTED = 63  # the descriptor by which runtime/program.cpp reads what a program prints
 SENT, ENDED = b"A", b"E"  # the two messages of a simulation: what it came to, and how its process ended
-TOO_MUCH = -1  # in place of an exit status: it took more memory than it may
+TOO_MUCH, TOO_LONG, TOO_MANY = -1, -2, -3  # in place of an exit status: it took more memory, time or threads than it may
 
 
 def serve(descriptor: int) -> None:
@@ -48,7 +52,7 @@ def serve(descriptor: int) -> None:
             status = 1
             try:
                 asked.close()
-                _monitor(descriptors[0], descriptors[1], *struct.unpack("QQ", message))
+                _monitor(descriptors[0], descriptors[1], *struct.unpack("QQQ", message))
                 status = 0
             finally:
                 os._exit(status)
@@ -56,8 +60,8 @@ def serve(descriptor: int) -> None:
             os.close(d)
 
 
-def _monitor(reply: int, contents: int, size: int, most: int) -> None:
-    """Read the request, run it in a process of its own, watch that. `size`: bytes of the request; `most`: of memory."""
+def _monitor(reply: int, contents: int, size: int, most: int, seconds: int) -> None:
+    """Read the request, run it in a process of its own, watch that. `size`: bytes of the request; `most`: of memory; `seconds`: of CPU time."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     channel = socket.socket(fileno=reply)
     request = pickle.loads(_exactly(channel, size))
@@ -71,24 +75,30 @@ def _monitor(reply: int, contents: int, size: int, most: int) -> None:
     watched = select.poll()
     watched.register(ended, select.POLLIN)
     watched.register(channel, select.POLLHUP | select.POLLRDHUP)
-    why = 0
+    why, end = 0, time.monotonic() + sandbox.on_the_clock(seconds)
     while ended not in (events := dict(watched.poll(LOOK * 1000))):
         if events:  # nobody waits for it
             os.kill(pid, signal.SIGKILL)
             watched.unregister(channel)
-        elif _resident(pid) > most:
-            why = TOO_MUCH
+        elif taken := _beyond(pid, most, end):
+            why = taken
             os.kill(pid, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with contextlib.suppress(OSError):
         channel.sendall(ENDED + struct.pack("qq", why, status))
 
 
-def _resident(pid: int) -> int:
+def _beyond(pid: int, most: int, end: float) -> int:
+    """What a process takes too much of; 0 where nothing. Memory is what it has in use, what of it lies in the swap, and the tables of its pages."""
+    if time.monotonic() > end:
+        return TOO_LONG
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE
-    except (OSError, IndexError):
+        said = dict(_FIELD.findall(Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")))
+    except OSError:
         return 0
+    if sum(int(said.get(name, 0)) for name in ("VmRSS", "VmSwap", "VmPTE")) << 10 > most:
+        return TOO_MUCH
+    return TOO_MANY if int(said.get("Threads", 0)) > MOST_THREADS else 0
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes:
@@ -107,10 +117,16 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
+    printed = isinstance(request, Request) and request.program is not None
+    if printed:  # what a program prints comes back to it by a pipe
+        ends = os.pipe()
+        os.dup2(ends[0], PRINTED)
+        os.dup2(ends[1], 1)
+        os.dup2(ends[1], 2)
     library = request.library if isinstance(request, Request) else request[0]
     size = os.fstat(contents).st_size
     storage = mmap.mmap(contents, size) if size else None
-    keep = {0, 1, 2, channel.fileno()}
+    keep = {0, 1, 2, channel.fileno(), *([PRINTED] if printed else ())}
     for d in [int(p.name) for p in Path("/proc/self/fd").iterdir()]:
         if d not in keep:
             with contextlib.suppress(OSError):
@@ -133,15 +149,16 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
     except BaseException as error:
         said = {"error": "RuntimeError", "text": f"{type(error).__name__}: {error}"}
     header = json.dumps(said).encode()
-    channel.sendall(SENT + struct.pack("QQ", len(header), sum(map(len, blobs))) + header)
-    for blob in blobs:
-        channel.sendall(blob)
+    for part in (SENT + struct.pack("QQ", len(header), sum(map(len, blobs))), header, *blobs):
+        left = memoryview(part)
+        while left:  # by the one call that the filter leaves for it
+            left = left[os.write(channel.fileno(), left) :]
     os._exit(0)
 
 
 def _message_of(made: Answer) -> tuple[dict[str, Any], list[bytes]]:
     said = {name: getattr(made, name) for name in ("ran", "total", "threads", "status", "printed", "fma", "other", "journal")}
-    blobs = [made.findings, made.counts]
+    blobs = [made.findings, made.counts, made.held]
     return {**said, "blobs": [len(b) for b in blobs]}, blobs
 
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 from rooftop.core import settings
 from rooftop.lab.simt.build import NoCompilerError
 from rooftop.lab.simt.lines import Place, outright, places
+from rooftop.lab.simt.tools import said
 
 _FMA = re.compile(r"v?fn?m(?:add|sub)\d*[sp][sd]|fn?m(?:add|sub)")
 _FLOP = re.compile(r"v?(?:add|sub|mul|div|sqrt|min|max)s[sd]|f(?:add|sub|mul|div|sqrt|min|max)(?:nm)?")
@@ -179,8 +179,8 @@ def _instructions(library: Path) -> Iterator[tuple[int, str, str]]:
     tool = settings.tool_path("objdump")
     if tool is None:
         raise NoCompilerError("objdump is not on PATH: counting needs binutils (apt install binutils)")
-    done = subprocess.run([str(tool), "-d", "--no-show-raw-insn", str(library)], capture_output=True, text=True, check=True)
-    for line in done.stdout.splitlines():
+    text = said(tool, library, "-d", "--no-show-raw-insn")
+    for line in text.splitlines():
         if line.endswith(">:"):
             yield 0, "", ""
             continue

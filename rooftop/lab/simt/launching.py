@@ -47,6 +47,7 @@ class Program:
 class Request:
     """One simulation. `numbers`: name expression -> number of its symbol. `values`: what is no tensor, by name. `widths`: see `Native.widths`.
 
+    `held`: what the source's variables that may be written hold, as `Memory.held` gives it; None: what they are initialised to.
     `dynamic`: where dynamic shared memory begins on the GPU, by kernel. `program`: its main() is run, and launches what it launches."""
 
     library: Path
@@ -68,6 +69,7 @@ class Request:
     widths: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] = ((), ())
     dynamic: Mapping[str, int] = field(default_factory=dict)
     program: Program | None = None
+    held: bytes | None = None
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Answer:
     fma: int = 0
     other: int = 0
     journal: str = ""  # of a program: what it did, as JSON
+    held: bytes = b""
 
 
 def answer(request: Request, lib: native.Native, storage: int) -> Answer:
@@ -103,7 +106,7 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     contents: list[bytes] = []
     place: Memory | None = None
     for schedule in range(request.schedules if mode == "check" else 1):
-        place = Memory(lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept))
+        place = Memory(lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept), held=request.held)
         for launch in launches:
             if mode == "count":
                 lib.dynamic_at(request.dynamic.get(launch.kernel, 0))
@@ -112,7 +115,7 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
             if made.status:
                 break
         if schedule == 0:
-            contents = place.contents()
+            contents, made.held = place.contents(), place.held()
         if made.status == native.ENDLESS:
             break  # another order of warps would take as long
     raw, made.printed = lib.findings(), lib.printed()
@@ -153,7 +156,7 @@ def _affects_results(lib: native.Native, request: Request, storage: int) -> bool
     seen: list[list[bytes]] = []
     written: list[bytes] = []
     for poison in POISONS[1:]:
-        place = Memory(lib, request.tensors, request.variables, storage, uninitialised=request.uninitialised, poison=poison)
+        place = Memory(lib, request.tensors, request.variables, storage, uninitialised=request.uninitialised, poison=poison, held=request.held)
         for launch in request.launches:
             if _launch(lib, request, launch, place, request.seed, poison, workers=1)[2]:
                 return True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 from rooftop.core import settings
 from rooftop.lab.simt.build import NoCompilerError
+from rooftop.lab.simt.tools import said
 from rooftop.lab.simt.translate import MARK
 
 Place = tuple[str, int]  # file, line
@@ -35,9 +35,8 @@ def _find(library: Path, addresses: Iterable[int]) -> dict[int, tuple[str, int, 
         if tool is None:
             raise NoCompilerError("addr2line is not on PATH: simulating CUDA C++ needs binutils (apt install binutils)")
         asked = "\n".join(hex(max(a - 1, 0)) for a in missing)  # the call, not what follows it
-        done = subprocess.run([str(tool), "-a", "-i", "-e", str(library)], input=asked, capture_output=True, text=True, check=True)
         frames: list[list[str]] = []
-        for line in done.stdout.splitlines():
+        for line in said(tool, library, "-a", "-i", "-e", asked=asked).splitlines():
             if line.startswith("0x"):
                 frames.append([])
             elif frames:

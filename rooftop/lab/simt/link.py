@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from rooftop.lab.simt.tools import said
 
 GAP = 1 << 12  # bytes between variables, in which every access is a fault
 ALIGN = 256
@@ -43,8 +44,7 @@ def _symbols(nm: Path, file: Path, letters: Collection[str]) -> list[_Symbol]:
     """Of a file, with what the source calls them."""
 
     def asked(*options: str) -> list[tuple[str, str, str, str]]:
-        done = subprocess.run([str(nm), "-p", "-S", *options, str(file)], capture_output=True, text=True, check=True)
-        return [(m[1], m[2], m[3], m[4]) for line in done.stdout.splitlines() if (m := _SYMBOL.fullmatch(line))]
+        return [(m[1], m[2], m[3], m[4]) for line in said(nm, file, "-p", "-S", *options).splitlines() if (m := _SYMBOL.fullmatch(line))]
 
     pairs = zip(asked(), asked("-C"), strict=True)
     return [_Symbol(raw[3], int(raw[0], 16), int(raw[1], 16), _short(shown[3])) for raw, shown in pairs if raw[2] in letters]
@@ -90,8 +90,7 @@ def written(nm: Path, library: Path, found: dict[str, bool]) -> str:
 
 def symbols_of_script(nm: Path, library: Path) -> list[_Symbol]:
     """What the script itself names: these have no size."""
-    done = subprocess.run([str(nm), "-p", str(library)], capture_output=True, text=True, check=True)
-    parts = [line.split() for line in done.stdout.splitlines()]
+    parts = [line.split() for line in said(nm, library, "-p").splitlines()]
     return [_Symbol(p[2], int(p[0], 16), 0, p[2]) for p in parts if len(p) == 3 and p[2].startswith("simt_variables")]
 
 

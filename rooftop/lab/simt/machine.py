@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from pathlib import Path
 from typing import Any
+
+from rooftop.core.helpers import SHARED, Folders, included, with_headers
 
 Key = tuple[str, int, str, str]  # file, line, space, read | write | atomic
 _FORMAT = 3  # of what is kept
@@ -66,20 +67,22 @@ class MachineCode:
         return [a for a in self.accesses if a.key == key and not a.copies]
 
 
-def of(text: str, path: str, kernels: Sequence[str], target: str, folder: Path | None = None) -> MachineCode:
+def of(text: str, path: str, kernels: Sequence[str], target: str, folders: Folders = (SHARED,)) -> MachineCode:
     """The machine code of `kernels` of the source `text`, shown as `path`, for `target`; empty where it cannot be made here.
-    `folder`: that of its headers, if it is not rooftop/kernels/_device.
+    `folders`: those of its headers (rooftop/core/helpers.py).
 
     It is kept on disk, by all that it follows from: whichever compiler of the host's builds the simulation, this is the same."""
     from rooftop.core import disk_cache, settings
-    from rooftop.core.compile import DEVICE_HEADERS, ToolchainError, headers, nvrtc_version
+    from rooftop.core.compile import ToolchainError, nvrtc_version
     from rooftop.lab.simt.translate import device_code
 
-    folder = folder or DEVICE_HEADERS
-    own = {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in headers(text, folder)} if folder != DEVICE_HEADERS else {}
-    text = device_code(text, path, own)
+    if folders[-1] != SHARED:  # a user's folder, which NVRTC does not search: its headers become part of the text
+        text = device_code(text, path, {name: p.read_text(encoding="utf-8") for name, p in included(text, folders).items()})
+        folders = (SHARED,)
+    else:
+        text = device_code(text, path, {})
     try:
-        parts = (str(_FORMAT), target, str(nvrtc_version()), path, text, *(p.read_text(encoding="utf-8") for p in sorted(headers(text))), *sorted(set(kernels)))
+        parts = (str(_FORMAT), target, str(nvrtc_version()), path, *with_headers(text, folders), *sorted(set(kernels)))
     except ToolchainError:
         return MachineCode()
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -89,7 +92,7 @@ def of(text: str, path: str, kernels: Sequence[str], target: str, folder: Path |
         return MachineCode({k: tuple(_access(fields) for fields in found) for k, found in data["kernels"].items()}, data["shared"])
     except (ValueError, KeyError, TypeError, AttributeError):  # absent, or not what is written below
         pass
-    found = _compile(text, path, kernels, target)
+    found = _compile(text, path, kernels, target, folders)
     if not found.kernels:
         return found
     data = {"kernels": {k: [astuple(a) for a in accesses] for k, accesses in found.kernels.items()}, "shared": found.shared}
@@ -102,13 +105,13 @@ def _access(fields: Sequence[Any]) -> Access:
     return Access(file, line, space, op, width, opcode, base, offset, tuple((f, n) for f, n in callers))
 
 
-def _compile(text: str, path: str, kernels: Sequence[str], target: str) -> MachineCode:
+def _compile(text: str, path: str, kernels: Sequence[str], target: str, folders: Folders) -> MachineCode:
     from rooftop.core.compile import CompileError, ToolchainError, compile_cuda
     from rooftop.lab.inspect.binary import BinaryError, static_shared
 
     wanted = sorted(set(kernels))
     try:
-        binary = compile_cuda(text, name=path, target=target, kernels=wanted)
+        binary = compile_cuda(text, name=path, target=target, kernels=wanted, folders=folders)
         shared = static_shared(binary.cubin, int("".join(filter(str.isdigit, target))))
         found = {k: tuple(accesses_of(binary.cubin, binary.names[k], path)) for k in wanted}
     except (BinaryError, CompileError, ToolchainError):

@@ -122,12 +122,18 @@ class Memory(Layout):
 
     def __init__(
         self, native: Native, tensors: Mapping[str, Held], variables: Sequence[Variable], storage: int, *, uninitialised: Collection[str] = (),
-        constant: Collection[str] = (), poison: int | None = None,
+        constant: Collection[str] = (), poison: int | None = None, held: bytes | None = None,
     ) -> None:  # fmt: skip
-        """`storage`: the address of the contents that `hold` laid out."""
+        """`storage`: the address of the contents that `hold` laid out. `held`: of the source's variables (`held`)."""
         super().__init__(tensors, variables)
         self._native, self._storage = native, storage
         self.base = native.arena(self.end)
+        self._device = [(native.variables + v.at, v.size) for v in self.variables if not v.constant]
+        if held is not None and len(held) == sum(size for _, size in self._device):
+            at = 0
+            for address, size in self._device:
+                ctypes.memmove(address, held[at : at + size], size)
+                at += size
         for v in self.variables:
             native.mark(self.end + v.at, 1, (v.size,), (1,), INITIALISED | READABLE | (CONSTANT if v.constant else WRITABLE))
         for block in self.blocks.values():
@@ -151,6 +157,10 @@ class Memory(Layout):
     def contents(self) -> list[bytes]:
         """All of it as it is now."""
         return [ctypes.string_at(self.base + block.at, block.size) for block in self.blocks.values()]
+
+    def held(self) -> bytes:
+        """What the source's variables that may be written hold now, one behind the other."""
+        return b"".join(ctypes.string_at(address, size) for address, size in self._device)
 
     def written(self) -> list[bytes]:
         """For each byte of that, 1 where somebody has written it or it had a value to begin with."""

@@ -91,6 +91,7 @@ class Native:
         lib.simt_mark.argtypes = [ctypes.c_size_t, _U32, _U32, ctypes.POINTER(_U64), ctypes.POINTER(_U64), _U32]
         lib.simt_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(Launch)]
         lib.simt_findings.argtypes = [ctypes.POINTER(ctypes.POINTER(RawFinding))]
+        lib.simt_variables_at.restype = ctypes.c_void_p
         lib.simt_printed.restype = ctypes.c_size_t
         if lib.simt_finding_bytes() != ctypes.sizeof(RawFinding):
             raise RuntimeError(f"{path} was built of another version of the engine")
@@ -102,6 +103,11 @@ class Native:
         if not base:
             raise MemoryError(f"no address space for {size} bytes of simulated global memory")
         return int(base)
+
+    @property
+    def variables(self) -> int:
+        """The address of the first of the source's variables."""
+        return int(self._library.simt_variables_at())
 
     def mark(self, at: int, item: int, shape: Sequence[int], strides: Sequence[int], bits: int) -> None:
         n = len(shape)

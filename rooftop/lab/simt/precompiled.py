@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 
+from rooftop.core.whole_file import regular
+
 _MAKING = Lock()  # kernels are built by several threads at once
 
 
@@ -52,7 +54,7 @@ def _made(command: Sequence[str], target: Path) -> bool:
 def as_made(path: Path, *others: Path) -> bool:
     """Whether files are those whose sum lies beside the first: not cut off, empty or damaged."""
     try:
-        return path.with_suffix(".sum").read_text(encoding="utf-8") == sum_of(path, *others)
+        return regular(path.with_suffix(".sum")).decode() == sum_of(path, *others)
     except (OSError, ValueError):
         return False
 
@@ -60,5 +62,5 @@ def as_made(path: Path, *others: Path) -> bool:
 def sum_of(*paths: Path) -> str:
     made = 0
     for path in paths:
-        made = zlib.crc32(path.read_bytes(), made)
+        made = zlib.crc32(regular(path), made)
     return f"{made:08x}"

@@ -20,13 +20,17 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
+from rooftop.core.sandbox import on_the_clock
 from rooftop.lab.simt.build import Library
-from rooftop.lab.simt.child import ENDED, SENT, TOO_MUCH
+from rooftop.lab.simt.child import ENDED, MOST_THREADS, SENT, TOO_LONG, TOO_MANY, TOO_MUCH
 from rooftop.lab.simt.launching import Answer, LaunchError, Request
+from rooftop.lab.simt.native import RawFinding, array
+from rooftop.lab.simt.report import KINDS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+UNREADABLE = "the simulation answers what cannot be read: its source writes in its place"
 LARGEST = 1 << 30  # bytes of an answer
 _STARTING = Lock()
 _SERVERS: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}  # by process: one that is forked starts its own
@@ -66,13 +70,28 @@ def ask(request: Request, tensors: Mapping[str, Tensor], path: str) -> Answer:
             for at, (address, n) in addresses.items():
                 ctypes.memmove(base + at, address, n)
             said, blob = _asked(pickle.dumps(request), contents, path, request.seconds)
-            lengths = said.pop("blobs")
-            blobs = [blob[sum(lengths[:i]) : sum(lengths[: i + 1])] for i in range(len(lengths))]
+            answer = _answer(said, blob, path)
             for at, (address, n) in addresses.items():
                 ctypes.memmove(address, base + at, n)
         finally:
             del shared  # the map is closed behind it
-    return Answer(**said, findings=blobs[0], counts=blobs[1])
+    return answer
+
+
+NUMBERS = ("ran", "total", "threads", "status", "fma", "other")  # of an answer, whole ones
+
+
+def _answer(said: dict[str, Any], blob: bytes, path: str) -> Answer:
+    """An answer as it must be: whoever wrote it may have been taken over. Raises SimulatedCrash."""
+    lengths, printed = said.pop("blobs", None), said.get("printed")
+    whole = isinstance(lengths, list) and len(lengths) >= 3 and all(type(n) is int and n >= 0 for n in lengths) and sum(lengths) == len(blob)
+    texts = isinstance(printed, str) and isinstance(said.get("journal"), str)
+    if not whole or not texts or set(said) != {*NUMBERS, "printed", "journal"} or not all(type(said[n]) is int for n in NUMBERS):
+        raise SimulatedCrash(f"{path}: {UNREADABLE}")
+    blobs = [blob[sum(lengths[:i]) : sum(lengths[: i + 1])] for i in range(len(lengths))]
+    if any(f.kind >= len(KINDS) for f in array(RawFinding, blobs[0])):
+        raise SimulatedCrash(f"{path}: {UNREADABLE}")
+    return Answer(**said, findings=blobs[0], counts=blobs[1], held=blobs[2])
 
 
 def parameters(library: Library, kernel: str) -> list[Parameter]:
@@ -82,7 +101,10 @@ def parameters(library: Library, kernel: str) -> list[Parameter]:
         said, _ = _asked(pickle.dumps((library.path, library.kernels[kernel])), contents, str(library.path), 60)
     finally:
         os.close(contents)
-    return [Parameter(size, bool(pointer), bool(constant), str(target)) for size, pointer, constant, target in said["parameters"]]
+    try:
+        return [Parameter(int(size), bool(pointer), bool(constant), str(target)) for size, pointer, constant, target in said["parameters"]]
+    except (KeyError, TypeError, ValueError):
+        raise SimulatedCrash(f"{library.path.name}: {UNREADABLE}") from None
 
 
 def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict[str, Any], bytes]:
@@ -90,7 +112,7 @@ def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            _send(struct.pack("QQ", len(request), most), [theirs.fileno(), contents])
+            _send(struct.pack("QQQ", len(request), most, seconds), [theirs.fileno(), contents])
         ours.sendall(request)
         said: dict[str, Any] | None = None
         blob = b""
@@ -100,13 +122,18 @@ def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict
                 header, rest = struct.unpack("QQ", _exactly(ours, 16))
                 if header + rest > LARGEST:
                     raise SimulatedCrash(f"{path}: its simulation answers {header + rest} bytes; at most {LARGEST} are read")
-                said, blob = json.loads(_exactly(ours, header)), _exactly(ours, rest)
+                try:
+                    said, blob = json.loads(_exactly(ours, header)), _exactly(ours, rest)
+                except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+                    raise SimulatedCrash(f"{path}: {UNREADABLE}") from None
+                if not isinstance(said, dict):
+                    raise SimulatedCrash(f"{path}: {UNREADABLE}")
             elif kind == ENDED:
                 why, status = struct.unpack("qq", _exactly(ours, 16))
     if said is None:
         raise SimulatedCrash(f"{path}: the simulation {_ending(why, status, most, seconds)}")
     if "error" in said:
-        raise ERRORS.get(said["error"], RuntimeError)(said["text"])
+        raise ERRORS.get(str(said["error"]), RuntimeError)(str(said.get("text")))
     return said, blob
 
 
@@ -114,6 +141,10 @@ def _ending(why: int, status: int, most: int, seconds: int) -> str:
     """How a process ended that did not answer."""
     if why == TOO_MUCH:
         return f"took more than {most >> 20} MiB of memory (ROOFTOP_SIMT_MIB) and was ended"
+    if why == TOO_LONG:
+        return f"had not ended after {on_the_clock(seconds)} s and was ended: it may take {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS)"
+    if why == TOO_MANY:
+        return f"started more than {MOST_THREADS} threads and was ended"
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"took more than {seconds} s of CPU time (ROOFTOP_SIMT_SECONDS), or more memory than the system has, and was ended"
     if status < 0:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import head_text, settings
-from rooftop.core.compile import DEVICE_HEADERS, headers
+from rooftop.core import head_text, helpers, settings
 from rooftop.core.spec import Case, Launch
 from rooftop.lab.simt import counts, findings, machine, native, process
 from rooftop.lab.simt.build import build, stack_bytes
@@ -39,6 +38,7 @@ def simulate(
     seed: int = 0,
     schedules: int = 1,
     blocks: int | None = None,
+    folders: helpers.Folders | None = None,
 ) -> Report:
     """Run one kernel of a source on the CPU.
 
@@ -52,24 +52,27 @@ def simulate(
     uninitialised  names of tensors whose elements must not be read before they are written
     schedules      how often it is run, each time in another order of its warps; `seed` gives the first
     blocks         counting: how many blocks are run and counted, spread evenly over the grid (32 where None)
+    folders        where its includes are looked up; None: in a file's own folder, or in rooftop/kernels/_device
 
     Tensors to which the kernel has only pointers to const must not be written. Raises CompileError, LaunchError, NoCompilerError."""
-    text, path, folder = source_of(source)
+    text, path, own = source_of(source)
     launch = Launch(
         kernel=entry, grid=tuple(grid), block=tuple(block), cluster=tuple(cluster), cooperative=cooperative, shared=shared,
         types=tuple(kind for _, kind in arguments), args={f"{i}": value for i, (value, _) in enumerate(arguments)},
     )  # fmt: skip
     return run_launches(
-        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folder=folder
-    )
+        text, path, [launch], memory, uninitialised=uninitialised, arch=arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+        folders=own if folders is None else folders,
+    )  # fmt: skip
 
 
-def source_of(source: Path | str) -> tuple[str, str, Path]:
-    """Its text, what it is called, and the folder of its headers: its own where it includes one that lies there."""
+def source_of(source: Path | str) -> tuple[str, str, helpers.Folders]:
+    """Its text, what it is called, and the folders of its headers: its own where it includes one that lies there."""
     if isinstance(source, Path) or ("\n" not in source and source.endswith((".cu", ".cuh"))):
-        text, folder = head_text.read(Path(source)), Path(source).resolve().parent
-        return text, str(source), folder if any(True for _ in headers(text, folder)) else DEVICE_HEADERS
-    return source, "kernel.cu", DEVICE_HEADERS
+        text, path = head_text.read(Path(source)), Path(source).resolve()
+        house = helpers.folders(path, "")
+        return text, str(source), (path.parent,) if path.parent not in house and helpers.headers(text, (path.parent,)) else house
+    return source, "kernel.cu", (helpers.SHARED,)
 
 
 def run_launches(
@@ -85,38 +88,44 @@ def run_launches(
     seed: int = 0,
     schedules: int = 1,
     blocks: int | None = None,
-    folder: Path = DEVICE_HEADERS,
+    folders: helpers.Folders = (helpers.SHARED,),
     values: Mapping[str, str] | None = None,
     workers: int | None = None,
     widen: bool = True,
+    rtc: bool = False,
+    held: dict[Path, bytes] | None = None,
 ) -> Report:
     """Run the launches of one call, in order, on the tensors of `memory`, which are written in place (by the first schedule).
 
     `widen`: counting, accesses are as wide as NVRTC and ptxas make them at their line, where those can be asked; else as the source has them.
     `constant`: tensors that must not be written; None: those that kernels have only pointers to const to.
 
+    `rtc`: NVRTC compiles the source on a GPU, not nvcc. `held`: what `__device__` variables hold, by the library: they begin with that, and it is put there.
+
     Raises ValueError for less than one schedule or block."""
     for name, given in (("schedules", schedules), ("blocks", blocks)):
         if given is not None and given < 1:
             raise ValueError(f"{name} is {given}; it must be 1 or more")
-    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folder=folder, values=values)
+    library = build(text, path=path, kernels=[x.kernel for x in launches], mode=mode, arch=arch, folders=folders, values=values, rtc=rtc)
     tensors = {n: t for n, t in memory.items() if hasattr(t, "data_ptr")}
     started = time.perf_counter()
     code = machine.MachineCode()
     if mode == "count" and widen:
         target = f"sm_{arch}a" if arch >= 90 else f"sm_{arch}"
-        code = machine.of(text, path, list(library.kernels), target, folder).only([x.kernel for x in launches])
+        code = machine.of(text, path, list(library.kernels), target, folders).only([x.kernel for x in launches])
     chosen = settings.load()
-    held = hold(tensors)
+    placed = hold(tensors)
     request = Request(
-        library=library.path, numbers=library.kernels, launches=launches, tensors=held, values={n: v for n, v in memory.items() if n not in tensors},
+        library=library.path, numbers=library.kernels, launches=launches, tensors=placed, values={n: v for n, v in memory.items() if n not in tensors},
         variables=variables(library.path), mode=mode, stack=stack_bytes(library.path), workers=workers or chosen.jobs, patience=chosen.patience,
         seconds=chosen.simt_seconds, uninitialised=set(uninitialised), constant=None if constant is None else set(constant), seed=seed, schedules=schedules,
         blocks=blocks, widths=counts.widths(library.path, code) if mode == "count" else ((), ()),
-        dynamic={x.kernel: (code.shared.get(x.kernel, 0) + 15) // 16 * 16 for x in launches},
+        dynamic={x.kernel: (code.shared.get(x.kernel, 0) + 15) // 16 * 16 for x in launches}, held=(held or {}).get(library.path),
     )  # fmt: skip
     answer = process.ask(request, tensors, path)
-    found = findings.read(library.path, native.array(native.RawFinding, answer.findings), Layout(held, request.variables), {path: text})
+    if held is not None and answer.held:
+        held[library.path] = answer.held
+    found = findings.read(library.path, native.array(native.RawFinding, answer.findings), Layout(placed, request.variables), {path: text})
     seen = counts.read(library.path, native.array(native.RawCount, answer.counts), {path: text}, code) if mode == "count" else counts.Counts()
     return Report(
         findings=found, lines=seen.lines, outputs=tensors, fma=answer.fma + sum(seen.fma.values()), other_flops=answer.other + sum(seen.flops.values()),
@@ -159,7 +168,7 @@ def run_rung(subject: Subject, case: Case, *, mode: Mode = "check", seed: int = 
     report = run_launches(
         implementation.head.source, implementation.head.path, call.launches, memory, uninitialised=fresh,
         constant=[n for n in call.inputs if n not in call.mutated and memory[n] is not None],
-        arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks,
+        arch=device.arch, mode=mode, seed=seed, schedules=schedules, blocks=blocks, folders=implementation.head.folders, rtc=True,
     )  # fmt: skip
     return replace(report, outputs={n: memory[n] for n in (*(n for n, m in call.outputs if m is not None), *call.mutated) if memory[n] is not None})
 
@@ -178,15 +187,20 @@ class SimulatedFault(RuntimeError):
         self.report = report
 
 
+_HELD: dict[Path, bytes] = {}  # what variables of a module hold on a GPU, as long as a process has it loaded
+
+
 def run_simulator(call: Call, memory: dict[str, Any]) -> None:
-    """Run a call of CUDA C++ on CPU memory, as the checker runs it on a GPU. Raises SimulatedFault where it does what it must not."""
+    """Run a call of CUDA C++ on CPU memory, as the checker runs it on a GPU: the source's variables keep their values from one call of a kernel to the next.
+
+    Raises SimulatedFault where it does what it must not."""
     head = call.implementation.head
     assert head is not None
     inputs = [n for n in call.inputs if memory[n] is not None]
     fresh = [n for n in (*(n for n, _ in call.outputs), *call.scratch) if n not in call.reused and n not in call.zeroed and memory[n] is not None]
     report = run_launches(
         head.source, head.path, call.launches, memory, uninitialised=fresh, constant=[n for n in inputs if n not in call.mutated],
-        arch=call.problem.device.arch,
+        arch=call.problem.device.arch, folders=head.folders, rtc=True, held=_HELD,
     )  # fmt: skip
     if report.faults:
         raise SimulatedFault(report)

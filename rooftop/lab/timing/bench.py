@@ -15,7 +15,7 @@ from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.ending import NoGpuError
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.field import DUTIES, Bench, Field, Summary
 from rooftop.lab.timing.throughput import rate
@@ -127,4 +127,4 @@ def _fresh(f: Field, subject: Subject, device: Device, present: dict[tuple[str, 
     record = present.get((device.name, subject.name, f"{f.op.name} {f.case.id}"))
     if record is None:
         return subject.absent() is not None or (subject.implementation is not None and subject.supports(f.case, device) is not None)
-    return record["digest"] == subject.digest(f.case, device)
+    return identity.fresh(record, subject, [f.case], device)

@@ -44,14 +44,14 @@ def measure(repeats: int = 7, inline_repeats: int = 1, say: Callable[[str], None
     import torch
 
     from rooftop.core.implementation import device_of
-    from rooftop.core.user_kernel import Loaded
     from rooftop.lab.records import store
+    from rooftop.public_names import load
 
     x, y = (torch.randn(1 << 20, device="cuda") for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
 
         def ours(number: int) -> None:
-            Loaded(Path(folder) / "sum.cu", HEAD + KERNEL % number)(x, y)
+            load(Path(folder) / "sum.cu", source=HEAD + KERNEL % number)(x, y)
 
         def inline(number: int) -> None:
             from torch.utils.cpp_extension import load_inline

@@ -17,7 +17,7 @@ MOST_CALLS, SAMPLE_US = 20, 4000.0  # calls of a graph; how long a sample is at 
 def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
     """Microseconds of torch's collectives and of ours in bfloat16, by size of a rank's tensor and wire: of the slowest rank, the median of seven replays of a
     CUDA graph, so that what a call costs the CPU is in none of them. Collective."""
-    from rooftop.comm import symmetric
+    from rooftop.ranks import symmetric
 
     device = torch.device("cuda", torch.cuda.current_device())
     rows = []
@@ -36,7 +36,7 @@ def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), sa
 
 
 def _called(kind: str, x: torch.Tensor, group: Any, wire: str, path: str) -> Any:
-    from rooftop.comm import collectives
+    from rooftop.ranks import collectives
 
     if path == "plain" and kind == "all_reduce":
         return dist.all_reduce(x, group=group)

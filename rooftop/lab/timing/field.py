@@ -15,7 +15,7 @@ from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.inputs import make
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.peak_memory import peak_bytes
 from rooftop.lab.timing.throughput import compute_bound
@@ -354,7 +354,7 @@ class Bench:
         }
         some = next(iter(found.values()))
         record: store.Record = {
-            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, "digest": s.digest(self.f.case, self.device),
+            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, **identity.facts(s, [self.f.case], self.device),
             "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": {},
             "error": self.errors.get(s.name) or self.checks[s.name].error(),
             "device": dict(some.device), "versions": store.versions(), "sensors": dict(some.sensors),

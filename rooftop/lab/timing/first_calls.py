@@ -9,10 +9,12 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rooftop.core import registry, settings
+from rooftop.core.backends.python_files import texts_of
 from rooftop.core.contract import Contract
 from rooftop.core.digests import digest, strip
 from rooftop.core.spec import Case
@@ -20,8 +22,8 @@ from rooftop.lab.inputs import make
 from rooftop.lab.timing import warm
 
 HOST = (  # of rooftop/core: what a first call runs on the host, the compilers apart
-    "backends/cuda", "backends/triton", "call", "contract", "dispatch", "expressions", "families", "head", "implementation", "launch", "library", "plans",
-    "rounding", "spec", "symbolic", "triton_compat", "triton_launch",
+    "backends/cuda", "backends/triton", "call", "choice", "contract", "dispatch", "expressions", "head", "implementation", "launch", "library", "plans",
+    "registry", "spec", "triton_compat", "triton_launch",
 )  # fmt: skip
 ROWS, COLUMNS, KNOWN = 200, 30, 4096
 SLOW = 0.010  # seconds: a call above it has compiled something
@@ -70,7 +72,13 @@ def records(measured: Sequence[Mapping[str, Any]], device: Mapping[str, Any], se
 def digest_of(op: Contract) -> str:
     """Hash of all kernels that a call of the op may run, and its backward, and of the code between a call and its launches."""
     names = [op.name, *([op.bwd.name] if op.bwd is not None else [])]
-    return digest(_host(), *(f"{i.name} {i.digest}" for n in names for i in registry.implementations(n)))
+    found = sorted((i for n in names for i in registry.implementations(n)), key=lambda i: i.name)
+    return digest(_host(), *(text for i in found for text in (i.digest, *_texts(i.path.with_suffix(".py")))))
+
+
+def _texts(path: Path) -> list[str]:
+    """The code of a kernel's host functions."""
+    return texts_of(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
 @cache

@@ -28,7 +28,7 @@ from rooftop.core.registry import HOUSE, House
 from rooftop.core.spec import TARGETS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.ending import Parser, ended, gpu_for
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 
 CARD = "h200"
 LANGUAGES = ("cuda", "triton", "gluon", "cutile", "cute")  # a column each, by backend
@@ -144,7 +144,7 @@ def write_compiled(folder: Path) -> None:
                 print(f"{row.op} {row.case}, {language}: {error}", flush=True)
                 continue
             record = {"kind": "language", "op": row.op, "case": row.case, "subject": subject.name, "device": card, "versions": store.versions(), **facts}
-            record["digest"] = subject.digest(subject.op.case(row.case), TARGETS[CARD])
+            record |= identity.facts(subject, [subject.op.case(row.case)], TARGETS[CARD])
             writer.write(record)
             print(f"{row.op} {row.case}, {language}: {facts['compile_s']:.2f} s", flush=True)
 
@@ -190,7 +190,7 @@ def write_first(folder: Path) -> None:
                 print(f"{row.op} {row.case}, {language}: {error}", flush=True)
                 continue
             record = {"kind": "language", "op": row.op, "case": row.case, "subject": subject.name, "device": card, "versions": store.versions()}
-            writer.write({**record, "digest": subject.digest(subject.op.case(row.case), device), "first_s": seconds})
+            writer.write({**record, **identity.facts(subject, [subject.op.case(row.case)], device), "first_s": seconds})
             print(f"{row.op} {row.case}, {language}: first call {seconds * 1e3:.1f} ms", flush=True)
 
 

@@ -25,7 +25,7 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.check import ranks as judging
 from rooftop.lab.inputs import make
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing.field import Bench, Field, Summary
 from rooftop.lab.timing.statistics import compare, estimate, paired_ratio, spread
 from rooftop.lab.timing.timer import AGAIN, PACES, Measurement, Timing, sets_needed
@@ -104,8 +104,8 @@ def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: f
 def compile_first(todo: Sequence[tuple[Subject, Case]], device: Any) -> None:
     """Compile on all cores what these kernels launch as one rank of several: the first process does, the others wait. A kernel that plays one rank has the same
     template arguments as the one that plays all, but for the one that says so."""
-    from rooftop.comm import kernels
     from rooftop.core.compile import compile_many
+    from rooftop.ranks import kernels
 
     if dist.get_rank() == 0:
         made: set[tuple[str, str]] = set()
@@ -117,7 +117,8 @@ def compile_first(todo: Sequence[tuple[Subject, Case]], device: Any) -> None:
             problem = s.kernel_problem(c, device)[1]
             config, _ = kernel.resolve(problem)
             made |= {(stem, ONE_OF_SEVERAL.sub(r", false\1>", x.kernel) if stem != "steps" else x.kernel) for x in kernel.launches(problem, config)}
-        compile_many([(*kernels._source(stem), device.target, (name,)) for stem, name in sorted(made)])
+        sources = {stem: kernels.source(stem) for stem, _ in made}
+        compile_many([(*sources[stem][:2], device.target, (name,), sources[stem][2]) for stem, name in sorted(made)])
     dist.barrier()
 
 
@@ -296,7 +297,7 @@ def check(found: Sequence[Subject], folder: Path | None, *, case: str | None, se
                 result = checker.Result(s.name, s.op.name, c.id, "skipped", dist.get_backend(), str(error).splitlines()[0][:200])
             results.append(result)
             if writer is not None and device is not None and result.status != "skipped":
-                writer.write({"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "digest": s.digest(c, device), "error": result.error(),
+                writer.write({"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "error": result.error(), **identity.facts(s, [c], device),
                               "path": [], "backend": "ranks", "device": {**store.about(device), "ranks": ranks}, "versions": store.versions()})  # fmt: skip
     if writer is not None:
         writer.close()

@@ -16,22 +16,21 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from rooftop.core import digests
 from rooftop.core.devices import Datasheet, slug
-from rooftop.core.settings import PACKAGE
 
 Kind: TypeAlias = Literal["copy", "read", "write"]
 Part: TypeAlias = Literal["memory", "l2", "tensor"]
 
-MEMORY = PACKAGE / "kernels" / "_device" / "ceilings.cu"
-TENSOR = PACKAGE / "kernels" / "_device" / "tensor_ceilings.cu"
+MEMORY = Path(__file__).with_name("memory_ceilings.cu")
+TENSOR = Path(__file__).with_name("tensor_ceilings.cu")
 PARTS: Mapping[Part, Path] = {"memory": MEMORY, "l2": MEMORY, "tensor": TENSOR}  # and the kernels that each is measured with
 
 
 @cache
 def digest(part: Part = "memory") -> str:
     """Of the calibration kernels: what others measured is not what this tree holds kernels to."""
-    from rooftop.core.compile import with_headers
+    from rooftop.core.helpers import SHARED, expanded
 
-    return digests.digest(*(digests.strip(text, "c") for text in with_headers(PARTS[part].read_text(encoding="utf-8"))))
+    return digests.digest(digests.c_code(expanded(PARTS[part].read_text(encoding="utf-8"), (SHARED,))))
 
 
 def part_of(record: Mapping[str, Any]) -> str:

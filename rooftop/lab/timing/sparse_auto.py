@@ -40,7 +40,7 @@ def matrices(device: Any, seed: int = 0) -> Iterator[tuple[str, Tensor, int]]:
         return (drawn(SIZE // side, SIZE // side) < density).repeat_interleave(side, 0).repeat_interleave(side, 1)
 
     def half() -> Tensor:
-        from rooftop.sparse import two_four
+        from rooftop.formats import two_four
 
         keys = drawn(SIZE, SIZE)
         at = two_four.places(two_four.select(keys))

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 THREADS = 256
 BLOCKS_A_SM = 2048 // THREADS
 FMA_CHAINS = 8
-FMA_UNROLL = 32  # as in ceilings.cu
+FMA_UNROLL = 32  # as in memory_ceilings.cu
 NEVER = 0x5BD1E995
-# name: vectors of 16 bytes a thread, hint of ceilings.cu, whether the grid stays resident and strides
+# name: vectors of 16 bytes a thread, hint of memory_ceilings.cu, whether the grid stays resident and strides
 VARIANTS: Mapping[str, tuple[int, int, bool]] = {
     "1 vector a thread": (1, 0, False),
     "1 vector a thread, streaming": (1, 1, False),
@@ -126,6 +126,6 @@ class Streams:
 
 
 def kernels() -> list[str]:
-    """Every kernel of ceilings.cu that calibration uses, as name expressions."""
+    """Every kernel of memory_ceilings.cu that calibration uses, as name expressions."""
     shapes = {(unroll, hint) for unroll, hint, _ in VARIANTS.values()}
     return ["empty", f"fma<{FMA_CHAINS}>", *sorted(f"{kind}<{u}, {h}>" for kind in get_args(Kind) for u, h in shapes)]

@@ -20,10 +20,11 @@ from rooftop.core.spec import Case, Device, Meta, Problem
 from rooftop.core.sweeps import Sizes
 from rooftop.lab.candidates import Subject
 from rooftop.lab.inputs import by_name, make
-from rooftop.lab.records import store
+from rooftop.lab.records import identity, store
 from rooftop.lab.timing import bench, models, roofline, streams
 from rooftop.lab.timing.field import LONGEST_S as LONGEST_CALL_S
 from rooftop.lab.timing.field import STREAM, Bench, Field, Summary
+from rooftop.lab.timing.swept import made_by
 from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Timer, sets_needed
 
 MANY = (128 << 20, 1 << 30)  # bytes that a point with many rows reads and writes
@@ -346,16 +347,17 @@ class Sweep:
         names = list(dict.fromkeys(r["by"] for r in rows))
         peers = list(dict.fromkeys(n for r in rows for n in r["peers"]))
         about = store.about(self.device)
-        digests = {s.name: s.implementation.digest for n in names if (s := Subject(n, self.op, registry.implementation(n))).implementation}
-        return {
+        record: store.Record = {
             "kind": "sweep", "op": self.op.name, "subject": self.op.name, "device": about, "versions": store.versions(), "axis": self.of.axis,
             "sizes": {n: [dict(p.sizes)[n] for p in points] for n in self.of.ranges}, "dtypes": list(self.of.dtypes),
             "dtype": [self.of.dtypes.index(p.dtype) for p in points], "few": [int(p.few) for p in points], "aligned": [int(r["aligned"]) for r in rows],
             "bytes": [r["bytes"] for r in rows], "us": [_us(r["seconds"]) for r in rows], "copy_us": [_us(r["copy"]) for r in rows],
             "roof_us": [_us(r["roof"]) for r in rows], "noise": [round(r["noise"], 3) for r in rows], "implementations": names,
-            "by": [names.index(r["by"]) for r in rows], "digests": digests, "peers": {n: [_us(r["peers"].get(n)) for r in rows] for n in peers},
+            "by": [names.index(r["by"]) for r in rows], "peers": {n: [_us(r["peers"].get(n)) for r in rows] for n in peers},
             "wrong": [i for i, r in enumerate(rows) if r["wrong"]], "named": [s.name for s in self.named],
         }  # fmt: skip
+        made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := made_by(record, n))}
+        return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
 
 
 def context_lost() -> bool:

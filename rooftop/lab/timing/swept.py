@@ -10,7 +10,8 @@ A record holds arrays, one entry a point:
 | `bytes` | read and written, as the contract counts them |
 | `us`, `copy_us`, `roof_us` | microseconds: ours, the fastest copy (or read) of as many bytes beside it, and of the roof: that copy, or what bounds more |
 | `noise` | how far from 1 the interval of the A/A ratio reached |
-| `implementations`, `by`, `digests` | the kernels that calls take, of each point which, and their digests |
+| `implementations`, `by` | the kernels that calls take, of each point which |
+| `digests`, `sources`, `machines` | kernel -> what made its points together, as a record has it (rooftop.lab.records.identity) |
 | `peers` | peer, or an implementation that was named -> microseconds, null where it was not timed |
 | `wrong` | points whose result differs from torch's |
 | `seed`, `begun` | what the points were drawn with |"""
@@ -20,9 +21,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from rooftop.core.spec import Case
+from rooftop.lab.check.proofs import device_of
+from rooftop.lab.records import identity
 from rooftop.lab.records.form import Record
 from rooftop.lab.timing.statistics import median
+
+if TYPE_CHECKING:
+    from rooftop.lab.candidates import Asked, Subject
 
 __all__ = ["Measured", "cliffs", "counted", "median", "points", "slower"]
 
@@ -68,6 +76,42 @@ class Measured:
     def far_from(self, other: Measured) -> float:
         """Octaves between the sizes of two points."""
         return math.dist([math.log2(v) for v in self.sizes.values()], [math.log2(v) for v in other.sizes.values()])
+
+
+def timed(record: Record, name: str) -> list[int]:
+    """The points that a kernel was timed at: those at which a call takes it; all, where it was named."""
+    mine = record["implementations"].index(name) if name in record["implementations"] else -1
+    return [i for i, by in enumerate(record["by"]) if name in record.get("named", ()) or (by == mine and record["us"][i] is not None)]
+
+
+def made_by(record: Record, name: str) -> tuple[Subject, list[Case]] | None:
+    """A kernel that a sweep has timed, with its points as cases; None where the tree has no such kernel, or draws other points."""
+    from rooftop.core import registry
+    from rooftop.lab.candidates import Subject
+
+    if name not in {f.name for f in registry.kernel_files()}:
+        return None
+    op = registry.op(str(record["op"]))
+    if op.swept is None:
+        return None
+    try:
+        cases = [op.swept.case(record["dtypes"][record["dtype"][i]], {n: v[i] for n, v in record["sizes"].items()}) for i in timed(record, name)]
+    except TypeError:  # other sizes
+        return None
+    return Subject(name, op, registry.implementation(name)), cases
+
+
+def is_current(record: Record, asked: Asked | None = None) -> bool:
+    """Whether the kernels that it timed are those of the tree, as they run at its points."""
+    for name, found in record["digests"].items():
+        mine = made_by(record, name)
+        part = {"digest": found, **{key: record[f"{key}s"][name] for key in ("source", "machine") if name in record.get(f"{key}s", ())}}
+        try:
+            if mine is None or not identity.fresh(part, *mine, device_of(record), asked):
+                return False
+        except ValueError:  # it no longer takes a point
+            return False
+    return True
 
 
 def points(record: Record) -> list[Measured]:

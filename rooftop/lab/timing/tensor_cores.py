@@ -1,4 +1,4 @@
-"""Loops of matrix multiply-adds that stay on the multiprocessor: what the tensor cores can do at best (kernels/_device/tensor_ceilings.cu)."""
+"""Loops of matrix multiply-adds that stay on the multiprocessor: what the tensor cores can do at best (lab/timing/tensor_ceilings.cu)."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
 from rooftop.lab.ending import NoGpuError
 from rooftop.lab.records import store
+from rooftop.lab.records.identity import DIGITS, Identity
 from rooftop.lab.timing.field import LONGEST_S, MEMORY, Bench, Field
 from rooftop.lab.timing.field import Summary as BenchSummary
 from rooftop.lab.timing.timer import ImpossibleTime, Timer, sets_needed
@@ -59,10 +60,10 @@ class Job:
     def signature(self, device: Device) -> str:
         return self.subject.kernel_problem(self.case, device)[1].tune_key
 
-    def digest(self, device: Device) -> str:
-        """Hash of all that a record of the tuning depends on."""
+    def identity(self, device: Device) -> Identity:
+        """What a record of the tuning depends on."""
         tried = [self.implementation.config_dict(c) for c in self.configs(device)]
-        return digest(self.subject.op.digest(self.case), self.implementation.digest, tried)
+        return Identity(digest(self.subject.op.digest(self.case), tried), self.implementation.digest[:DIGITS])
 
 
 @dataclass
@@ -106,7 +107,7 @@ def plan(todo: Iterable[Job], device: Device, known: Iterable[store.Record], sum
         else:
             seen[key] = job.case.id
             record = latest.get((device.name, job.implementation.name, f"{job.subject.op.name} {job.case.id}"))
-            fresh = record is not None and record.get("digest") == job.digest(device)
+            fresh = record is not None and job.identity(device).made(record)
             found.append((str(record["at"]) if record is not None and fresh else "", job))
     return [job for _, job in sorted(found, key=lambda f: f[0])]
 
@@ -185,7 +186,7 @@ class Tuner:
         gain = round(1 / outcome.ratio, 4) if outcome.ratio else None
         work = job.subject.op.work(job.subject.op.problem(job.case, self.device))
         row = self.writer.write({
-            "kind": "tune", "op": job.subject.op.name, "case": job.case.id, "subject": job.implementation.name, "digest": job.digest(self.device),
+            "kind": "tune", "op": job.subject.op.name, "case": job.case.id, "subject": job.implementation.name, **job.identity(self.device).facts,
             "signature": job.signature(self.device), "verdict": outcome.verdict, "pick": chosen, "over_heuristic": gain, "config": configs[heuristic][0],
             "config_from": "heuristic", "configs": rows, "clocks": {"kernel": {**t.json(), "noise": outcome.last.noise, "reached": outcome.last.reached}},
             "versus": {n: c.json() for n, c in outcome.last.versus.items()},

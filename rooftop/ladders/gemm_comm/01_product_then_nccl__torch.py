@@ -37,7 +37,7 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     import torch.distributed as dist
 
-    from rooftop.comm import groups
+    from rooftop.ranks import groups
 
     made = tensors["a"] @ tensors["b"]
     out = made.new_empty(made.shape[0] // dist.get_world_size(group), made.shape[1])

@@ -46,7 +46,7 @@ def run(inputs: Mapping[str, Any], outputs: Mapping[str, Any], scratch: Mapping[
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     import torch.distributed as dist
 
-    from rooftop.comm import groups
+    from rooftop.ranks import groups
 
     a, b, ranks = tensors["a"], tensors["b"], dist.get_world_size(group)
     m = a.shape[0] // ranks

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_comm
-from rooftop.kernels._device.gemm_comm import Config
+from rooftop.kernels.comm import _remote_stores
+from rooftop.kernels.comm._remote_stores import Config
 
 IDEA = (
     "The transfer need not wait for a chunk: a tile increments the flag of its rows when it is in memory, and a second kernel, on multiprocessors of its own, "
@@ -19,16 +19,16 @@ CARRIERS, WIDE = 16, 2048
 
 
 def supports(p: Problem) -> str | None:
-    return gemm_comm.refusal(p, ("none",))
+    return _remote_stores.refusal(p, ("none",))
 
 
 def choose(p: Problem) -> Config:
-    return gemm_comm.chosen(p["out"].shape[1], p["b"].shape[2], p.device.sms, CARRIERS)
+    return _remote_stores.chosen(p["out"].shape[1], p["b"].shape[2], p.device.sms, CARRIERS)
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     ranks, rows, n = p["out"].shape
-    return {**gemm_comm.places(p), "made": Meta((ranks, ranks, rows * n), p["a"].dtype), "flags": Meta((ranks, ranks, -(-rows // config.BM)), "i32")}
+    return {**_remote_stores.places(p), "made": Meta((ranks, ranks, rows * n), p["a"].dtype), "flags": Meta((ranks, ranks, -(-rows // config.BM)), "i32")}
 
 
 def zeroed(p: Problem, config: Config) -> tuple[str, ...]:
@@ -45,26 +45,27 @@ def launches(p: Problem, config: Config) -> list[Launch]:
                 "made": "made", "dst": "parts", "flags": "flags", "at_made": made, "at": (reader * ranks + rank) * count, "at_flags": flags,
                 "need": -(-n // config.BN), "M": rows, "N": n, "programs": config.carriers, "BM": config.BM, "WIDE": WIDE,
             }  # fmt: skip
-            found += [gemm_comm.product(p, config, rank, reader, "made", made, flags), Launch(gemm_comm.carry, (config.carriers,), args, 8)]
-    return [*found, *gemm_comm.totals(p)]
+            found += [_remote_stores.product(p, config, rank, reader, "made", made, flags), Launch(_remote_stores.carry, (config.carriers,), args, 8)]
+    return [*found, *_remote_stores.totals(p)]
 
 
 def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> dict[str, Any]:
     import torch
 
-    from rooftop.comm import products
+    from rooftop.ranks import products
 
     def send(a: Any, b: Any, place: Any, config: Config, own: bool) -> None:
         if own:
-            gemm_comm.run(a, b, place, config)
+            _remote_stores.run(a, b, place, config)
             return
         rows, n = a.shape[0], b.shape[1]
         made, flags = a.new_empty(rows, n), torch.zeros(-(-rows // config.BM), dtype=torch.int32, device=a.device)
         main, second = torch.cuda.current_stream(), products.aside(a)
         second.wait_stream(main)
-        gemm_comm.run(a, b, made, config, flags=flags)
+        _remote_stores.run(a, b, made, config, flags=flags)
         with torch.cuda.stream(second):
-            gemm_comm.carry[(config.carriers,)](made, place, flags, 0, 0, 0, -(-n // config.BN), rows, n, config.carriers, BM=config.BM, WIDE=WIDE, num_warps=8)
+            across = -(-n // config.BN)
+            _remote_stores.carry[(config.carriers,)](made, place, flags, 0, 0, 0, across, rows, n, config.carriers, BM=config.BM, WIDE=WIDE, num_warps=8)
         main.wait_stream(second)
 
-    return gemm_comm.on_ranks(tensors, group, "none", send, CARRIERS)
+    return _remote_stores.on_ranks(tensors, group, "none", send, CARRIERS)

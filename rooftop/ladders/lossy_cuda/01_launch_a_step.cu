@@ -43,7 +43,7 @@ grid   = ["C"]
 block  = [128]
 args   = ["x: i32[B, Z, Y, X]", "codes: u32[S]", "outs: u32[Q]", "Z: i64", "Y: i64", "X: i64", "nz: i32 = nz", "ny: i32 = ny", "nx: i32 = nx", "sizes: i64[C]", "chosen: i32[C]", "words: i32[W]", "table: i32[C, 2]"]
 */
-#include "codec_chunks.cuh"
+#include "_chunks.cuh"
 
 /// The code of each place of a chunk, row by row, 0 outside the array; a bit for each value without a code (an exception).
 template <int RANK>

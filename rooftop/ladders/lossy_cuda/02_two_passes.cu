@@ -35,7 +35,7 @@ grid   = ["C"]
 block  = [256]
 args   = ["x: i32[B, Z, Y, X]", "bound: f64[1]", "Z: i64", "Y: i64", "X: i64", "nz: i32 = nz", "ny: i32 = ny", "nx: i32 = nx", "sizes: i64[C]", "words: i32[W]", "table: i32[C, 2]"]
 */
-#include "codec_chunks.cuh"
+#include "_chunks.cuh"
 
 /// Exclusive prefix sums of the sizes.
 __global__ void __launch_bounds__(1024) sum_up(long long C, long long* sizes, long long* total) {

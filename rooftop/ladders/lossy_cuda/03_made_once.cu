@@ -37,7 +37,7 @@ grid   = ["C"]
 block  = [256]
 args   = ["sizes: i64[C]", "lengths: i32[C]", "parked: u32[P]", "words: i32[W]"]
 */
-#include "codec_chunks.cuh"
+#include "_chunks.cuh"
 
 /// Exclusive prefix sums of the sizes.
 __global__ void __launch_bounds__(1024) sum_up(long long C, long long* sizes, long long* total) {

@@ -19,7 +19,7 @@ kernel = "full_sort"
 grid   = ["R"]
 block  = [1024]
 */
-#include "order.cuh"
+#include "_sort_keys.cuh"
 
 /// An entry as one number, larger for the first in order: the key in the high half, the complement of the index in the low half.
 __global__ void __launch_bounds__(1024) full_sort(int N, int wide, int k, const float* __restrict__ x, long long xs, unsigned long long* entries, float* values, long long* indices) {

@@ -21,7 +21,7 @@ grid   = ["R"]
 block  = [64]
 shared = "room"
 */
-#include "order.cuh"
+#include "_sort_keys.cuh"
 
 extern __shared__ unsigned long long held[];  // [K][64]: entry i of thread t at i * 64 + t
 

@@ -17,7 +17,7 @@ kernel = "warp_bitonic"
 grid   = ["R"]
 block  = [256]
 */
-#include "order.cuh"
+#include "_sort_keys.cuh"
 
 using Entry = unsigned long long;
 

@@ -17,7 +17,7 @@ kernel = "block_radix"
 grid   = ["R"]
 block  = [512]
 */
-#include "select.cuh"
+#include "_top_k.cuh"
 
 __global__ void __launch_bounds__(512) block_radix(int N, int k, const float* __restrict__ x, long long xs, float* values, long long* indices) {
     __shared__ __align__(16) unsigned keys[2048], at[2048];

@@ -26,7 +26,7 @@ cluster = ["blocks"]
 shared  = "4 * part"
 */
 #include <cooperative_groups.h>
-#include "entries.cuh"
+#include "_bitonic.cuh"
 
 namespace cg = cooperative_groups;
 

@@ -18,7 +18,7 @@ kernel = "gemv<{T}>"
 grid   = ["S", "ceil(M / 4)"]
 block  = [256]
 */
-#include "lowbit.cuh"
+#include "_unpack.cuh"
 
 /// A lane's part of one chunk of 64 columns: its 16 bytes of codes, times four rows of x.
 template <typename T>

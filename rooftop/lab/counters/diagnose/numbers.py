@@ -10,9 +10,8 @@ _PLAIN = re.compile(r"[+-]?\d+(?:\.(\d*))?")  # as ncu prints most numbers; the 
 _SPACES = "'\u2019\u00a0\u202f "  # separators of thousands that are never decimal ones
 _TO_FLOAT = {".": str.maketrans("", "", _SPACES + ","), ",": str.maketrans(",", ".", _SPACES + ".")}  # decimal separator -> what makes it Python's number
 _PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_TIMES = {
-    "s": 1.0, "sec": 1.0, "second": 1.0, "ms": 1e-3, "msecond": 1e-3, "us": 1e-6, "usecond": 1e-6, "ns": 1e-9, "nsecond": 1e-9,
-}  # fmt: skip
+_SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "\u00b5": 1e-6, "n": 1e-9, "p": 1e-12}
+_COUNTED = "byte|b|hz|inst|instruction|sector|cycle|request|warp|thread|block|wavefront|sample|register|tag|op|flop|packet"
 
 
 def decimal_separator(texts: Iterable[str]) -> str:
@@ -73,8 +72,10 @@ def scale(unit: str) -> float:
 
 def _scale(unit: str) -> float:
     unit = unit.strip()
-    if unit in _TIMES:
-        return _TIMES[unit]
-    if found := re.fullmatch(r"([KMGTP]?)(byte|[hH]z|inst|sector|cycle)s?", unit):
-        return _PREFIX[found[1]]
+    if time := re.fullmatch(r"([munp\u00b5]?)(s|sec|seconds?)", unit):
+        return _SMALL[time[1]]
+    if unit in ("minute", "min"):
+        return 60.0
+    if counted := re.fullmatch(rf"([KMGTPk]?)(?:{_COUNTED})s?", unit, re.IGNORECASE):
+        return _PREFIX[counted[1].upper()]
     return 1.0

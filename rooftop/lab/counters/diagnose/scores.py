@@ -54,7 +54,7 @@ class Score:
 
 def keep(path: Path, found: Iterable[Diagnosis]) -> int:
     """Append the predictions of diagnoses; how many."""
-    lines = [{"predicted": _now(), **_about(d), "lever": x.key, "low": x.low, "high": x.high} for d in found for x in d.levers]
+    lines = [{"predicted": _now(), **_about(d), "lever": x.key, "low": x.low, "high": x.high} for d in found for x in d.levers if x.low is not None]
     _append(path, lines)
     return len(lines)
 

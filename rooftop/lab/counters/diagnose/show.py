@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
+from rooftop.lab.counters.diagnose.pairs import Pair
 
 WIDTH = 110
 BAR = 24
+MOST = 20  # kernels that a summary lists
+SAME = 0.02  # times this close show no change
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -34,7 +37,8 @@ def screen(d: Diagnosis) -> str:
 def _lines(d: Diagnosis) -> Iterator[str]:
     yield plain(d.name)
     grid, block = ("x".join(map(str, s)) or "?" for s in (d.grid, d.block))
-    yield f"  grid {grid} · block {block} · {time(d.seconds)} under the profiler" + (f" · {plain(d.case, 40)}" if d.case else "")
+    waves = "" if d.waves is None else f" · {d.waves:.3g} waves" + ("" if d.sms is None else f" on {d.sms:.0f} SMs")
+    yield f"  grid {grid} · block {block}{waves} · {time(d.seconds)} under the profiler" + (f" · {plain(d.case, 40)}" if d.case else "")
     yield f"  bound by   {d.bound} ({d.sure}): {d.because}"
     second = next((x for x in d.loads if x.key == d.runner_up), None)
     yield "  runner-up  " + (f"{second.key}: {second.title} needs {second.share:.0%}" if second else "not collected")
@@ -63,13 +67,15 @@ def _lines(d: Diagnosis) -> Iterator[str]:
         yield plain("  not collected: " + ", ".join(d.missing), 200)
 
 
-def gain(low: float, high: float) -> str:
+def gain(low: float | None, high: float | None) -> str:
     """As `+20 % to +55 %` of speed."""
+    if low is None or high is None:
+        return "gain unknown"
     a, b = (f"{100 * (x - 1):+.0f} %" for x in (low, high))
     return f"expect {a}" if a == b else f"expect {a} to {b}"
 
 
-def summary(found: Sequence[Diagnosis], most: int = 20) -> str:
+def summary(found: Sequence[Diagnosis], most: int = MOST) -> str:
     """A line for each kernel of a report, the longest first, with its part of the time."""
     total = sum(d.seconds or 0 for d in found)
     lines = [f"{len(found)} kernels, {time(total)} in all"]
@@ -81,10 +87,42 @@ def summary(found: Sequence[Diagnosis], most: int = 20) -> str:
     return "\n".join(lines)
 
 
+def differences(found: Sequence[Pair]) -> str:
+    """Before and after a change: a line for each kernel if there are several, then what changed in the one whose time changed most."""
+    both = [(p.before, p.after) for p in found if p.before is not None and p.after is not None]
+    parts = []
+    if len(found) > 1:
+        totals = [sum((d.seconds or 0) * p.launches for p in found if (d := getattr(p, side)) is not None) for side in ("before", "after")]
+        lines = [f"{len(found)} kernels, {time(totals[0])} -> {time(totals[1])} in all{_times(totals[0], totals[1])}"]
+        for p in found[:MOST]:
+            name = plain((p.after or p.before).case or (p.after or p.before).name, 70)  # type: ignore[union-attr]
+            ends = [time(d.seconds) if d is not None else "-" for d in (p.before, p.after)]
+            bounds = [d.bound if d is not None else "-" for d in (p.before, p.after)]
+            ratio = (
+                _times(p.before.seconds, p.after.seconds)
+                if p.before is not None and p.after is not None
+                else " only after"
+                if p.before is None
+                else " only before"
+            )
+            said = bounds[0] if bounds[0] == bounds[1] else f"{bounds[0]} -> {bounds[1]}"
+            lines.append(f"  {ends[0]:>9} -> {ends[1]:>9}{ratio:22} {said:20} {f'{p.launches}x ' if p.launches > 1 else ''}{name}")
+        if len(found) > MOST:
+            lines.append(f"  and {len(found) - MOST} more (--kernel NAME picks one)")
+        parts.append("\n".join(lines))
+    if both:
+        parts.append(difference(*max(both, key=lambda p: abs((p[0].seconds or 0) - (p[1].seconds or 0)))))
+    return "\n\n".join(parts)
+
+
+def _times(before: float | None, after: float | None) -> str:
+    return f" ({before / after:.2f}x as fast)" if before and after else ""
+
+
 def difference(before: Diagnosis, after: Diagnosis) -> str:
     """What changed: time, bound, each resource, each waste."""
     lines = [f"before  {plain(before.name, 100)}", f"after   {plain(after.name, 100)}"]
-    speed = f" ({before.seconds / after.seconds:.2f}x as fast)" if before.seconds and after.seconds else ""
+    speed = _times(before.seconds, after.seconds)
     lines.append(f"  time     {time(before.seconds):>10} -> {time(after.seconds):>10}{speed}, under the profiler")
     lines.append(f"  bound    {before.bound:>10} -> {after.bound:>10}")
     old, new = ({x.key: x for x in d.loads} for d in (before, after))
@@ -94,7 +132,9 @@ def difference(before: Diagnosis, after: Diagnosis) -> str:
     texts = [{w.key: w.text for w in d.wastes} for d in (before, after)]
     lines += [f"  gone     {plain(t, 150)}" for k, t in texts[0].items() if k not in texts[1]]
     lines += [f"  new      {plain(t, 150)}" for k, t in texts[1].items() if k not in texts[0]]
-    for lever in before.levers:
-        if before.seconds and after.seconds and lever.low <= before.seconds / after.seconds <= lever.high:
-            lines.append(f"  as predicted for: {lever.text} ({gain(lever.low, lever.high)})")
+    ratio = before.seconds / after.seconds if before.seconds and after.seconds else 1.0
+    if abs(ratio - 1) > SAME:
+        for lever in before.levers:
+            if lever.low is not None and lever.high is not None and lever.low <= ratio <= lever.high:
+                lines.append(f"  as predicted for: {lever.text} ({gain(lever.low, lever.high)})")
     return "\n".join(lines)

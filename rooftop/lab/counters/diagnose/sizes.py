@@ -52,7 +52,7 @@ def of(subject: Subject, case: Case, device: Device, records: Sequence[Record], 
     points = []
     for name, r in newest.items():
         try:
-            if r.get("digest") != subject.digest(like[name], device):
+            if not subject.identity(like[name], device).made(r):
                 continue
         except ValueError:  # a case that it no longer takes
             continue

@@ -5,7 +5,6 @@ launching all the while (many short kernels); of a synchronisation where the CPU
 
 from __future__ import annotations
 
-import gzip
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rooftop.lab.counters.diagnose.reports import ReportError
+from rooftop.lab.counters.diagnose.reports import ReportError, content
 from rooftop.lab.counters.diagnose.show import plain
 from rooftop.lab.counters.diagnose.show import time as shown
 
@@ -63,11 +62,9 @@ def read(path: Path) -> Timeline:
     """Raises FileNotFoundError, ReportError for what is no trace or has no work of a GPU."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such trace")
-    data = path.read_bytes()
     try:
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        found = json.loads(data)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        found = json.loads(content(path))
+    except ValueError as error:  # ReportError among them
         raise ReportError(f"{path}: not a whole Chrome trace of torch.profiler ({error})") from None
     events = found.get("traceEvents") if isinstance(found, Mapping) else found
     if not isinstance(events, list):

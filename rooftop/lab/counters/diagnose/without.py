@@ -52,8 +52,8 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
         raise ValueError(f"{subject.name} at {case.id}: {facts['refused']}")
     here = slug(device.name)
     measured = [r for r in records if r.get("kind") == "bench" and (r["subject"], r["case"], slug(r["device"]["name"])) == (subject.name, case.id, here)]
-    digest = subject.digest(case, device)
-    fresh = [r for r in measured if r.get("digest") == digest]
+    now = subject.identity(case, device)
+    fresh = [r for r in measured if now.made(r)]
     record = max(fresh, key=lambda r: str(r["at"]), default=None)
     clocks = record["clocks"] if record else {}
     seconds = clocks["kernel"]["median"] if "kernel" in clocks else None

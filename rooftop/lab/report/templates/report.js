@@ -10,8 +10,6 @@
     }
     function show() {
       parts.forEach(function (part) { part.hidden = part.dataset.part !== select.value; });
-      const shown = parts.find(function (part) { return !part.hidden; });
-      if (axes.length && shown) { logarithmic(shown.dataset.start === "log"); }
     }
     if (select) { select.addEventListener("change", show); show(); }
     axes.forEach(function (input) { input.addEventListener("change", function () { logarithmic(input.value === "log"); }); });
@@ -75,12 +73,86 @@
     blocks.filter(function (block) { return !kept.includes(block); }).forEach(function (block) { fill(block, linesOf(textOf(block))); });
     kept.forEach(function (block, i) { fill(block, lines.splice(0, counts[i])); });
   }
-  document.querySelectorAll("details").forEach(function (details) {
-    details.addEventListener("toggle", function () {
-      details.querySelectorAll("pre[data-lines]").forEach(function (pre) {
-        pre.removeAttribute("data-lines");
-        numbered(Array.from(pre.querySelectorAll("[data-from]")));
+  function look(pre) {
+    pre.removeAttribute("data-lines");
+    numbered(Array.from(pre.querySelectorAll("[data-from]")));
+  }
+  const near = new IntersectionObserver(function (seen) {
+    seen.filter(function (one) { return one.isIntersecting; }).forEach(function (one) {
+      near.unobserve(one.target);
+      look(one.target);
+    });
+  }, { rootMargin: "800px" });
+  document.querySelectorAll("pre[data-lines]").forEach(function (pre) {
+    if (pre.clientHeight && pre.getBoundingClientRect().top < innerHeight + 800) { look(pre); } else { near.observe(pre); }
+  });
+
+  // On a narrow screen a drawing is made to fit; a tap shows it at its own size, and the next one does not.
+  document.querySelectorAll("figure.drawing").forEach(function (figure) {
+    figure.addEventListener("click", function () { figure.classList.toggle("large"); });
+  });
+
+  // Search: the list of what there is comes when a reader first looks for something.
+  document.querySelectorAll(".search").forEach(function (box) {
+    const input = box.querySelector("input");
+    const list = box.querySelector("ol");
+    const MOST = 12;
+    let at = -1;
+    box.hidden = false;
+    function found(words) {
+      return (window.rooftopPages || []).map(function (row) {
+        const title = row[1].toLowerCase();
+        const all = (row[0] + " " + row[1] + " " + row[2]).toLowerCase();
+        if (!words.every(function (word) { return all.includes(word); })) { return null; }
+        const whole = words.join(" ");
+        const rank = title === whole ? 0 : title.startsWith(whole) ? 1 : words.every(function (word) { return title.includes(word); }) ? 2 : 3;
+        return { row: row, rank: rank };
+      }).filter(Boolean).sort(function (a, b) { return a.rank - b.rank || a.row[1].length - b.row[1].length; });
+    }
+    function show() {
+      const words = input.value.toLowerCase().split(/[\s/]+/).filter(Boolean);
+      const rows = words.length ? found(words) : [];
+      list.textContent = "";
+      at = -1;
+      rows.slice(0, MOST).forEach(function (one) {
+        const item = document.createElement("li");
+        const link = document.createElement("a");
+        link.href = one.row[3];
+        [["b", one.row[1]], ["i", one.row[0]], ["span", one.row[2]]].forEach(function (part) {
+          const element = document.createElement(part[0]);
+          element.textContent = part[1];
+          link.append(element, " ");
+        });
+        item.append(link);
+        list.append(item);
       });
-    }, { once: true });
+      if (words.length && window.rooftopPages && !rows.length) {
+        const item = document.createElement("li");
+        item.textContent = "nothing found";
+        list.append(item);
+      }
+      list.hidden = !list.childNodes.length;
+    }
+    function load() {
+      if (document.getElementById("pages")) { return; }
+      const script = document.createElement("script");
+      script.id = "pages";
+      script.src = "search.js";
+      script.addEventListener("load", show);
+      document.head.append(script);
+    }
+    input.addEventListener("focus", load);
+    input.addEventListener("input", function () { load(); show(); });
+    input.addEventListener("keydown", function (event) {
+      const links = Array.from(list.querySelectorAll("a"));
+      if (event.key === "Escape") { input.value = ""; show(); return; }
+      if (event.key === "Enter" && links.length) { links[Math.max(at, 0)].click(); return; }
+      if (event.key !== "ArrowDown" && event.key !== "ArrowUp" || !links.length) { return; }
+      event.preventDefault();
+      at = (at + (event.key === "ArrowDown" ? 1 : links.length - 1) + (at < 0 && event.key === "ArrowUp" ? 1 : 0)) % links.length;
+      links.forEach(function (link, i) { link.classList.toggle("here", i === at); });
+    });
+    list.addEventListener("click", function () { list.hidden = true; });
+    document.addEventListener("click", function (event) { if (!box.contains(event.target)) { list.hidden = true; } });
   });
 })();

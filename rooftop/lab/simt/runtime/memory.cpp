@@ -148,14 +148,20 @@ void pause_at(u64 pc) {   // every so often, so that whom it waits for comes to 
     yield(w, f);
 }
 
-long long clock_now() {   // turns of the scheduler stand for cycles: it grows, and says nothing about time
+long long clock_now() {   // turns of the scheduler stand for cycles: it grows, says nothing about time, and begins elsewhere in each process
+    static const u64 first = [] {
+        timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return static_cast<u64>(now.tv_sec) * 1000000000u + static_cast<u64>(now.tv_nsec);
+    }();
     Worker& w = *worker;
-    return static_cast<long long>(++w.steps);
+    return static_cast<long long>(first + ++w.steps);
 }
 
 // -- variables of the source ----------------------------------------------------------------------------------------------------------------
 
 extern "C" {
+__attribute__((visibility("default"))) char* simt_variables_at() { return simt_variables; }
 /// Puts the source's variables back to what they are initialised to, as the first run found them.
 __attribute__((visibility("default"))) void simt_restore() {
     static const std::vector<char> first(simt_variables, simt_zeroed);

@@ -12,7 +12,7 @@ block   = [128]
 chained = true
 */
 #include <cuda_bf16.h>
-#include "chain.cuh"
+#include "pdl.cuh"
 #include "tensor_map.cuh"
 
 constexpr int TILE = 64;  // rows of a tile and elements of a row: 128 bytes, the width of the swizzle

@@ -1,0 +1,31 @@
+"""Texts that come from outside (a kernel's source, a record, a compiler's message), made safe to show."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+# What a terminal obeys and nobody sees: control characters, marks that turn the direction of writing, halves of surrogate pairs.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+MARKED = re.compile(r"[\\`*\[\]<>|\n]")
+
+
+def printable(text: str) -> str:
+    """`text` with control characters other than newline and tab written as in Python: `\\x1b`, `\\u202e`."""
+    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text) if CONTROL.search(text) else text
+
+
+def markdown(value: Any) -> Any:
+    """The same with the texts and keys in it (of tables, of lists) such that Markdown has them as they are: no markup, no cell of a table, no HTML."""
+    if isinstance(value, str):
+        return MARKED.sub(lambda found: " " if found[0] == "\n" else "\\" + found[0], value) if MARKED.search(value) else value
+    if isinstance(value, dict):
+        return {markdown(k): markdown(v) for k, v in value.items()}
+    return [markdown(v) for v in value] if isinstance(value, list) else value
+
+
+def line(text: str, width: int) -> str:
+    """One line of at most `width` characters."""
+    text = printable(text).replace("\n", "\\n").replace("\t", " ")
+    return text if len(text) <= width else text[: width - 3] + "..."

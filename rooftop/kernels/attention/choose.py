@@ -1,0 +1,26 @@
+"""Which kernel computes attention: by how many queries a block of it would have."""
+
+from __future__ import annotations
+
+from rooftop.core.choice import Chosen
+from rooftop.core.registry import in_order
+from rooftop.core.spec import Problem
+from rooftop.kernels.attention import _arguments
+
+
+def attention(p: Problem, named: str = "") -> Chosen | str:
+    """A block of the Gluon kernel takes 128 queries of a sequence: with 64 and fewer, half of it would be idle; at 32 columns a head there is little to
+    overlap. With few queries the decoding kernel splits the keys, where others have one program for each tile of queries of a head and sequence."""
+    q, v = p["q"], p["v"]
+    sequences = max(1, p["cu_seqlens_q"].shape[0] - 1) if _arguments.packed(p) else 1
+    order = [("attention__decode__triton", "few queries: the keys are split among programs")]
+    if p.device.arch >= 90 and q.shape[1] > 64 * sequences and max(q.shape[3], v.shape[3]) > 32:
+        order.append(("attention__gluon_sm90", "blocks of 128 queries, wgmma and TMA, warps specialised"))
+    order += [("attention__triton", "any layout and size"), ("attention__gluon_sm90", "the only kernel that takes it")]
+    return in_order(p, named, order)
+
+
+def attention_bwd(p: Problem, named: str = "") -> Chosen | str:
+    """A block of the Gluon kernel has 128 queries or keys: with fewer than 64 most of it would be idle."""
+    kernels = ("attention_bwd__gluon_sm90", "blocks of 128 queries or keys, wgmma and TMA"), ("attention_bwd__triton", "any layout and size")
+    return in_order(p, named, kernels if p.device.arch >= 90 and p["q"].shape[1] >= 64 else kernels[::-1])

@@ -1,0 +1,82 @@
+"""How quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it and the kernel
+for few rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooftop.core.spec import Problem
+from rooftop.kernels._device.gemm_model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
+from rooftop.kernels.gemm._lowbit_formats import grouping, sizes
+from rooftop.ops.quantized_matmul import BITS
+
+CLOCK = 1.7e9
+WAIT = 400  # cycles of a step for the latency of its codes and for its mbarriers
+SPLITS = (1, 2, 3, 4, 6, 8)
+
+
+@dataclass(frozen=True)
+class Config:
+    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT: split-K, parts of K in
+    different blocks, which a second launch adds in order."""
+
+    BN: int = 256
+    BM: int = 128
+    STAGES: int = 3
+    GROUP: int = 8
+    SPLIT: int = 1
+
+
+def bits_of(p: Problem) -> int:
+    return BITS[str(p.option("format"))]
+
+
+def pieces(config: Config, p: Problem) -> tuple[int, int]:
+    """Blocks of 128 columns of a part, and the number of parts."""
+    blocks = p["codes"].shape[1]
+    each = -(-blocks // config.SPLIT)
+    return each, -(-blocks // each)
+
+
+def tiles_of(config: Config, p: Problem) -> int:
+    m, n, _ = sizes(p)
+    return -(-m // config.BM) * -(-n // config.BN)
+
+
+def _stage(config: Config, bits: int) -> int:
+    return config.BM * 256 + config.BN * 16 * bits
+
+
+def seconds(config: Config, p: Problem) -> float:
+    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the unpacking
+    instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
+    m, n, _ = sizes(p)
+    bits = bits_of(p)
+    each, count = pieces(config, p)
+    items = tiles_of(config, p) * count
+    products = config.BM * config.BN * 128 / FMAS
+    unpack = config.BN / 16 * 8 * (24 if bits != 6 and str(p.option("format")) != "e2m1" else 40) / 4
+    step = max(products + 150, WAIT + 1.2 * unpack + products / 2, _stage(config, bits) / FROM_L2 + 150)
+    blocks = min(items, p.device.sms)
+    made = -(-items // p.device.sms) * (each * step + EPILOGUE + config.BM * config.BN * 2 / 64) / CLOCK
+    memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, blocks * ONE)
+    extra = SECOND + 2 * count * m * n * 4 / PARTS if count > 1 else 0.0
+    return START / CLOCK + max(made, memory) + extra
+
+
+def configs(p: Problem) -> list[Config]:
+    """The best predicted first."""
+    bits, found = bits_of(p), []
+    for bn, bm in ((256, 128), (128, 128), (256, 64), (128, 64), (128, 32)):
+        free = SHARED - BARRIERS - 2 * bn * bm
+        stages = min(6, free // _stage(Config(bn, bm), bits))
+        side = (p.device.sms * bn * bm) ** 0.5
+        crowded = bn == 256 and p.get("zero") is not None and grouping(p)[0] == 32  # its scales and zero points do not fit the registers
+        if stages < 2 or crowded:
+            continue
+        for split in SPLITS:
+            config = Config(bn, bm, stages, max(1, round(side / bn)), split)
+            each, count = pieces(config, p)
+            if split == 1 or (count == split and each >= 4 and tiles_of(config, p) * split <= p.device.sms):
+                found.append(config)
+    return sorted(found, key=lambda c: (seconds(c, p), c.SPLIT))

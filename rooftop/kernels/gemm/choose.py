@@ -1,0 +1,93 @@
+"""Which kernel multiplies matrices. Tile, split and schedule within one kernel come from gemm_model.py's prediction of its time."""
+
+from __future__ import annotations
+
+from rooftop.core.choice import Chosen
+from rooftop.core.registry import in_order
+from rooftop.core.spec import Problem
+from rooftop.kernels._device import gemm_launch
+from rooftop.kernels.gemm import _lowbit_plan
+
+SMALL, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
+THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
+DECODE, FEW = 16, 64  # rows of x of a quantised product up to which mma.sync is always faster, and up to which it may be
+CUBLAS = ("matmul__cublas__torch", "no kernel of this library takes it")
+
+
+def matmul(p: Problem, named: str = "") -> Chosen | str:
+    if named:
+        return in_order(p, named, ())
+    if p["a"].dtype != "f32":
+        return in_order(p, named, _narrow(p))
+    return in_order(p, named, _full(p) if p.option("precision") == "ieee" else _by_tensor_cores(p))
+
+
+def _narrow(p: Problem) -> list[tuple[str, str]]:
+    """16 bits. Operands that TMA does not read in place are copied first where that is predicted to be faster than threads that load 2 bytes at a time, or
+    little slower: the latency of those loads is hard to predict."""
+    order = [
+        ("matmul__gluon_sm90", "TMA and wgmma"), ("matmul__triton", "any stride, address and size"), ("matmul__multicast__cuda_sm90", "clusters share tiles"),
+        ("matmul__copied__gluon_sm90", "an operand is copied, for TMA to read it"), CUBLAS,
+    ]  # fmt: skip
+    if p.device.arch >= 90 and (gemm_launch.readable(p["a"]) is not None or gemm_launch.readable(p["b"]) is not None):
+        from rooftop.kernels.gemm import matmul__copied__gluon_sm90 as copied
+        from rooftop.kernels.gemm import matmul__triton as threads
+
+        if copied.supports(p) is None and copied.seconds(p) < 1.3 * threads.seconds(p, threads.choose(p)):
+            order.insert(0, ("matmul__copied__gluon_sm90", "the copy costs less than threads that load 2 bytes at a time"))
+    return order
+
+
+def _full(p: Problem) -> list[tuple[str, str]]:
+    """float32 by multiply-adds; large batches that the CUDA C++ kernel does not take by cuBLAS."""
+    batched = len(p["a"].shape) == 3
+    k, madds = p["a"].shape[-1], p["out"].numel * p["a"].shape[-1]
+    order = [("matmul__simt__cuda_sm80", "tiles in registers")]
+    triton = ("matmul__triton", "small, or of any layout")
+    if madds <= SMALL or (k <= SHALLOW and madds <= 8 * SMALL):
+        return [*order, triton, CUBLAS]
+    return [*order, CUBLAS, triton] if batched else [*order, triton, CUBLAS]
+
+
+def _by_tensor_cores(p: Problem) -> list[tuple[str, str]]:
+    """float32 as TF32, or in parts of TF32 or bfloat16. With few rows the product is bound by memory: then operands are split in registers."""
+    m, n, k = p["a"].shape[-2], p["b"].shape[-1], p["a"].shape[-1]
+    precision = ("matmul__precision__triton", "rounded or split in registers")
+    if p.option("precision") == "tf32":
+        hopper, first = ("matmul__tf32__gluon_sm90", "TMA rounds to TF32 as it copies"), False
+        if p.device.arch >= 90 and k >= 32:
+            from rooftop.kernels.gemm import matmul__tf32__gluon_sm90 as tf32
+
+            copied = tf32.copied(p)
+            first = not (("b" in copied and m <= THIN) or ("a" in copied and n <= THIN))
+    else:
+        hopper, first = ("matmul__split__gluon_sm90", "split beforehand, wgmma"), min(m, n) > THIN and k >= 128
+    return [hopper, precision, CUBLAS] if first else [precision, hopper, CUBLAS]
+
+
+def grouped_matmul(p: Problem, named: str = "") -> Chosen | str:
+    return in_order(p, named, (("grouped_matmul__gluon_sm90", "TMA and wgmma"), ("grouped_matmul__triton", "any layout")))
+
+
+def int_matmul(p: Problem, named: str = "") -> Chosen | str:
+    return in_order(p, named, (("int_matmul__gluon_sm90", "TMA and wgmma"), ("int_matmul__triton", "any layout")))
+
+
+def scaled_matmul(p: Problem, named: str = "") -> Chosen | str:
+    return in_order(p, named, (("scaled_matmul__gluon_sm90", "TMA and wgmma"), ("scaled_matmul__triton", "any layout")))
+
+
+def quantized_matmul(p: Problem, named: str = "") -> Chosen | str:
+    """mma.sync up to 16 rows, and up to 64 where it is predicted to be faster; with more rows, and on older cards from 64 rows on, the kernel that unpacks a
+    code once for many of them."""
+    rows = p["x"].shape[0]
+    mma, wgmma = ("quantized_matmul__mma__cuda_sm80", "few rows: mma.sync"), ("quantized_matmul__gluon_sm90", "a code is unpacked once for many rows")
+    if named or rows > FEW:
+        return in_order(p, named, (wgmma, mma))
+    if rows <= DECODE or p.device.arch < 90:
+        return in_order(p, named, (mma, wgmma))
+    from rooftop.kernels.gemm import quantized_matmul__mma__cuda_sm80 as few
+
+    if few.supports(p, None) is not None:
+        return in_order(p, named, (wgmma,))
+    return in_order(p, named, (mma, wgmma) if few.predicted(p) <= min([_lowbit_plan.seconds(c, p) for c in _lowbit_plan.configs(p)]) else (wgmma, mma))

@@ -1,0 +1,280 @@
+"""The launches of the forward and the backward of linear_cross_entropy between their matrix products, in Triton.
+
+Logits are in a chunk: some rows (tokens) by some columns (classes from `first` on), with row stride `zs`, from element `zo` of its memory on. They are x ·
+wᵀ as rounded by the product; bias and soft cap are applied when they are read. `state` [N, 4] holds for each token the shift (its largest logit so far), the
+sum of exp(logit - shift), the sum of the logits (for label smoothing) and the target's logit. Ignored tokens are never read."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+
+from rooftop.kernels.loss._logits import EXACT, SHORT, capped, exp, raised
+
+# The identity of the maximum: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def _logits(z, bias, at, last, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Logits of one row in float32; -inf past `last`. WHOLE: none are past it."""
+    if WHOLE:
+        v = tl.load(z + at).to(tl.float32)
+        if bias is not None:
+            v += tl.load(bias + at).to(tl.float32)
+    else:
+        v = tl.load(z + at, at < last, other=0).to(tl.float32)
+        if bias is not None:
+            v += tl.load(bias + at, at < last, other=0).to(tl.float32)
+    if CAP == EXACT:
+        v = capped(v, cap)
+    if CAP == SHORT:
+        v = cap - cap * libdevice.fast_dividef(2.0, raised(v, cap))
+    return v if WHOLE else tl.where(at < last, v, -INF)
+
+
+@triton.jit
+def _fold(m, s, total, z, bias, now, last, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Online softmax: adds 4 · COLUMNS logits from column `now` on to maximum, sum and total of each position, with 1.25 exponentials a logit."""
+    at = now + tl.arange(0, COLUMNS)
+    a = _logits(z, bias, at, last, cap, CAP, WHOLE)
+    b = _logits(z, bias, at + COLUMNS, last, cap, CAP, WHOLE)
+    c = _logits(z, bias, at + 2 * COLUMNS, last, cap, CAP, WHOLE)
+    d = _logits(z, bias, at + 3 * COLUMNS, last, cap, CAP, WHOLE)
+    most = tl.maximum(m, tl.maximum(tl.maximum(a, b), tl.maximum(c, d)))
+    s = s * exp(m - most) + ((exp(a - most) + exp(b - most)) + (exp(c - most) + exp(d - most)))
+    if SMOOTH:
+        if WHOLE:
+            total += (a + b) + (c + d)
+        else:
+            total += tl.where(at < last, a, 0) + tl.where(at + COLUMNS < last, b, 0)
+            total += tl.where(at + 2 * COLUMNS < last, c, 0) + tl.where(at + 3 * COLUMNS < last, d, 0)
+    return most, s, total
+
+
+@triton.jit
+def _statistics(z, bias, columns, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Shift, sum and total over `columns` logits of one row."""
+    m = tl.full((COLUMNS,), LOWEST, tl.float32)
+    s = tl.zeros((COLUMNS,), tl.float32)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    whole = columns // (4 * COLUMNS)
+    for k in tl.range(0, whole, num_stages=STAGES):
+        m, s, total = _fold(m, s, total, z, bias, k * (4 * COLUMNS), columns, cap, SMOOTH, CAP, True, COLUMNS)
+    if whole * (4 * COLUMNS) < columns:
+        m, s, total = _fold(m, s, total, z, bias, whole * (4 * COLUMNS), columns, cap, SMOOTH, CAP, False, COLUMNS)
+    most = tl.max(m, 0)
+    return most, tl.sum(s * exp(m - most), 0), tl.sum(total, 0)
+
+
+@triton.jit
+def _picked(z, bias, hit, there, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The target's logit, 0 where it is not in this chunk."""
+    v = tl.load(z + hit, there, other=0).to(tl.float32)
+    if bias is not None:
+        v += tl.load(bias + hit, there, other=0).to(tl.float32)
+    if CAP == EXACT:
+        v = capped(v, cap)
+    if CAP == SHORT:
+        v = cap - cap * libdevice.fast_dividef(2.0, raised(v, cap))
+    return tl.where(there, v, 0)
+
+
+@triton.jit
+def _loss(most, sum_, picked, total, classes, smoothing, scale, SMOOTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Differences of logits first: lse is rounded at their magnitude."""
+    above = tl.log(sum_)
+    off = most - picked
+    if SMOOTH:
+        off = (1 - smoothing) * off + smoothing * (most - tl.div_rn(total, classes))
+    lse = most + above
+    return above + off + scale * lse * lse
+
+
+@triton.jit
+def _slopes(z, bias, at, last, hit, most, each, evenly, smoothing, g, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """d loss / d (x · wᵀ) of one row's logits at `at`. `each`: the factor of the exponentials; `evenly`: the smoothing term of each class; `hit`: the
+    target's column; `g`: the row's share of the loss."""
+    v = tl.load(z + at, at < last, other=0).to(tl.float32)
+    if bias is not None:
+        v += tl.load(bias + at, at < last, other=0).to(tl.float32)
+    if CAP == EXACT:
+        v = capped(v, cap)
+        u = v / cap
+        slope = 1 - u * u
+    if CAP == SHORT:
+        part = libdevice.fast_dividef(2.0, raised(v, cap))  # tanh is 1 - part
+        v = cap - cap * part
+        slope = part * (2 - part)
+    d = exp(v - most) * each - evenly
+    d = tl.where(at == hit, d - (1 - smoothing), d)
+    if CAP != 0:
+        d *= slope
+    return d * g
+
+
+@triton.jit(do_not_specialize=["R"])
+def count_live(target, divisor, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The divisor of the losses: the number of tokens that are not ignored, or 1."""
+    if MEAN:
+        found = tl.zeros((BLOCK,), tl.float32)
+        for k in range(tl.cdiv(R, BLOCK)):
+            row = k * BLOCK + tl.arange(0, BLOCK)
+            found += (tl.load(target + row, row < R, other=ignore) != ignore).to(tl.float32)
+        tl.store(divisor, tl.sum(found, 0))
+    else:
+        tl.store(divisor, 1.0)
+
+
+@triton.jit
+def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, ignore, cap,
+                     FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class `start` of the
+    vocabulary. FIRST: the first slice."""
+    row = tl.program_id(0).to(tl.int64)
+    t = tl.load(target + row)
+    if t != ignore:
+        z += zo + row * zs
+        if bias is not None:
+            bias += first
+        most, sum_, total = _statistics(z, bias, columns, cap, SMOOTH, CAP, COLUMNS, STAGES)
+        hit = t - start - first
+        there = (hit >= 0) & (hit < columns)
+        picked = _picked(z, bias, hit, there, cap, CAP)
+        to = state + 4 * row
+        if not FIRST:
+            before = tl.load(to)
+            new = tl.maximum(most, before)
+            sum_ = sum_ * exp(most - new) + tl.load(to + 1) * exp(before - new)
+            total += tl.load(to + 2)
+            picked += tl.load(to + 3)
+            most = new
+        tl.store(to, most)
+        tl.store(to + 1, sum_)
+        tl.store(to + 2, total)
+        tl.store(to + 3, picked)
+
+
+@triton.jit
+def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, ignore, smoothing, scale, cap,
+               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits. The chunk's row 0 is
+    token `row0`."""
+    row = row0 + tl.program_id(0).to(tl.int64)
+    z += zo + tl.program_id(0).to(tl.int64) * zs
+    t = tl.load(target + row)
+    to = state + 4 * row
+    step = tl.arange(0, COLUMNS)
+    if t == ignore:
+        for k in tl.range(0, tl.cdiv(columns, COLUMNS)):
+            at = k * COLUMNS + step
+            tl.store(z + at, tl.zeros((COLUMNS,), z.dtype.element_ty), at < columns)
+        tl.store(losses + row, 0.0)
+        tl.store(to, 0.0)
+        tl.store(to + 1, 1.0)
+        tl.store(to + 2, 0.0)
+        tl.store(to + 3, 0.0)
+    else:
+        most, sum_, total = _statistics(z, bias, columns, cap, SMOOTH, CAP, COLUMNS, STAGES)
+        known = (t >= 0) & (t < columns)
+        picked = _picked(z, bias, t, known, cap, CAP)
+        found = _loss(most, sum_, picked, total, tl.full((), columns, tl.float32), smoothing, scale, SMOOTH)
+        tl.store(losses + row, tl.where(known, found, float("nan")))
+        tl.store(to, most)
+        tl.store(to + 1, sum_)
+        tl.store(to + 2, total)
+        tl.store(to + 3, picked)
+        each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
+        evenly = smoothing / columns
+        g = tl.where(known, 1.0 / tl.load(divisor), float("nan"))
+        tl.debug_barrier()  # all threads have read the row for its statistics before any thread writes
+        for k in tl.range(0, tl.cdiv(columns, 4 * COLUMNS), num_stages=STAGES):
+            at = k * (4 * COLUMNS) + step
+            a = _slopes(z, bias, at, columns, t, most, each, evenly, smoothing, g, cap, CAP)
+            b = _slopes(z, bias, at + COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
+            c = _slopes(z, bias, at + 2 * COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
+            d = _slopes(z, bias, at + 3 * COLUMNS, columns, t, most, each, evenly, smoothing, g, cap, CAP)
+            tl.store(z + at, a.to(z.dtype.element_ty), at < columns)
+            tl.store(z + (at + COLUMNS), b.to(z.dtype.element_ty), at + COLUMNS < columns)
+            tl.store(z + (at + 2 * COLUMNS), c.to(z.dtype.element_ty), at + 2 * COLUMNS < columns)
+            tl.store(z + (at + 3 * COLUMNS), d.to(z.dtype.element_ty), at + 3 * COLUMNS < columns)
+
+
+@triton.jit(do_not_specialize=["R"])
+def row_losses(state, target, losses, R, classes, ignore, smoothing, scale, SMOOTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The losses of rows whose state is complete. Ignored rows get the state (0, 1, 0, 0)."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = row < R
+    t = tl.load(target + row, there, other=ignore)
+    live = t != ignore
+    to = state + 4 * row.to(tl.int64)
+    most = tl.load(to, live, other=0)
+    sum_ = tl.load(to + 1, live, other=1)
+    total = tl.load(to + 2, live, other=0)
+    picked = tl.load(to + 3, live, other=0)
+    known = (t >= 0) & (t < classes)
+    found = _loss(most, sum_, picked, total, tl.full((BLOCK,), classes, tl.float32), smoothing, scale, SMOOTH)
+    tl.store(losses + row, tl.where(live, tl.where(known, found, float("nan")), 0), there)
+    tl.store(to, most, there)
+    tl.store(to + 1, sum_, there)
+    tl.store(to + 2, total, there)
+    tl.store(to + 3, picked, there)
+
+
+@triton.jit(do_not_specialize=["R"])
+def total_loss(losses, divisor, loss, R, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum of the rows' losses over the divisor, in a fixed order."""
+    found = tl.zeros((BLOCK,), tl.float32)
+    for k in range(tl.cdiv(R, BLOCK)):
+        row = k * BLOCK + tl.arange(0, BLOCK)
+        found += tl.load(losses + row, row < R, other=0)
+    tl.store(loss, tl.div_rn(tl.sum(found, 0), tl.load(divisor)))
+
+
+@triton.jit
+def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale, cap,
+                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    z += zo + row * zs
+    if bias is not None:
+        bias += first
+    t = tl.load(target + row)
+    live = t != ignore
+    most = tl.load(state + 4 * row)
+    sum_ = tl.load(state + 4 * row + 1)
+    each = (1 + 2 * scale * (most + tl.log(sum_))) / sum_
+    g = tl.where((t >= 0) & (t < classes), tl.load(dloss + row * gs).to(tl.float32) / tl.load(divisor), float("nan"))
+    last = tl.where(live, columns, 0)  # nothing is read of an ignored row
+    d = _slopes(z, bias, at, last, t - start - first, most, each, smoothing / classes, smoothing, g, cap, CAP)
+    tl.store(z + at, tl.where(live, d, 0).to(z.dtype.element_ty), at < columns)
+
+
+@triton.jit
+def column_sums(z, out, zo, zs, rows, columns, first, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The float32 sums over the rows of a chunk, written (ADD: added) to elements of `out` from `first` on: the bias's gradient."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    there = column < columns
+    found = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for k in range(tl.cdiv(rows, ROWS)):
+        row = (k * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        found += tl.load(z + (zo + row * zs)[:, None] + column[None, :], (row < rows)[:, None] & there[None, :], other=0).to(tl.float32)
+    sums = tl.sum(found, 0)
+    if ADD:
+        sums += tl.load(out + first + column, there, other=0)
+    tl.store(out + first + column, sums.to(out.dtype.element_ty), there)
+
+
+@triton.jit
+def times_loss(unit, dloss, out, N, IN_PLACE: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """out = unit · dloss. IN_PLACE: if dloss is 1, as with `loss.backward()`, nothing is read or written."""
+    g = tl.load(dloss).to(tl.float32)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = at < N
+    if IN_PLACE:
+        there = there & (g != 1.0)
+    v = tl.load(unit + at, there, other=0).to(tl.float32)
+    tl.store(out + at, (v * g).to(out.dtype.element_ty), there)

@@ -1,0 +1,127 @@
+"""How linear_cross_entropy is divided into chunks, and the steps that its forward and backward share.
+
+N tokens of H features, V classes; b bytes an element. What is chosen depends on shapes and on bytes alone, so that the peak of memory is a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rooftop.core.spec import Launch, Meta, Problem, View
+from rooftop.kernels.loss._linear_passes import column_sums, count_live, total_loss
+from rooftop.kernels.loss._logits import EXACT, FEW, SHORT
+
+SMALL = 60 << 20  # bytes of logits in memory at a time with memory="small"; with states, losses and rounding to tiles within 64 MiB
+SPARE = 256 << 20  # bytes of logits with memory="fast" if the weight is small
+TILE = 256  # classes or tokens: chunks are multiples of it if possible, a tile of a product
+
+
+def padded(columns: int) -> int:
+    """Row stride of a chunk: rows start on 128 bytes, for TMA and 16-byte loads."""
+    return -(-columns // 64) * 64
+
+
+def in_tiles(extent: int) -> int:
+    """The largest multiple of a tile that is at most `extent`; below a tile, of 64."""
+    step = TILE if extent >= TILE else 64
+    return extent // step * step
+
+
+def evenly(extent: int, most: int) -> int:
+    """The length of chunks that divide `extent` evenly, none longer than `most`."""
+    if most >= extent:
+        return extent
+    count = -(-extent // most)
+    even = -(-extent // count)
+    return min(-(-even // TILE) * TILE, most)
+
+
+def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
+    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256 (cuBLAS's usual
+    tile): the last wave of each slice is rarely full."""
+    if most >= columns:
+        return columns
+    high = -(-rows // 128)
+
+    def waves(each: int) -> int:
+        return -(-high * -(-each // TILE) // sms)
+
+    def all_(each: int) -> tuple[int, int]:
+        whole, rest = divmod(columns, each)
+        return whole * waves(each) + (waves(rest) if rest else 0), -each
+
+    return min(range(TILE, most + 1, TILE), key=all_, default=max(64, in_tiles(most)))
+
+
+def sizes(p: Problem) -> tuple[int, int, int]:
+    """Tokens, features, classes."""
+    return (*p["x"].shape, p["weight"].shape[0])
+
+
+def matrix(p: Problem, name: str, first: int = 0, rows: int | None = None) -> View:
+    """`rows` rows of a matrix of the problem from row `first` on, with its strides."""
+    m = p[name]
+    return View(name, (m.shape[0] if rows is None else rows, m.shape[1]), m.strides, first * m.strides[0])
+
+
+def dense(name: str, rows: int, columns: int, first: int = 0) -> View:
+    """`rows` rows of a contiguous matrix, from row `first` on."""
+    return View(name, (rows, columns), (columns, 1), first * columns)
+
+
+def cap_of(p: Problem) -> int:
+    """The soft cap's arithmetic: 0 for none; for 16 bits, many classes and a cap of usual size an approximation with an error of 2e-7 of the cap."""
+    cap = float(p.option("softcap"))
+    return 0 if cap == 0 else SHORT.value if p["x"].itemsize < 4 and classes(p) >= FEW and 1e-30 < cap <= 70 else EXACT.value
+
+
+def numbers(p: Problem) -> dict[str, Any]:
+    """Options by the names of the kernels' parameters."""
+    return {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")),
+            "cap": float(p.option("softcap"))}  # fmt: skip
+
+
+def classes(p: Problem) -> int:
+    """For the whole vocabulary, of which the weight may be a slice."""
+    return int(p.option("classes")) or p["weight"].shape[0]
+
+
+def bias_of(p: Problem) -> str | None:
+    return "bias" if p.get("bias") is not None else None
+
+
+def taking(launch_of: Any, args: dict[str, Any], grid: int, warps: int) -> Launch:
+    """A launch with those of `args` that the kernel has as parameters."""
+    return Launch(launch_of, (grid,), {k: v for k, v in args.items() if k in launch_of.arg_names}, warps)
+
+
+def count(p: Problem) -> Launch:
+    rows = p["x"].shape[0]
+    block = 512 if rows <= 512 else 8192
+    args = {**numbers(p), "target": "target", "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
+    return taking(count_live, args, 1, max(4, block // 256))
+
+
+def total(p: Problem, losses: str) -> Launch:
+    rows = p["x"].shape[0]
+    block = 512 if rows <= 512 else 8192
+    return Launch(total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256))
+
+
+def row_shape(columns: int, itemsize: int, most: int) -> tuple[int, int]:
+    """(columns of a piece, warps) of a program that loops over a row: 16 bytes a thread in a piece, four pieces at a time."""
+    side, warps = 16 // itemsize, most
+    while warps > 1 and 4 * 32 * side * warps >= 2 * columns:
+        warps //= 2
+    return 32 * side * warps, warps
+
+
+def sums_of_columns(p: Problem, z: View, out: str, first: int, add: bool) -> Launch:
+    """The bias's gradient of a chunk."""
+    rows, columns = z.shape
+    args = {"z": z.tensor, "out": out, "zo": z.offset, "zs": z.strides[0], "rows": rows, "columns": columns, "first": first, "ADD": add}
+    return Launch(column_sums, (-(-columns // 64),), {**args, "ROWS": 32, "COLUMNS": 64}, 4)
+
+
+def bytes_of(metas: Sequence[Meta | None]) -> int:
+    return sum(m.nbytes for m in metas if m is not None)

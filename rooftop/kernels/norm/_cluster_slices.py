@@ -1,0 +1,107 @@
+"""The sizes of cluster_slices.cuh on the host: how rows are divided among the blocks of clusters, which its kernels are compiled and launched with.
+
+A row is packs of 16 bytes. A block of a cluster has a slice of them, a thread `pieces` packs of the slice. Unaligned rows have up to two partial packs at
+either end, the edge; the four edge packs have slots of their own, and the first warp processes their elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from rooftop.core.spec import Device, Meta
+
+SHARED = 233472  # bytes of shared memory of a multiprocessor; each block takes SYSTEM besides its own
+SHARED_OF_BLOCK = 232448
+SYSTEM = 1024
+EDGE = 4  # edge packs of an unaligned row
+SATURATED = 0.8  # this part of the resident clusters moves nearly as many bytes as all of them
+EMPTY = 6  # rounds that a cluster loses while its ring runs empty and is filled again: two runs of 9 rows took 1.24 times as long as fewer clusters with 23
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Rows of `columns` elements, `stride` apart. `aligned`: they start on 16 bytes and are whole packs."""
+
+    columns: int
+    itemsize: int
+    stride: int
+    aligned: bool
+
+    @property
+    def row_bytes(self) -> int:
+        return self.columns * self.itemsize
+
+    def threads(self, cluster: int, pieces: int) -> int:
+        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines of 128 bytes are
+        not split."""
+        line = 1 if cluster == 1 else 8 if self.aligned else 2
+        packs = _ceil(self.row_bytes, 16) + (0 if self.aligned else 2)
+        of_block = _ceil(packs, line * cluster) * line
+        return 32 * _ceil(max(1, of_block - (0 if self.aligned else EDGE)), 32 * pieces)
+
+    def slots(self, cluster: int, pieces: int) -> int:
+        """Packs of shared memory that a block's slice takes."""
+        return pieces * self.threads(cluster, pieces) + (0 if self.aligned else EDGE)
+
+    def fit(self, cluster: int, pieces: int) -> int:
+        """FIT of cluster_slices.cuh: 0 for unaligned rows, 2 if every thread has all of its packs, else 1."""
+        if not self.aligned:
+            return 0
+        return 2 if self.row_bytes == 16 * cluster * pieces * self.threads(cluster, pieces) else 1
+
+    @property
+    def period(self) -> int:
+        """Rows so far apart are equally far from 32 bytes."""
+        sector = 32 // self.itemsize
+        return 1 if self.aligned else sector // gcd(self.stride, sector)
+
+    def clusters(self, rows: int, room: int, group: int = 1) -> int:
+        """Clusters of a persistent kernel's grid, of which `room` are resident at once: all of them get equally many rows, in groups of `group`. The offset
+        of unaligned rows from 32 bytes repeats with a period. If the number of clusters is a multiple of it, all rows of a cluster have one offset. Otherwise
+        a cluster has several runs of rows, between which its ring runs empty (_same_alignment.cuh)."""
+        if self.aligned:
+            each = _ceil(max(rows, 1), room)
+            return group * max(1, _ceil(_ceil(rows, each), group))
+        half = max(1, self.period // 2)  # if clusters are few: with one offset from 16 bytes, so that copies split sectors
+        one = room // self.period * self.period or room // half * half
+        if one >= SATURATED * room or (one and _ceil(rows, one) <= _ceil(rows, room) + EMPTY * (self.runs(room) - 1)):
+            return one
+        return max(1, min(room, rows))
+
+    def runs(self, clusters: int) -> int:
+        """The most runs of rows that a cluster has, where rows divide evenly; one more where they do not."""
+        if clusters < self.period and 2 * clusters % self.period == 0:
+            return 1
+        return 1 + _ceil(self.period - gcd(self.period, clusters), clusters)
+
+    def period_of(self, clusters: int) -> int:
+        """`period` of _same_alignment.cuh."""
+        return 1 if self.runs(clusters) == 1 else self.period
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def starts_alike(*tensors: Meta | None) -> bool:
+    """Whether row k has the same offset from 16 bytes in all of these tensors, for every k."""
+    present = [m for m in tensors if m is not None]
+    first = present[0]
+    return all(m.align % 16 == 0 and (m.strides[0] - first.strides[0]) * first.itemsize % 16 == 0 for m in present)
+
+
+def rows_aligned(m: Meta | None) -> bool:
+    """Whether each row starts on 16 bytes; of a tensor of one dimension: whether it does."""
+    if m is None:
+        return True
+    return m.align % 16 == 0 and (len(m.shape) < 2 or m.shape[0] <= 1 or m.strides[0] * m.itemsize % 16 == 0)
+
+
+def fits(blocks: int, threads: int, shared: int, static: int) -> bool:
+    """Whether so many blocks are resident on a multiprocessor at once."""
+    return threads <= 1024 and 256 <= blocks * threads <= 2048 and blocks * (shared + SYSTEM + static) <= SHARED and shared + static <= SHARED_OF_BLOCK
+
+
+def resident(card: Device, cluster: int, blocks: int) -> int:
+    """Clusters that are resident at once, with `blocks` blocks on a multiprocessor."""
+    return card.resident(cluster) * blocks

@@ -1,0 +1,158 @@
+// Mean and sum of squares of parts of a row: of a thread's elements, of a warp's, and many parts combined into one after Chan, Golub & LeVeque 1979 (as
+// Welford's update, for sets of elements), so that one exchange between the warps is enough. Without CENTRE (rms_norm): sums of squares alone.
+#pragma once
+
+#include "lane_sums.cuh"
+#include "packs.cuh"
+#include "division.cuh"
+
+/// A pivot: v, or 0 if v is so large that a distance from it might overflow (the squares are infinite then, whatever the pivot).
+__device__ inline float finite_or_zero(float v) { return fabsf(v) < 1e36f ? v : 0; }
+
+/// Squares about a pivot minus `more`, the part that comes from the pivot's distance to the mean: the squares about the mean. Never below 0; infinite
+/// squares stay infinite.
+__device__ inline float squares_less(float squares, float more) { return fmaxf(squares - fminf(more, 3.4e38f), 0); }
+
+/// A part of a row (its number of elements is known elsewhere): the mean, and the sum of squares about it. Without CENTRE all means are 0.
+struct alignas(8) Moments {
+    float mean, squares;
+};
+
+/// The moments of a thread's elements in one pass about a pivot: its first element, or the mean of its first four (_fwd_slices_sm90.cuh). Cancellation is bounded
+/// by the spread of the elements about it.
+template <bool CENTRE>
+struct Pass {
+    float pivot, total = 0, squares = 0;
+
+    __device__ explicit Pass(float first) : pivot(CENTRE ? finite_or_zero(first) : 0) {}
+    __device__ void add(float v, float about) {
+        const float off = v - about;
+        squares += off * off;
+        if (CENTRE) total += off;
+    }
+    __device__ void add(float v) { add(v, pivot); }
+    /// Adds a pack. If the thread does not have it (`has` is false), it holds zeros and adds nothing.
+    template <int N>
+    __device__ void add(const float (&f)[N], bool has) {
+        const float about = has ? pivot : 0;
+#pragma unroll
+        for (int j = 0; j < N; ++j) add(f[j], about);
+    }
+    /// n: the number of elements; inverse: 1 / n, or 0 if n is 0.
+    __device__ Moments moments(float n, float inverse) const {
+        if (!CENTRE) return {0, squares};
+        const float d = total * inverse;  // the mean of the thread's elements less the pivot
+        return {pivot + d, squares_less(squares, d * (2 * total - n * d))};
+    }
+};
+
+/// Combines the parts that LANES lanes hold, n elements each, into one, for K rows at once; all lanes get the result (Chan, Golub & LeVeque 1979).
+/// `total`: the number of all elements. Means are summed as distances from `base`, the mean of one of the parts: exact if all means are equal.
+/// EXACT (float32): two rounds of shuffles, first the mean, then the squares about it. Otherwise one round with both sums: the squares about `base` are
+/// at most (parts + 1) times those about the mean, so the relative error grows by that factor, which a 16-bit result does not show.
+/// n is the first factor of n * off * off: a part without elements gives 0 even if off * off overflows.
+template <bool CENTRE, bool EXACT, int LANES, int K>
+__device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Divisor& total) {
+    float first[K], second[K], both[2 * K];
+    if (!CENTRE || EXACT) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) first[k] = n * (p[k].mean - base[k]);
+        if (CENTRE) lanes_sums<LANES>(first);
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            const float mean = CENTRE ? base[k] + over(first[k], total) : 0, off = p[k].mean - mean;
+            second[k] = p[k].squares + (CENTRE ? n * off * off : 0);
+            p[k].mean = mean;
+        }
+        lanes_sums<LANES>(second);
+#pragma unroll
+        for (int k = 0; k < K; ++k) p[k].squares = second[k];
+        return;
+    }
+    const float share = n * total.part;  // each distance is weighted by n / total before the sum: no overflow
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float from = finite_or_zero(base[k]), off = p[k].mean - from;
+        both[2 * k] = share * off;
+        both[2 * k + 1] = p[k].squares + n * off * off;
+    }
+    lanes_sums<LANES>(both);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float d = both[2 * k];
+        p[k] = {finite_or_zero(base[k]) + d, squares_less(both[2 * k + 1], total.n * d * d)};
+    }
+}
+
+/// The same, with the mean of lane 0 as `base`.
+template <bool CENTRE, bool EXACT, int LANES, int K>
+__device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
+    float base[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) base[k] = CENTRE ? __shfl_sync(~0u, p[k].mean, 0) : 0;
+    fold<CENTRE, EXACT, LANES>(p, base, n, total);
+}
+
+/// A warp's parts of K rows, of which a lane holds PIECES packs in registers; has(i) says whether pack i is inside the row (others hold zeros).
+/// of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, its first element, then one fold. Float32: two passes, first the
+/// mean, then the squares about it together with the mean's own rounding error: an outlier as a pivot would cost digits that a float32 result shows.
+template <typename T, bool CENTRE, int K, int PIECES, typename Has>
+__device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
+    using P = Pack<T>;
+    constexpr bool EXACT = sizeof(T) == 4;
+    float f[P::N];
+    if (!CENTRE || !EXACT) {
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) n += has(i) ? P::N : 0;
+        const float of_thread = static_cast<float>(n), inverse = n > 0 ? __fdividef(1, of_thread) : 0;
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            P::widen(p[k][0], f);
+            Pass<CENTRE> pass(f[0]);
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                P::widen(p[k][i], f);
+                pass.add(f, has(i));
+            }
+            part[k] = pass.moments(of_thread, inverse);
+        }
+        fold<CENTRE, EXACT, 32>(part, of_thread, of_warp);
+        return;
+    }
+    float sums[K], both[2 * K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        sums[k] = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            P::widen(p[k][i], f);
+#pragma unroll
+            for (int j = 0; j < P::N; ++j) sums[k] += f[j];
+        }
+    }
+    lanes_sums<32>(sums);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float mean = over(sums[k], of_warp);
+        float squares = 0, rest = 0;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            P::widen(p[k][i], f);
+            if (!has(i)) continue;
+#pragma unroll
+            for (int j = 0; j < P::N; ++j) {
+                const float off = f[j] - mean;
+                squares += off * off;
+                rest += off;
+            }
+        }
+        part[k].mean = mean, both[2 * k] = squares, both[2 * k + 1] = rest;
+    }
+    lanes_sums<32>(both);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        const float rest = over(both[2 * k + 1], of_warp);  // the rounding error of the mean
+        part[k] = {part[k].mean + rest, fmaxf(both[2 * k] - of_warp.n * rest * rest, 0)};
+    }
+}

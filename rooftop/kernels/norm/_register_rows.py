@@ -1,0 +1,121 @@
+"""Launch configs of the kernels that hold a row in registers (softmax, rms_norm, layer_norm), for any number of rows and columns.
+
+A row is `vectors` vectors of 16 bytes. A *team* of threads works on it: some lanes of a warp, or a whole block. Each thread holds
+ceil(vectors / team) vectors. The kernel is compiled for that number and not for the number of columns. The choice weighs
+
+    bytes in flight   a multiprocessor of an H200 needs about 40 KiB of outstanding loads to use its share of the memory bandwidth
+    registers         a vector takes 4 registers; the more vectors a thread holds, the larger the part of the register file that is data
+    rows in flight    several rows a multiprocessor: one is loaded while another is summed and a third is stored
+    padding           threads with fewer vectors than the others idle
+
+Example: layer_norm of bf16, 16384 rows of 8192 columns, on an H200. A row is 8192 * 2 / 16 = 1024 vectors. It does not fit a warp (32 lanes * 8
+vectors), so a block takes it, of at most 512 threads. The candidates are tried in the order 4, 3, 5, 6, 2, 7, 8 vectors a thread. 4 vectors
+need 256 threads: no padding. The kernel is compiled for up to 64 registers and uses 48 (`rooftop inspect`), so five such blocks are resident and
+5 * 16 KiB = 80 KiB are in flight, more than `FLYING` (64 KiB): the config is team=256, vectors=4, registers=64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rooftop.core.spec import Device, Meta, Problem
+
+ROW_BYTES = 65536  # the longest row: 512 threads of 8 vectors, two blocks a multiprocessor; with a residual 1024 threads of 4 vectors of each tensor
+REGISTER_FILE = 65536
+FLYING = 64 * 1024  # bytes that should be in flight to a multiprocessor: 40 KiB are enough while loading, but part of a row's time is arithmetic
+
+
+def centred(p: Problem) -> bool:
+    """Whether the mean is subtracted: layer_norm, forward or backward, and not rms_norm."""
+    return p.op.startswith("layer_norm")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the choice depends on."""
+
+    rows: int
+    vectors: int  # of 16 bytes, of one row
+    tensors: int  # row tensors that a thread holds at once: 1, or 2 with a residual
+    least: int  # fewest threads of a team: more than 1 for unaligned rows, whose single elements are one a thread
+    device: Device
+
+
+def of(p: Problem, names: tuple[str, ...]) -> Rows:
+    """The facts of p["x"]. `names`: the tensors whose rows must all start on 16 bytes and be whole vectors; otherwise rows have single elements at
+    their ends."""
+    x = p["x"]
+    of_vector = 16 // x.itemsize
+    columns = x.shape[1]
+    aligned = columns % of_vector == 0 and all(_aligned(m) for name in names if (m := p.get(name)) is not None)
+    vectors = columns // of_vector  # off 16 bytes the rest are singles
+    return Rows(x.shape[0], max(1, vectors), 2 if p.get("residual") is not None else 1, 1 if aligned else 2 * of_vector, p.device)
+
+
+def _aligned(m: Meta) -> bool:
+    return m.align >= 16 and all(m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.strides[d] != 1 and m.shape[d] > 1)
+
+
+def _config(team: int, vectors: int, rows: int, r: Rows) -> dict[str, int]:
+    """`registers`: the most registers a thread may use (it sets __launch_bounds__). With 32, 2048 threads are resident on a multiprocessor; with 64,
+    1024. Unaligned rows need more than 32, for the addresses of their ends."""
+    return {"team": team, "vectors": vectors, "rows": rows, "registers": 32 if vectors <= 2 and rows == r.tensors == r.least == 1 else 64}
+
+
+def _team(vectors: int, each: int) -> int:
+    """Threads of a block for a row of `vectors` vectors, `each` of them a thread."""
+    return max(64, 32 * -(-vectors // (32 * each)))
+
+
+def _flying(r: Rows, each: int, team: int) -> int:
+    """Bytes in flight to a multiprocessor when all its resident blocks have just issued their loads. 28 registers for addresses and sums and 4 for each vector
+    is what the compiler uses, in steps of 8."""
+    held = each * r.tensors
+    registers = 32 if held <= 2 and r.tensors == 1 else min(64, 8 * -(-(28 + 4 * held) // 8))
+    return min(32, 2048 // team, REGISTER_FILE // (registers * team)) * r.vectors * r.tensors * 16
+
+
+def choose(r: Rows) -> dict[str, int]:
+    most = 8 // r.tensors
+    if r.rows * r.vectors <= 2048 * r.device.sms and 32 < r.vectors <= 1024 * most:
+        # The whole tensor fits the card at once: one vector a thread where there are enough threads.
+        each = -(-r.vectors // 1024)
+        return _config(_team(r.vectors, each), each, 1, r)
+    if r.vectors <= 32 * min(most, 8 if r.least == 1 else 6):
+        # A row fits a warp: no barrier. Rows of up to 512 bytes take as many lanes as they have vectors; a warp holds several of them.
+        lanes = min(32, max(r.least, 1 << (r.vectors - 1).bit_length()))
+        each = -(-r.vectors // lanes)
+        rows = max(1, (4 if r.least == 1 else 2) // (each * r.tensors))  # four vectors a thread; two for unaligned rows, each with its own start
+        while rows > 1 and (rows == 3 or r.rows * lanes < rows * 512 * r.device.sms):
+            rows -= 1  # more warps before more rows a warp, until there are 16 warps a multiprocessor
+        return _config(lanes, each, rows, r)
+    # One block a row. The first candidate with at most 6 % padding and enough bytes in flight; if there is none, the one with the least padding.
+    threads = 512 if r.vectors <= 512 * most else 1024  # two blocks of 512 beat one of 1024: one loads while the other computes
+    found = [(each, _team(r.vectors, each)) for each in (4, 3, 5, 6, 2, 7, 8) if each <= most and _team(r.vectors, each) <= threads]
+    padding = {(each, team): each * team / r.vectors - 1 for each, team in found}
+    good = [(each, team) for each, team in found if padding[each, team] <= 0.06 and _flying(r, each, team) >= FLYING]
+    each, team = good[0] if good else min(found, key=lambda one: (round(padding[one], 2), -_flying(r, *one)))
+    return _config(team, each, 1, r)
+
+
+def configs(r: Rows) -> list[dict[str, int]]:
+    """More configs, for `rooftop tune`."""
+    most, warps, found = 8 // r.tensors, min(32, r.least), []
+    for lanes in (1, 2, 4, 8, 16, 32):
+        each = -(-r.vectors // lanes)
+        if warps <= lanes < 2 * max(warps, r.vectors):
+            found += [_config(lanes, each, rows, r) for rows in (1, 2, 4) if each * rows <= most]
+    return found + [_config(_team(r.vectors, each), each, 1, r) for each in range(1, most + 1) if _team(r.vectors, each) <= 1024]
+
+
+def refuses(p: Problem) -> str | None:
+    """Why these rows do not fit in registers, or None."""
+    x = p["x"]
+    if x.shape[1] * x.itemsize > ROW_BYTES:
+        return f"a row must fit one block's registers, {ROW_BYTES} bytes; given {x.shape[1] * x.itemsize}"
+    return None
+
+
+def power_of_two(p: Problem) -> bool:
+    columns = p["x"].shape[1]
+    return columns & (columns - 1) == 0

@@ -1,0 +1,47 @@
+"""Which kernel selects: by how far the k-th element is from an end of its row, and whether one wave of clusters holds all rows. Measured on an H200."""
+
+from __future__ import annotations
+
+from rooftop.core.choice import Chosen
+from rooftop.core.registry import in_order
+from rooftop.core.spec import Problem
+from rooftop.kernels.select import _smem_select, _top_k
+
+DEEP = 2048  # elements before the k-th from which a cluster that holds the row is faster than a heap of the k best
+SAMPLED = 36 * 1024  # bytes of shared memory that sample__cuda_sm90 needs beside the logits
+
+
+def kthvalue(p: Problem, named: str = "") -> Chosen | str:
+    n, k = p["x"].shape[1], int(p.option("k"))
+    return in_order(p, named, _kth(p, "kthvalue", min(k, n + 1 - k), min(k, n - k) > DEEP))
+
+
+def topk_mask(p: Problem, named: str = "") -> Chosen | str:
+    """If few elements of a long row are selected, writing their bytes of the mask one by one costs less than a second read of the row."""
+    (rows, n), k = p["x"].shape, int(p.option("k"))
+    return in_order(p, named, _kth(p, "topk_mask", min(k, n - k), min(k, n - k) > DEEP or (8 * rows <= p.device.sms and n >= 65536)))
+
+
+def _kth(p: Problem, op: str, k: int, deep: bool) -> list[tuple[str, str]]:
+    """k: counted from the nearer end of the row."""
+    splitters, held = (f"{op}__bracket__cuda_sm80", "splitters from a sample, one pass"), (f"{op}__cuda_sm90", "the row in the shared memory of a cluster")
+    heap = (f"{op}__cuda_sm80", "few before the k-th: the best of each block")
+    rows, n = p["x"].shape
+    order = []
+    if (k > _top_k.MOST or 16 * k > n) and (rows * _smem_select.CLUSTER > p.device.sms or _smem_select.not_taken(p) is not None):
+        order.append(splitters)
+    order += [held, heap] if deep else [heap, held]
+    return [*order, splitters]
+
+
+def sample(p: Problem, named: str = "") -> Chosen | str:
+    """A stream of the row from one row for every four multiprocessors on, and where a row is too long for a cluster: 256 rows of 128256 bf16 logits plain 21.6
+    to 52 us, min_p 36 to 54, top_k 51 to 55; top_p alone 210 to 187 with normally distributed logits, most of which may be drawn. Plain draws over a sweep are
+    1.6 to 2.5 times as fast from 51 rows on, as fast at 29. top_p itself is known only at the launch, after the choice."""
+    x = p["logits"]
+    stream, held, one_block = (
+        ("sample__stream__cuda_sm80", "many rows: each streamed by a block"), ("sample__cuda_sm90", "few rows: each in the shared memory of a cluster"),
+        ("sample__cuda_sm80", "a row a block, read again in each pass"),
+    )  # fmt: skip
+    many = 4 * x.shape[0] >= p.device.sms or _smem_select.too_long(x, p.device, SAMPLED) is not None
+    return in_order(p, named, (stream, held, one_block) if many else (held, one_block, stream))

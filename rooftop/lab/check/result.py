@@ -1,0 +1,57 @@
+"""What a check of one case came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rooftop.lab.check.compare import Verdict
+
+STATUSES = ("ok", "wrong", "skipped", "error")
+
+
+@dataclass
+class Result:
+    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error. `unasked`: why it was not compiled for a GPU before it was
+    simulated. `archs`: the architectures that were simulated."""
+
+    subject: str
+    op: str
+    case: str
+    status: str
+    backend: str = ""
+    message: str = ""
+    outputs: dict[str, Verdict] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+    seconds: float = 0.0
+    unasked: str = ""
+    archs: tuple[int, ...] = ()
+
+    @property
+    def worst(self) -> Verdict | None:
+        return max(self.outputs.values(), key=lambda v: max(v.max_share, v.rms_share), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "subject": self.subject, "op": self.op, "case": self.case, "status": self.status, "backend": self.backend, "message": self.message,
+            "outputs": {k: v.to_json() for k, v in self.outputs.items()}, "path": list(self.path), **({"unasked": self.unasked} if self.unasked else {}),
+            **({"archs": list(self.archs)} if self.archs else {}),
+        }  # fmt: skip
+
+    def error(self) -> dict[str, Any]:
+        """What a record says of it: figures of the worst output."""
+        worst = self.worst
+        if worst is None:
+            return {"ok": self.status == "ok"}
+        names = ("max", "rms", "allowed_max", "allowed_rms", "max_share", "rms_share")
+        return {"ok": self.status == "ok", **{n: min(float(getattr(worst, n)), 1e300) for n in names}}
+
+    @staticmethod
+    def from_json(said: Any) -> Result:
+        """What `to_json` wrote, in another process. Raises ValueError, KeyError or TypeError for what it cannot have written."""
+        words = {n: said[n] for n in ("subject", "op", "case", "status", "backend", "message")}
+        unasked, archs, path = said.get("unasked", ""), said.get("archs", []), said["path"]
+        if not all(isinstance(w, str) for w in (*words.values(), unasked, *path)) or words["status"] not in STATUSES or not all(type(a) is int for a in archs):
+            raise ValueError("no result")
+        outputs = {str(n): Verdict.from_json(v) for n, v in said["outputs"].items()}
+        return Result(**words, outputs=outputs, path=tuple(path), unasked=unasked, archs=tuple(archs))

@@ -1,0 +1,245 @@
+"""What made a record: what is computed for its case, what is launched for it, and the code of that. When one of these has changed, the record is stale.
+
+A record holds three hashes. `digest`: the contract for the case (`Contract.digest`), and each launch on the record's card (grid, block, cluster, shared memory,
+options, arguments in the order of the kernel's parameters), scratch memory and what of it is zeroed; worked out on the host. No text of host code counts.
+`source`: the code that these launches run on the device, normalised, so that it does not depend on where and under which name it stands. `machine`: the machine
+code. A record is fresh while `digest` and one of the two others are those of the tree; machine code is compiled only where `source` differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from rooftop.core import normal_form
+from rooftop.core.call import problem_for_kernels
+from rooftop.core.contract import Contract
+from rooftop.core.digests import digest
+from rooftop.core.implementation import Implementation
+from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem, Step
+
+DIGITS = 8  # of `source` and `machine`: a record has many like it
+_SECTION = re.compile(r"\.(?:rela?\.)?(?:nv\.)?[a-zA-Z0-9]+")  # its name without that of the kernel
+DEBUG = ("debug", ".note", ".strtab", ".shstrtab", ".symtab")  # of a section's name: names, line numbers and versions, none of which runs
+
+
+class Made(Protocol):
+    """What can have records: a `rooftop.lab.candidates.Subject`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def op(self) -> Contract: ...
+
+    @property
+    def implementation(self) -> Implementation | None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked out once, so one
+    of these lasts no longer than the tree stays as it is."""
+
+    _problems: dict[tuple[str, str, Device], Problem] = dataclasses.field(default_factory=dict)
+    _digests: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+
+    def problem(self, op: Contract, case: Case, device: Device) -> Problem:
+        key = (op.name, case.id, device)
+        if key not in self._problems:
+            self._problems[key] = problem_for_kernels(op, op.problem(case, device))[0]
+        return self._problems[key]
+
+    def digest(self, op: Contract, case: Case) -> str:
+        key = (op.name, case.id)
+        if key not in self._digests:
+            self._digests[key] = op.digest(case)
+        return self._digests[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """What a record depends on; its fields are keys of the record. A peer has no `source`."""
+
+    digest: str
+    source: str = ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return {k: v for k, v in dataclasses.asdict(self).items() if v}
+
+    @property
+    def key(self) -> str:
+        return f"{self.digest} {self.source}"
+
+    def made(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record is of it, as far as texts say."""
+        return self == of_record(record)
+
+
+def of_record(record: Mapping[str, Any]) -> Identity:
+    return Identity(str(record.get("digest", "")), str(record.get("source", "")))
+
+
+def joined(found: Sequence[Identity]) -> Identity:
+    """Of several cases together."""
+    if len(found) == 1:
+        return found[0]
+    return Identity(digest(*(one.digest for one in found)), digest(*(one.source for one in found))[:DIGITS])
+
+
+def of(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> Identity:
+    """Of a subject at these cases on a card. `asked`: what was worked out for others; grows."""
+    known = asked or Asked()
+    return joined([_of_case(subject, case, device, known) for case in cases])
+
+
+def facts(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> dict[str, str]:
+    """What a new record holds of it, machine code among it."""
+    found = of(subject, cases, device, asked).facts
+    code = machine(subject, cases, device, asked)
+    return found if code is None else {**found, "machine": code}
+
+
+def fresh(record: Mapping[str, Any], subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> bool:
+    """Whether a record is of the tree."""
+    now = of(subject, cases, device, asked)
+    return now.made(record) or is_same_code(record, now, lambda: machine(subject, cases, device, asked))
+
+
+def is_same_code(record: Mapping[str, Any], now: Identity, compiled: Callable[[], str | None]) -> bool:
+    """Whether a record of other text is of the same machine code; `compiled` is asked only where that can be."""
+    return bool(record.get("machine")) and now.digest == record.get("digest") and compiled() == record["machine"]
+
+
+def _of_case(subject: Made, case: Case, device: Device, asked: Asked) -> Identity:
+    contract = asked.digest(subject.op, case)
+    if subject.implementation is None:
+        return Identity(digest(contract, subject.name))
+    problem = asked.problem(subject.op, case, as_recorded(device))
+    config, steps = _prepared(subject.implementation, problem)
+    return Identity(digest(contract, launched(subject.implementation, problem, config, steps)), subject.implementation.source(steps)[:DIGITS])
+
+
+def as_recorded(device: Device) -> Device:
+    """The card with what records hold of it; how many clusters it runs at once is taken from its architecture's."""
+    return dataclasses.replace(device, clusters=TARGETS[device.arch].clusters if device.arch in TARGETS else ()) if type(device) is Device else device
+
+
+def _prepared(implementation: Implementation, problem: Problem) -> tuple[Any, list[Step]]:
+    config, _ = implementation.resolve(problem)
+    return config, list(implementation.steps(problem, config))
+
+
+def launched(implementation: Implementation, problem: Problem, config: Any, steps: Sequence[Step]) -> Any:
+    """What runs for a problem, as JSON: the launches without their code; of a kernel that is one function of the host, its config."""
+    found: list[Any] = [[_how(step), _arguments(step)] for step in steps]
+    if not steps and implementation.backend in ("torch", "pallas"):
+        found.append(_plain(implementation.config_dict(config)))
+    scratch = implementation.scratch(problem, config)
+    return [found, {n: _plain(m) for n, m in sorted(scratch.items())}, sorted(implementation.zeroed(problem, config))]
+
+
+def _how(step: Step) -> Any:
+    """A launch but for its kernel and arguments: what is not at its default."""
+    return {k: v for k, v in _fields(step).items() if k not in ("kernel", "args")} if isinstance(step, Launch) else "torch"
+
+
+def _arguments(step: Step) -> list[Any]:
+    kernel = step.kernel if isinstance(step, Launch) else step.function
+    names = getattr(kernel, "arg_names", None)  # Triton passes by name
+    if names is None and hasattr(kernel, "__code__"):
+        names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount + kernel.__code__.co_kwonlyargcount]
+    values = list(step.args.values()) if names is None else [step.args[n] for n in names if n in step.args]
+    return [int(v) if isinstance(v, bool) else _plain(v) for v in values]  # a kernel takes False as 0
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not at their defaults."""
+    found = {}
+    for field in dataclasses.fields(value):
+        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        if (one := getattr(value, field.name)) != default:
+            found[field.name] = _plain(one) if field.name not in ("kernel", "args") else None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value of a launch as JSON. Raises ValueError where its text would hold an address."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Meta):
+        return [list(value.shape), value.dtype, list(value.strides)]
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if dataclasses.is_dataclass(value) and type(value).__module__.startswith("rooftop."):
+        return {type(value).__name__: _fields(value)}
+    if hasattr(value, "__name__"):
+        return str(value.__name__)
+    text = repr(value)
+    if re.search(r"\bat 0x[0-9a-f]+", text):
+        raise ValueError(f"no text for {text}")
+    return text
+
+
+# -- machine code ------------------------------------------------------------------------------------------------------
+
+
+def machine(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> str | None:
+    """Hash of the machine code of a subject at these cases; compiles what is not in the cache. None where there is none, or it cannot be compiled here."""
+    from rooftop.core.compile import CompileError, ToolchainError
+    from rooftop.core.cubins import AbsentCompiler
+    if subject.implementation is None or subject.implementation.backend in ("torch", "pallas"):
+        return None
+    known, target, found = asked or Asked(), as_recorded(device), []
+    try:
+        for case in cases:
+            problem = known.problem(subject.op, case, target)
+            config, steps = _prepared(subject.implementation, problem)
+            scratch = subject.implementation.scratch(problem, config)
+            found.append(digest(*(_code(subject.implementation, problem, step, scratch) for step in steps)))
+    except (AbsentCompiler, CompileError, ToolchainError, ImportError):
+        return None
+    return (found[0] if len(found) == 1 else digest(*found))[:DIGITS]
+
+
+_CODE: dict[tuple[str, str, str], str] = {}  # target, source and variant -> machine code
+
+
+def _code(implementation: Implementation, problem: Problem, step: Step, scratch: Mapping[str, Meta]) -> str:
+    if not isinstance(step, Launch):
+        return normal_form.of_object(step.function)
+    key = (problem.device.target, implementation.source([step]), implementation.variant(step, {**dict(problem.tensors), **scratch}, problem))
+    if key not in _CODE:
+        _CODE[key] = code_of(implementation.machine_code(problem, step, scratch).cubin)
+    return _CODE[key]
+
+
+def code_of(cubin: bytes) -> str:
+    """Hash of all that a cubin gives to the GPU: each section but those of names, source lines and versions, and each symbol but its name.
+
+    Raises ValueError for what is no ELF-64 file."""
+    if cubin[:4] != b"\x7fELF":
+        raise ValueError(f"not a cubin: it starts with {cubin[:4]!r}")
+    (start,) = struct.unpack_from("<Q", cubin, 0x28)
+    each, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * each) for i in range(count)]
+    found = hashlib.sha256()
+    for name_at, kind, flags, _, at, size, _, _, _, entry in sections:
+        begin = sections[names][4] + name_at
+        name = cubin[begin : cubin.index(b"\0", begin)].decode()
+        content = b"" if kind == 8 else cubin[at : at + size]  # 8: no bits in the file, memory that is only reserved
+        if kind == 2 and entry:  # the symbols: what each is, where, and its bytes
+            content = b"".join(content[i + 4 : i + entry] for i in range(0, size, entry))
+            name = "symbols"
+        elif any(part in name for part in DEBUG):
+            continue
+        if part := _SECTION.match(name):
+            name = part[0]
+        found.update(f"{name}\0{kind}\0{flags}\0{size}\0".encode() + content)
+    return found.hexdigest()

@@ -1,0 +1,46 @@
+"""What the pages' search looks through: every page, rung, public name and chapter, as a script that a page loads when a reader first types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+from rooftop.lab.report import document
+from rooftop.lab.report.model import SiteData
+from rooftop.lab.report.reference import Entry
+
+FILE = "search.js"
+LONGEST = 110  # letters of a line
+
+
+def entries(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> Iterator[tuple[str, str, str, str]]:
+    """(kind, title, line, address)."""
+    if site.tutorial:
+        for anchor, title in document.chapters(site.tutorial):
+            yield "tutorial", title, "", f"tutorial.html#{anchor}"
+    for ladder in site.ladders:
+        yield "ladder", ladder.name, f"{ladder.title}. {ladder.line}", ladder.file
+        for rung in ladder.rungs:
+            yield "rung", f"{ladder.name}/{rung.number:02d} {rung.title}", rung.idea, f"{ladder.file}#{rung.anchor}"
+    for op in site.ops:
+        yield "op", op.name, op.line, op.file
+        for i in op.implementations:
+            yield "kernel", i.name, "", f"{op.file}#kernels"
+    for card in site.cards:
+        yield "card", card.device.short, "ceilings as measured", card.file
+    pages = {op.name for op in site.ops}
+    for space, _, found in spaces:
+        for e in found:
+            if space != "rooftop" or e.name not in pages:  # its page is found
+                yield "API", e.anchor, e.line, f"api.html#{e.anchor}"
+
+
+def script(site: SiteData, spaces: Iterable[tuple[str, str, tuple[Entry, ...]]]) -> str:
+    rows = [[kind, title, _short(line), address] for kind, title, line, address in entries(site, spaces)]
+    return f"window.rooftopPages={json.dumps(rows, ensure_ascii=True, separators=(',', ':'))};\n"
+
+
+def _short(line: str) -> str:
+    line = re.sub(r"\s+", " ", line)
+    return line if len(line) <= LONGEST else line[: LONGEST - 3].rpartition(" ")[0] + "..."

@@ -1,0 +1,161 @@
+"""The public names of the package, found by file name, and the stub that gives editors their types."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+from rooftop.core.tensor_kinds import refusing
+
+OWN = ("load", "register", "explain", "debug")
+STUB = settings.PACKAGE / "__init__.pyi"
+
+
+def names() -> list[str]:
+    """Every public name: the functions of the op files, the namespaces, and the package's own functions."""
+    return [*_op_names(), *namespaces(), *(n for n, space in LIFTED.items() if space in namespaces()), *OWN]
+
+
+NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
+LIFTED = {"QuantLinear": "quant", "quantize_model": "quant"}  # names that the package also has, and their namespace
+
+
+def namespaces() -> list[str]:
+    return [name for name in NAMESPACES if (settings.PACKAGE / name / "__init__.py").is_file()]
+
+
+def _op_names() -> list[str]:
+    return sorted(p.stem for p in (settings.PACKAGE / "ops").glob("*.py") if not p.stem.startswith("_"))
+
+
+def public(name: str) -> Any:
+    """Loads a public name and makes it an ordinary attribute, so that it is looked up only once. Raises AttributeError like any module."""
+    if name in OWN:
+        found = globals()[name]
+    elif name in namespaces():
+        return importlib.import_module(f"rooftop.{name}")
+    elif name in LIFTED and LIFTED[name] in namespaces():
+        found = getattr(importlib.import_module(f"rooftop.{LIFTED[name]}"), name)
+    elif name in _op_names():
+        module = importlib.import_module(f"rooftop.ops.{name}")
+        found = refusing(getattr(module, name))
+        setattr(module, name, found)  # one object, by whatever way it is reached: pickle asks for that
+    else:
+        raise AttributeError(f"module 'rooftop' has no attribute {name!r}; it has {', '.join(names())}")
+    vars(sys.modules["rooftop"])[name] = found
+    return found
+
+
+def register() -> None:
+    """Register every op with `torch.library`. An exported program that is loaded in a new process needs this."""
+    from rooftop.core import dispatch, registry
+
+    for name in registry.op_names():
+        found = registry.op(name)
+        dispatch.register(found)
+        if found.bwd is not None:
+            dispatch.register(found.bwd)
+
+
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What `function(*args, **kwargs)` would run, and why not the others: ``print(rooftop.explain(rooftop.softmax, x))``.
+
+    `function` is a public op. Returns an Explanation; its text names the implementation, its config and launches, and the implementations that were not
+    chosen."""
+    from rooftop.core import dispatch, registry
+    from rooftop.core.public_arguments import arguments_of
+
+    found = registry.op(getattr(function, "__name__", str(function)))
+    return dispatch.explain(found, arguments_of(found, function, *args, **kwargs))
+
+
+def debug(enabled: bool = True) -> AbstractContextManager[None]:
+    """Check values that only the device can see, and wait for every kernel: ``with rooftop.debug(): loss = rooftop.cross_entropy(x, target)``.
+
+    Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the output. Under
+    `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call that caused them. Applies to the whole process
+    until the block ends. Every call synchronises with the device: for debugging, not for production."""
+    from rooftop.core import debugging
+
+    return debugging.debug(enabled)
+
+
+def load(path: str | Path, *, source: str | None = None) -> Any:
+    """Load a `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.
+
+    Args:
+        path: the file. `source` gives its text if it is not on disk; `path` is then only a name.
+
+    Returns a callable that takes the op's tensors and options, by name or in the contract's order, and returns its outputs; options have the public function's
+    defaults. On a GPU it is compiled by NVRTC at the first call and cached on disk. On CPU tensors it runs in the simulator, thread by thread, which raises an
+    error with the source line for a race or an access out of bounds.
+
+    Raises HeadError for a missing or malformed head, CompileError with the compiler's text and the source line, UnsupportedError for an input that violates the
+    head's `requires`, RuntimeError for an input that requires a gradient while gradients are enabled: loaded kernels have none."""
+    from rooftop.core.user_kernel import Loaded
+
+    def on_cpu(*call: Any) -> Any:
+        from rooftop.lab.simt.called import run
+
+        return run(*call)
+
+    return Loaded(Path(path), source, on_cpu)
+
+
+def stub() -> str:
+    """The text of `__init__.pyi`: each op's signature and docstring, read from its file without importing it."""
+    lines = [
+        '"""rooftop. This file is generated by `rooftop stub`; a test holds it against the op files."""',
+        "",
+        "from collections.abc import Callable, Sequence",
+        "from contextlib import AbstractContextManager",
+        "from pathlib import Path",
+        "from typing import Any",
+        "",
+        "import torch",
+        "from torch import Tensor",
+        "",
+        *(f"from rooftop import {name} as {name}" for name in sorted(namespaces())),
+        *(f"from {module} import {', '.join(sorted(found))}" for module, found in sorted(_types().items())),
+        *(f"from rooftop.{space} import {name} as {name}" for name, space in LIFTED.items() if space in namespaces()),
+        *([""] if namespaces() else []),
+        "__version__: str",
+        "",
+    ]
+    folder = settings.PACKAGE
+    for name in _op_names():
+        lines += _signature(ast.parse((folder / "ops" / f"{name}.py").read_text(encoding="utf-8")), name)
+    own = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    for name in OWN:
+        lines += _signature(own, name)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _types() -> dict[str, set[str]]:
+    """The data types that signatures of ops name: module -> names."""
+    found: dict[str, set[str]] = {}
+    for name in _op_names():
+        tree = ast.parse((settings.PACKAGE / "ops" / f"{name}.py").read_text(encoding="utf-8"))
+        signature = "".join(_signature(tree, name)[0])
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("rooftop.formats."):
+                used = {a.name for a in node.names if re.search(rf"\b{a.name}\b", signature)}
+                if used:
+                    found.setdefault(node.module, set()).update(used)
+    return found
+
+
+def _signature(tree: ast.Module, name: str) -> Sequence[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            doc = ast.get_docstring(node, clean=False) or ""
+            returns = ast.unparse(node.returns) if node.returns else "Any"
+            return [f"def {name}({ast.unparse(node.args)}) -> {returns}:", f'    """{doc}"""', ""]
+    raise ValueError(f"ops/{name}.py defines no function {name}")

@@ -1,0 +1,126 @@
+"""Launches of the kernels that synchronise ranks: one device that plays all ranks, or one rank of several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.formats.wire import WIRES, message_bytes, stripe
+
+THREADS, CHUNK, BLOCKS, RANKS = 512, 1024, 256, 16  # CHUNK: elements that a warp processes at a time; BLOCKS, RANKS: the most for which there are flags
+WARPS = 4  # warps of a block that have a chunk before another block is used: small tensors use several blocks
+FLAGS = BLOCKS * RANKS * 8  # bytes
+PATIENCE = 20_000_000_000  # nanoseconds
+KINDS = {"bf16": 0, "fp8": 1, "int8": 2, "int4": 3}
+
+
+def blocks(count: int, most: int) -> int:
+    """Blocks: so many that WARPS of each have a chunk, at most `most`."""
+    return max(1, min(most, -(-count // (CHUNK * WARPS))))
+
+
+def kernel(name: str, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, here: bool) -> str:
+    said = (DTYPES[dtype].cuda, KINDS[wire], group, rotated, stochastic, here)
+    return f"{name}<{', '.join(str(s).lower() if isinstance(s, bool) else str(s) for s in said)}>"
+
+
+def sizes(count: int, ranks: int, wire: str, group: int, shots: int) -> tuple[int, int, int]:
+    """(elements of a message, bytes of each of the two halves of a room behind its flags, bytes of both)."""
+    size = stripe(count, ranks, group) * (ranks if shots == 1 else 1)
+    half = ranks * message_bytes(WIRES[wire], group, size)
+    return size, half, 2 * half
+
+
+def launch(
+    shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *, rank: int | None = None,
+    second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
+) -> Launch:  # fmt: skip
+    """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `second`, `room`: of a larger room than `sizes` gives."""
+    message, after, whole = sizes(count, ranks, wire, group, shots)
+    here = rank is None
+    args: dict[str, tuple[str, Any]] = {
+        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "message": ("i64", message), "x": ("ptr", "x"), "out": ("ptr", "out"),
+        "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"), "bytes": ("i64", room or FLAGS + whole),
+        "second": ("i64", second or (after if shots == 1 else FLAGS + after)), "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"),
+        "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
+    }  # fmt: skip
+    name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
+    grid = (min(BLOCKS, blocks(message, most)), ranks if here else 1)
+    types = tuple(t for t, _ in args.values())
+    return Launch(name, grid, {n: v for n, (_, v) in args.items()}, types=types, block=(THREADS,), cooperative=True)
+
+
+@dataclass(frozen=True)
+class How:
+    """The wire format as template arguments."""
+
+    wire: str
+    group: int
+    rotated: bool
+    stochastic: bool
+
+
+def _launch(name: str, said: tuple[Any, ...], grid: tuple[int, ...], args: dict[str, tuple[str, Any]]) -> Launch:
+    text = ", ".join(str(s).lower() if isinstance(s, bool) else str(s) for s in said)
+    return Launch(f"{name}<{text}>", grid, {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(THREADS,))
+
+
+def encode_rows(
+    how: How, dtype: str, rows: int, count: int, most: int, size: int, blocks_most: int, *, x: str, messages: str, tensors: int = 1, start: int = 0,
+    seed: Any = "seed",
+) -> Launch:  # fmt: skip
+    """Encodes tensors of `most` elements, in `rows` rows of `count`, as messages of `size` elements each."""
+    args = {"count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "x": ("ptr", x), "messages": ("ptr", messages), "seed": ("i32", seed)}
+    said = (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated, how.stochastic)
+    return _launch("encode_rows", said, (blocks(size, blocks_most), rows, tensors), {**args, "start": ("i64", start)})
+
+
+def add_messages(
+    how: How, ranks: int, size: int, stride: int, blocks_most: int, *, messages: str, sums: str, rows: int = 1, start: int = 0, seed: Any = "seed"
+) -> Launch:
+    """For each of `rows` messages: adds the messages of `ranks` ranks, `stride` bytes apart, and encodes the sum as a message."""
+    args: dict[str, tuple[str, Any]] = {
+        "ranks": ("i32", ranks), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages), "sums": ("ptr", sums), "seed": ("i32", seed),
+    }  # fmt: skip
+    return _launch("add_messages", (KINDS[how.wire], how.group, how.stochastic), (blocks(size, blocks_most), rows), {**args, "start": ("i64", start)})
+
+
+def decode_rows(
+    how: How, dtype: str, ranks: int, rows: int, count: int, most: int, size: int, stride: int, blocks_most: int, *, messages: str, out: str, tensors: int = 1
+) -> Launch:
+    """Decodes tensors of `most` elements, in `rows` rows of `count`: each row is the sum of `ranks` messages of `size` elements, `stride` bytes apart."""
+    args = {
+        "ranks": ("i32", ranks), "count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "stride": ("i64", stride),
+        "messages": ("ptr", messages), "out": ("ptr", out),
+    }  # fmt: skip
+    return _launch("decode_rows", (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated), (blocks(size, blocks_most), rows, tensors), args)
+
+
+def problem_supported(p: Problem, shots: int) -> str | None:
+    ranks, count = p["x"].shape
+    if p.option("shots") != shots:
+        return f"{shots} shot{'s' * (shots - 1)} alone"
+    if count == 0 or ranks == 1:
+        return "nothing to send"
+    return None
+
+
+def problem_launches(p: Problem, shots: int) -> list[Launch]:
+    ranks, count = p["x"].shape
+    wire, group = str(p.option("wire")), int(p.option("group"))
+    most = max(1, p.device.sms // ranks)
+    return [launch(shots, count, ranks, p["x"].dtype, wire, group, bool(p.option("hadamard")), bool(p.option("stochastic")), most)]
+
+
+def problem_scratch(p: Problem, shots: int) -> dict[str, Meta]:
+    ranks, count = p["x"].shape
+    whole = sizes(count, ranks, str(p.option("wire")), int(p.option("group")), shots)[2]
+    return {"room": Meta((ranks, FLAGS + whole), "u8"), "epochs": Meta((ranks, BLOCKS), "u32"), "fault": Meta((4,), "i32")}
+
+
+def public(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's options as the functions of rooftop.comm have them."""
+    names = {"wire": "wire", "group": "group_size", "hadamard": "hadamard", "stochastic": "stochastic", "seed": "seed", "shots": "shots"}
+    return {names[n]: v for n, v in options.items() if n in names}

@@ -1,0 +1,133 @@
+"""Who uses which helper of the kernels: a family's own lie in its folder, shared ones in kernels/_device, short ones of one user in that user."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rooftop.core import helpers, settings
+
+SHORT = 60  # lines of a helper that is worth a file though one file alone uses it
+
+
+def family(path: Path) -> str:
+    """The family of a kernel, a helper or a rung; of other files the package."""
+    parts = path.relative_to(settings.PACKAGE).parts
+    if parts[0] == "ladders":
+        own = helpers.family(tomllib.loads((path.parent / "ladder.toml").read_text(encoding="utf-8"))["op"])
+        return own.name if own is not None else f"ladders/{parts[1]}"
+    return parts[1] if parts[0] == "kernels" else f"rooftop.{parts[0]}"
+
+
+def is_helper(path: Path) -> bool:
+    return path.parent.parent == helpers.KERNELS and (path.parent == helpers.SHARED or path.name.startswith("_"))
+
+
+@cache
+def users() -> Mapping[Path, frozenset[Path]]:
+    """helper -> the files that include or import it themselves, or name it (a `.cu`, which nothing includes)."""
+    files = [p for p in settings.PACKAGE.rglob("*") if p.suffix in (".py", ".cu", ".cuh")]
+    found: dict[Path, set[Path]] = {p: set() for p in files if is_helper(p)}
+    named = [p for p in found if p.suffix == ".cu"]
+    for path in files:
+        where = (helpers.KERNELS / family(path), helpers.SHARED)
+        text = path.read_text(encoding="utf-8")
+        for helper in {*helpers.named(path, where), *(p for p in named if f"{p.parent.name}/{p.name}" in text)} - {path}:
+            found.setdefault(helper, set()).add(path)
+    return {helper: frozenset(by) for helper, by in found.items()}
+
+
+def families(helper: Path) -> set[str]:
+    """The families that use a helper, also through others."""
+    found: set[str] = set()
+    todo, seen = [helper], {helper}
+    while todo:
+        for user in users()[todo.pop()] - seen:
+            seen.add(user)
+            if user.parent == helpers.SHARED:
+                todo.append(user)
+            else:
+                found.add(family(user))
+    return found
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(settings.PACKAGE))
+
+
+def test_every_helper_is_used() -> None:
+    assert [shown(p) for p, by in users().items() if not by] == []
+
+
+def test_what_one_family_uses_lies_in_its_folder() -> None:
+    shared = [p for p in users() if p.parent == helpers.SHARED]
+    assert {shown(p): sorted(found) for p in shared if len(found := families(p)) < 2} == {}
+    assert len(list(helpers.SHARED.glob("*.*"))) <= 32
+
+
+def test_no_family_reaches_into_another() -> None:
+    """Nor does the rest of the package; a `.cu` that fulfils no op is launched by whoever needs it (rooftop/ranks)."""
+    private = {p: by for p, by in users().items() if p.parent != helpers.SHARED and p.suffix != ".cu"}
+    assert {shown(p): away for p, by in private.items() if (away := sorted(shown(u) for u in by if family(u) != p.parent.name))} == {}
+
+
+def test_a_short_helper_with_one_user_is_part_of_it() -> None:
+    lengths = {p: p.read_text(encoding="utf-8").count("\n") for p in users() if p.suffix != ".cu"}
+    assert {shown(p): n for p, n in lengths.items() if n < SHORT and len(users()[p]) == 1} == {}
+
+
+def test_a_kernel_names_its_helpers_where_its_digest_looks() -> None:
+    """At the start of a line: an import within a function would not be seen."""
+    for path in (p for folder in ("kernels", "ladders") for p in (settings.PACKAGE / folder).rglob("*.py")):
+        found = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+        modules = {f"{n.module}.{a.name}" for n in found for a in n.names if n.module and n.module.startswith("rooftop.kernels")}
+        assert all(any(m.startswith(f"rooftop.kernels.{p.parent.name}.{p.stem}") for p in helpers.named(path)) for m in modules), path
+
+
+FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {
+    "unused": (test_every_helper_is_used, {"kernels/norm/_row.cuh": ""}),
+    "of one family": (test_what_one_family_uses_lies_in_its_folder, {"kernels/_device/row.cuh": "", "kernels/norm/a__cuda.cu": '#include "row.cuh"\n'}),
+    "through another": (
+        test_what_one_family_uses_lies_in_its_folder,
+        {"kernels/_device/row.cuh": "", "kernels/_device/all.cuh": '#include "row.cuh"\n', "kernels/norm/a__cuda.cu": '#include "all.cuh"\n'},
+    ),
+    "of a ladder": (test_what_one_family_uses_lies_in_its_folder, {
+        "kernels/_device/row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels._device import row\n", "ladders/l/ladder.toml": 'op = "a_bwd"\n',
+        "ladders/l/01_x.py": "from rooftop.kernels._device.row import x\n",
+    }),
+    "of another family": (
+        test_no_family_reaches_into_another, {"kernels/norm/_row.py": "", "kernels/loss/b__triton.py": "from rooftop.kernels.norm._row import x\n"},
+    ),
+    "shared, of a family": (
+        test_no_family_reaches_into_another, {"kernels/norm/_row.py": "", "kernels/_device/b.py": "from rooftop.kernels.norm import _row\n"},
+    ),
+    "short": (
+        test_a_short_helper_with_one_user_is_part_of_it, {"kernels/norm/_row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels.norm import _row\n"},
+    ),
+    "unseen": (
+        test_a_kernel_names_its_helpers_where_its_digest_looks,
+        {"kernels/norm/_row.py": "", "kernels/norm/a__triton.py": "def f():\n    from rooftop.kernels.norm import _row\n"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
+    check, files = FAULTS[fault]
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(settings, "PACKAGE", tmp_path)
+    monkeypatch.setattr(helpers, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(helpers, "SHARED", tmp_path / "kernels" / "_device")
+    for kept in (users, helpers._families):
+        kept.cache_clear()
+        request.addfinalizer(kept.cache_clear)
+    with pytest.raises(AssertionError):
+        check()
