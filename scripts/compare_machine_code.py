@@ -150,7 +150,7 @@ def resources(cubin: bytes) -> str:
 
 def compare(trees: tuple[Tree, Tree], family: str, name: str, target: str, kernels: list[str]) -> list[tuple[Binary, str]]:
     """Each binary with "" where it is the same, else what differs. What differs among several is compared one by one."""
-    from rooftop.lab.report.restamp_child import code_of
+    from rooftop.lab.records.identity import code_of
 
     answers = [tree.ask("compiled", family, name, target, kernels) for tree in trees]
     cubins = [base64.b64decode(a["cubin"]) for a in answers if "cubin" in a]

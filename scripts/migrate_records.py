@@ -106,7 +106,8 @@ def launched(joined: Any, r: dict[str, Any]) -> Any:
 
     key = r["op"], r["subject"], r["case"], tuple(r.get("cases", ())), device_of(r)
     if key not in _LAUNCHED:
-        _LAUNCHED[key] = _launched(joined, subject, r["cases"] if r["kind"] == "sanitize" else [r["case"]], identity.as_recorded(device_of(r)))
+        device = identity.as_recorded(device_of(r), subject.implementation)
+        _LAUNCHED[key] = _launched(joined, subject, r["cases"] if r["kind"] == "sanitize" else [r["case"]], device)
     return _LAUNCHED[key]
 
 
@@ -261,6 +262,20 @@ def add_machine(given: list[dict[str, Any]], until: float) -> None:
             r["machine"] = found
 
 
+def fill(folder: Path, seconds: float) -> int:
+    """Adds the hash of the machine code to records that are fresh by their text and have none, for so many seconds. Returns to how many."""
+    from rooftop.lab.records import store
+
+    files = [(path, path.read_bytes(), store.modern(store.sections(path)[0])) for path in sorted(folder.rglob("*.jsonl"))]
+    lacking = [r for _, _, sections in files for _, records in sections for r in records if r["kind"] in KINDS and "source" in r and "machine" not in r]
+    fresh = [r for r in lacking if known().stale(r) is None]
+    add_machine(fresh, time.monotonic() + seconds)
+    for path, content, sections in files:
+        if (after := store.text(sections)) != content:
+            store.replace(path, content, after)
+    return sum("machine" in r for r in fresh)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--since", default="HEAD")
@@ -268,9 +283,13 @@ def main() -> None:
     parser.add_argument("--machine", type=float, default=0.0)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--others", action="store_true", help="results/npu and tuned tables instead of records")
+    parser.add_argument("--fill", type=float, metavar="SECONDS", help="migrate nothing; add the hash of the machine code to fresh records without one")
     given = parser.parse_args()
     if given.answer:
         given.answer.write_bytes(pickle.dumps(others() if given.others else answers(given.records)))
+        return
+    if given.fill is not None:
+        print(f"{fill(given.records.resolve(), given.fill)} records have got the hash of their machine code")
         return
     for (kind, what), n in sorted(migrate(given.records.resolve(), given.since, given.machine, more=given.others).items()):
         print(f"{kind:12s} {n:6d} {what}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,8 @@ _COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
 def of_function(path: Path, name: str, known: Mapping[str, Any] | None = None) -> str:
     """The hash of the function (class, constant) `name` of a file's top level. `known`: values of parameters to specialise it for: None, numbers, booleans,
     texts, or PRESENT. Raises KeyError if the file has no such name."""
-    return _reached(*_named(path, name), None if known is None else tuple(sorted(known.items(), key=lambda item: item[0])), ())[0]
+    file, name = _file(path).named(name)
+    return _reached(file, name, None if known is None else tuple(sorted(known.items(), key=lambda item: item[0])), ())[0]
 
 
 def of_object(function: Any, known: Mapping[str, Any] | None = None) -> str:
@@ -57,8 +59,6 @@ def of_object(function: Any, known: Mapping[str, Any] | None = None) -> str:
     name, _, inner = str(plain.__qualname__).partition(".")
     path = Path(plain.__code__.co_filename)
     cells = [_value(c.cell_contents) for c in plain.__closure__ or ()]
-    if name not in _file(path).bound:
-        raise KeyError(f"{path} has no {name} at its top level")
     found = of_function(path, name, known if not inner else None if known is None else {})
     return digest(found, inner, cells) if inner else found
 
@@ -78,7 +78,7 @@ def reached_kernels(path: Path, names: Sequence[str]) -> list[str]:
     """The hashes of all functions with a decorator `jit` that the functions `names` of a file reach, sorted."""
     found: dict[tuple[Path, str], str] = {}
     seen: set[tuple[Path, str]] = set()
-    todo = [_named(path, n) for n in names]
+    todo = [_file(path).named(n) for n in names]
     while todo:
         file, name = todo.pop()
         if (file.path, name) in seen:
@@ -124,6 +124,13 @@ class _File:
             return {a.asname or a.name: f"{base}.{a.name}" for a in node.names}
         return {}
 
+    def named(self, name: str) -> tuple[_File, str]:
+        """Where a name of its top level is bound, here or where it is imported from. Raises KeyError if it has none."""
+        found = self.target(ast.Name(name, ast.Load()))
+        if not isinstance(found, tuple):
+            raise KeyError(f"{self.path} has no {name} at its top level")
+        return found
+
     def target(self, node: ast.expr, local: Mapping[str, str] | None = None) -> tuple[_File, str] | str | None:
         """What a name, or an attribute of a module, stands for: a file's name, the dotted name of something outside, or None for neither."""
         if isinstance(node, ast.Attribute):
@@ -134,21 +141,21 @@ class _File:
         if local and node.id in local:
             return _located(local[node.id])
         if node.id in self.bound:
-            return self, node.id
+            return _language(self.bound[node.id][0]) or (self, node.id)
         return _located(self.imported[node.id]) if node.id in self.imported else None
+
+
+def _language(node: ast.stmt) -> str | None:
+    """The name of a language that is imported only where it is there (rooftop.core.backends.present): it lies outside."""
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "language" and isinstance(value.args[0], ast.Constant):
+        return str(value.args[0].value)
+    return None
 
 
 @cache
 def _file(path: Path) -> _File:
     return _File(path)
-
-
-def _named(path: Path, name: str) -> tuple[_File, str]:
-    """Where a name of a file's top level is bound: there, or in the file of the package that it is imported from."""
-    found = _file(path).target(ast.Name(name))
-    if not isinstance(found, tuple):
-        raise KeyError(f"{path} has no {name} at its top level")
-    return found
 
 
 def _located(dotted: str) -> tuple[_File, str] | str:
@@ -160,7 +167,7 @@ def _located(dotted: str) -> tuple[_File, str] | str:
     if path is not None:
         file = _file(path)
         if parts[-1] in file.bound:
-            return file, parts[-1]
+            return _language(file.bound[parts[-1]][0]) or (file, parts[-1])
         if parts[-1] in file.imported and file.imported[parts[-1]] != dotted:
             return _located(file.imported[parts[-1]])
     return dotted
@@ -233,6 +240,7 @@ class _Writer:
         self.local: dict[str, str] = {}  # local name -> its name in the text
         self.locals: frozenset[str] = frozenset()
         self.imports: dict[str, str] = {}
+        self.decorated = False
 
     def statement(self, node: ast.stmt, name: str) -> str:
         if isinstance(node, ast.FunctionDef):
@@ -255,7 +263,7 @@ class _Writer:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Import | ast.ImportFrom):
                 self.imports.update(self.file.imports(inner))
-        parameters = _parameters(node.args)
+        parameters, self.decorated = _parameters(node.args), bool(node.decorator_list)
         if self.known is not None:
             node = _specialised(node, dict(self.known))
         self.kept = frozenset(parameters)
@@ -263,12 +271,16 @@ class _Writer:
         given = dict(self.known or ())
         left = [n for n in parameters if n not in given or given[n] is PRESENT]
         kept: list[Any] = [left]
-        if self.known is None:  # annotations and defaults mean something to the compilers of kernels
+        if self.known is None:
             kept += [[self.text(d) for d in node.decorator_list], [self.text(d) for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]]
-            kept.append([self.text(a.annotation) for a in _arguments(node.args) if a.annotation is not None])
+            kept.append([self.text(a.annotation) for a in _arguments(node.args) if a.annotation is not None and self.is_read(a.annotation)])
         else:
             kept.append([(n, self.text(d)) for n, d in _defaults(node.args).items() if n not in given])
         return f"def {kept} {self.block(node.body)}"
+
+    def is_read(self, annotation: ast.expr) -> bool:
+        """Whether a compiler reads an annotation: of a function with a decorator each, else those that say that a parameter is a constant."""
+        return self.known is None and (self.decorated or bool(re.search("Constant|[cC]onstexpr", ast.unparse(annotation))))
 
     def block(self, body: Sequence[ast.stmt]) -> str:
         return "[" + " ; ".join(self.text(n) for n in body if not _is_text(n) and not isinstance(n, ast.Import | ast.ImportFrom | ast.Pass)) + "]"
@@ -289,7 +301,7 @@ class _Writer:
             self.kept |= frozenset(inner)
             more = [self.text(d) for d in (*node.args.defaults, *node.decorator_list)]
             return f"def {self.renamed(node.name)} {_parameters(node.args)} {more} {self.block(node.body)}"
-        if isinstance(node, ast.AnnAssign) and self.known is not None:
+        if isinstance(node, ast.AnnAssign) and not self.is_read(node.annotation):
             return "" if node.value is None else self.text(ast.Assign(targets=[node.target], value=node.value))
         if isinstance(node, ast.Lambda):  # its parameters are called by position
             self.locals |= frozenset(_parameters(node.args))

@@ -125,6 +125,7 @@ def test_a_source_that_nvrtc_has_no_end_of_is_an_error(monkeypatch: pytest.Monke
 def test_nvrtc_reads_headers_alone_of_somebodys_source(tmp_path: Path) -> None:
     """What the search for includes would miss, the system still refuses."""
     (tmp_path / "mine.txt").write_text("secret")
+    text = f'#include "{tmp_path}/mine.txt"\n__global__ void k(int* y) {{ y[0] = 1; }}'
     with pytest.raises(CompileError, match=r"[cC]ould not open|cannot open") as error:
-        compiling._compiled_apart(f'#include "{tmp_path}/mine.txt"\n__global__ void k(int* y) {{ y[0] = 1; }}', "mine.cu", "sm_90a", ["k"], ())
+        compiling._compiled_apart(text, "mine.cu", "sm_90a", ["k"], (), (helpers.SHARED,))
     assert "secret" not in str(error.value)

@@ -21,9 +21,10 @@ ASK_THE_FACE = {
     "rooftop.sparse.tensor": "SparseTensor @ x is rooftop.sparse.matmul", "rooftop.sparse.products": "chooses among public ops",
     "rooftop.sparse.linear": "calls public ops",
 }  # fmt: skip
-FOUND_BY_FILE_NAME = {("rooftop.core.registry", "rooftop.ops")}  # which is what a registry is for
+FOUND_BY_FILE_NAME = {("rooftop.core.registry", f"rooftop.{found}") for found in ("ops", "kernels")}
 COMPUTED = {  # modules that import by a name that is no text: of files of their own folder, or of packages of others
-    "rooftop.kernels._device.tpu", "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.public_names",
+    "rooftop.kernels._device.tpu", "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.lab.report.reference",
+    "rooftop.public_names",
     *(f"rooftop.{face}" for face in ("quant", "codecs", "comm")),
 }  # fmt: skip
 
@@ -55,7 +56,6 @@ def by_name(call: ast.Call) -> str | None:
 
 def imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """The modules that a text imports, and perhaps others than this package's."""
-    skipped = docstrings(nodes)
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (name if name in modules() else node.module for alias in node.names for name in [f"{node.module}.{alias.name}"])
@@ -63,26 +63,33 @@ def imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.Call) and by_name(node) not in (None, "", "rooftop"):  # those of COMPUTED
             yield str(by_name(node))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(".") > 1 and id(node) not in skipped:
-            yield node.value  # a process to start, or what something else imports
+
+
+def named(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """What may be a module: a process to start, or what something else imports."""
+    skipped = docstrings(nodes)
+    yield from (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped)
 
 
 @cache
-def texts() -> dict[str, tuple[frozenset[str], bool]]:
-    """Of each module what its text may import, and whether it imports by a computed name."""
+def texts() -> dict[str, tuple[set[str], set[str], bool]]:
+    """Of each module the modules that it imports and those that it names, and whether it imports by a computed name."""
     return {name: read(path.read_text(encoding="utf-8") if path.is_file() else "") for name, path in modules().items()}
 
 
-def read(text: str) -> tuple[frozenset[str], bool]:
+def read(text: str) -> tuple[set[str], set[str], bool]:
     nodes = list(ast.walk(ast.parse(text)))
     computed = any(isinstance(node, ast.Call) and by_name(node) in ("", "rooftop") for node in nodes)
-    return frozenset(name for name in imports(nodes) if name in modules()), computed
+    return {name for name in imports(nodes) if name in modules()}, {name for name in named(nodes) if name in modules() and name.count(".") > 1}, computed
 
 
 def arrows(**more: str) -> dict[str, set[str]]:
-    """Module -> the modules that it imports. `more`: texts of further modules of rooftop.core."""
+    """Module -> the modules that it imports, and those of other packages that it names. `more`: texts of further modules of rooftop.core."""
     found = {**texts(), **{f"rooftop.core.{name}": read(text) for name, text in more.items()}}
-    return {name: {target for target in imported if target != name} for name, (imported, _) in found.items()}
+    return {
+        name: {target for target in imported if target != name} | {target for target in said if package(target) != package(name)}
+        for name, (imported, said, _) in found.items()
+    }
 
 
 def package(name: str) -> str:
@@ -137,7 +144,7 @@ def test_no_package_imports_one_of_a_layer_above() -> None:
 
 
 def test_who_imports_by_a_computed_name_is_known() -> None:
-    assert {name for name, (_, computed) in texts().items() if computed} == COMPUTED
+    assert {name for name, (_, _, computed) in texts().items() if computed} == COMPUTED
 
 
 @pytest.mark.parametrize("face", ["quant", "sparse", "codecs", "comm"])

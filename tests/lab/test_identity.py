@@ -113,8 +113,8 @@ def test_words_of_a_cuda_kernel_make_nothing_stale(tmp_path: Path, old: str, new
 
 
 def test_a_header_that_is_moved_renamed_or_split_makes_nothing_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooftop.core.compile import expanded
     from rooftop.core.digests import c_code
+    from rooftop.core.helpers import expanded
 
     one, several = tmp_path / "one", tmp_path / "several"
     one.mkdir(), several.mkdir()
@@ -122,9 +122,11 @@ def test_a_header_that_is_moved_renamed_or_split_makes_nothing_stale(tmp_path: P
     (several / "_first.cuh").write_text("#pragma once\n#define N 4\n__device__ int f() { return N; }\n")
     (several / "b.cuh").write_text('#pragma once\n#include "_first.cuh"\n__device__ int g() { return f(); }\n')
     body = "__global__ void k(int* x) { *x = g(); }\n"
-    assert c_code(expanded(f'#include "a.cuh"\n{body}', one)) == c_code(expanded(f'#include "b.cuh"\n#include "_first.cuh"\n{body}', several))
+    assert c_code(expanded(f'#include "a.cuh"\n{body}', [one])) == c_code(
+        expanded(f'#include "b.cuh"\n#include "_first.cuh"\n{body}', [several])
+    )
     (several / "_first.cuh").write_text("#pragma once\n#define N 8\n__device__ int f() { return N; }\n")
-    assert c_code(expanded(f'#include "a.cuh"\n{body}', one)) != c_code(expanded(f'#include "b.cuh"\n{body}', several))
+    assert c_code(expanded(f'#include "a.cuh"\n{body}', [one])) != c_code(expanded(f'#include "b.cuh"\n{body}', [several]))
 
 
 @pytest.mark.parametrize(
@@ -321,6 +323,8 @@ def test_what_is_proven_by_machine_code_gets_the_hash_of_the_text(tmp_path: Path
     assert done.dropped == 1 and '"old"' in (folder / "h100" / "1.jsonl").read_text()
     prune.prune(folder, lambda found: lambda r: r["run"] == "2", renew=Joined([]).renew)
     assert [r["source"] for r in store.read(folder)] == [now.source]
+    other = check_record(s, digest=now.digest, source="old", machine="abd")
+    assert Joined([]).renew(other) and "machine" not in other and other["source"] == "old", "it is another code: nobody compiles for it again"
     before = (folder / "h100" / "1.jsonl").read_bytes()
     prune.prune(folder, lambda found: lambda r: False, renew=Joined([]).renew)
     assert (folder / "h100" / "1.jsonl").read_bytes() == before

@@ -35,7 +35,9 @@ def record(case: str, digest: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_what_is_fresh_and_launches_the_same_gets_the_identity_of_today(script: ModuleType, tmp_path: Path) -> None:
+def test_what_is_fresh_and_launches_the_same_gets_the_identity_of_today(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [record("odd f32", "a"), record("odd bf16", "b"), record("odd f16", "c")]
     path = tmp_path / "h100" / "1.jsonl"
     path.parent.mkdir()
@@ -50,6 +52,10 @@ def test_what_is_fresh_and_launches_the_same_gets_the_identity_of_today(script: 
     assert [found[c]["digest"] for c in ("odd bf16", "odd f16")] == ["b", "c"] and "source" not in found["odd f16"]
     joined = Joined(list(found.values()))
     assert {c: joined.stale(r) is None for c, r in found.items()} == {"odd f32": True, "odd bf16": False, "odd f16": False}
+
+    monkeypatch.setattr(identity, "machine", lambda *_: "abc")
+    assert script.fill(tmp_path, 100.0) == 1 and [r.get("machine") for r in store.read(tmp_path)] == ["abc", None, None]
+    assert script.fill(tmp_path, 100.0) == 0
 
 
 def test_the_code_and_the_launches_of_either_tree_are_told_by_the_same_modules(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from rooftop.core import registry
+from rooftop.core.compile import Job
 from rooftop.core.spec import TARGETS, Input, case
 from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
@@ -208,11 +209,11 @@ def test_a_pinned_subject_takes_its_config_whatever_the_problem_and_leaves_the_k
 
 
 def test_every_config_of_a_cuda_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, str, str, Sequence[str]]] = []
+    seen: list[Job] = []
     monkeypatch.setattr(tuner, "compile_many", seen.extend)
     todo = tuner.jobs(candidates.find(["matmul__simt__cuda_sm80", "add"]), dtype="f32")
-    assert tuner.compile_configs(todo, H100) == len(seen) == len({tuple(kernels) for _, _, _, kernels in seen}) > 3
-    assert {target for _, _, target, _ in seen} == {"sm_90a"}
+    assert tuner.compile_configs(todo, H100) == len(seen) == len({tuple(kernels) for _, _, _, kernels, _ in seen}) > 3
+    assert {target for _, _, target, _, _ in seen} == {"sm_90a"}
 
 
 @pytest.mark.sampled("slow")

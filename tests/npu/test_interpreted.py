@@ -71,7 +71,7 @@ def test_the_compiler_refuses_what_vmem_does_not_hold_in_seconds(monkeypatch: py
     op, subject = registry.op("softmax"), KERNELS["softmax__pallas_tpu"]
     case = op.case("small 512x1024 bf16")
     small = tpu.Tpu(**{**tpu.TPUS["v5e"].__dict__, "shared_per_block": 1 << 19})
-    monkeypatch.setattr(type(subject.implementation), "supports", lambda self, p: None)
+    monkeypatch.setattr(type(subject.implementation), "rejects", lambda self, p: None)
     monkeypatch.setattr(compiler, "TPUS", {"v5e": small})
     with pytest.raises(pallas.PallasError, match=r"RESOURCE_EXHAUSTED|vmem"):
         compiler.facts_of(subject, case, "v5e", limit=120)

@@ -34,7 +34,7 @@ def _rows(r: int, c: int) -> Case:
 
 
 def _product(m: int, n: int, k: int, fill: str = "normal") -> Case:
-    return case(f"{m}x{n}x{k}", a=Input((m, k), "f32", fill), b=Input((k, n), "f32", fill), c=None, alpha=1.0, beta=1.0)
+    return case(f"{m}x{n}x{k}", a=Input((m, k), "f32", fill), b=Input((k, n), "f32", fill), c=None, alpha=1.0, beta=0.0)
 
 
 CASES: Mapping[str, Case] = {  # op -> the case of files that name none below

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,6 +80,8 @@ def decompress(
 
 def _target(source: Path, target: Path, force: bool) -> Path:
     """The target, once it is known to be another file than the source, and no file that is there already unless `force`."""
+    if source.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(source))
     if source.exists() and not source.is_file():
         raise ValueError(f"{source} is no file")
     if target.exists() and source.exists() and target.samefile(source):

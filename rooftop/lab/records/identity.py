@@ -18,7 +18,7 @@ from rooftop.core import normal_form
 from rooftop.core.call import problem_for_kernels
 from rooftop.core.contract import Contract
 from rooftop.core.digests import digest
-from rooftop.core.implementation import Implementation
+from rooftop.core.implementation import Implementation, UnsupportedError
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem, Step
 
 DIGITS = 8  # of `source` and `machine`: a record has many like it
@@ -62,7 +62,7 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What a record depends on; its fields are keys of the record. A peer has no `source`."""
+    """What a record depends on; its fields are keys of the record. A peer has no `source`, nor has what the kernel refuses."""
 
     digest: str
     source: str = ""
@@ -119,13 +119,19 @@ def _of_case(subject: Made, case: Case, device: Device, asked: Asked) -> Identit
     contract = asked.digest(subject.op, case)
     if subject.implementation is None:
         return Identity(digest(contract, subject.name))
-    problem = asked.problem(subject.op, case, as_recorded(device))
-    config, steps = _prepared(subject.implementation, problem)
+    problem = asked.problem(subject.op, case, as_recorded(device, subject.implementation))
+    try:
+        config, steps = _prepared(subject.implementation, problem)
+    except UnsupportedError as error:
+        return Identity(digest(contract, subject.name, str(error)))
     return Identity(digest(contract, launched(subject.implementation, problem, config, steps)), subject.implementation.source(steps)[:DIGITS])
 
 
-def as_recorded(device: Device) -> Device:
-    """The card with what records hold of it; how many clusters it runs at once is taken from its architecture's."""
+def as_recorded(device: Device, implementation: Implementation) -> Device:
+    """The card with what records hold of it; how many clusters it runs at once is taken from its architecture's. For a kernel of another platform, which runs
+    here in its interpreter, the device that it stands for."""
+    if implementation.platform != "gpu" and type(device) is Device:
+        return implementation.stand_in(device.arch)
     return dataclasses.replace(device, clusters=TARGETS[device.arch].clusters if device.arch in TARGETS else ()) if type(device) is Device else device
 
 
@@ -196,7 +202,7 @@ def machine(subject: Made, cases: Sequence[Case], device: Device, asked: Asked |
     from rooftop.core.cubins import AbsentCompiler
     if subject.implementation is None or subject.implementation.backend in ("torch", "pallas"):
         return None
-    known, target, found = asked or Asked(), as_recorded(device), []
+    known, target, found = asked or Asked(), as_recorded(device, subject.implementation), []
     try:
         for case in cases:
             problem = known.problem(subject.op, case, target)

@@ -115,14 +115,21 @@ class Joined:
         return why, "" if why else (found if found.digest else identity.of(subject, cases, device, self.asked)).key
 
     def renew(self, record: Record) -> bool:
-        """Give a record whose text is another, and whose machine code is proven to be what it was, the hash of the text as it is. Whether it was given."""
-        if record["kind"] not in RENEWED or "machine" not in record or self.stale(record) is not None:
+        """Settle a record that has the hash of its machine code and another text: proven, it gets the hash of the text as it is, else it loses that of the
+        machine code, so that nobody compiles for it again. Whether it has changed."""
+        if record["kind"] not in RENEWED or "machine" not in record:
             return False
+        why = self.stale(record)
         ids = tuple(map(str, record["cases"])) if record["kind"] == "sanitize" else (str(record.get("case")),)
-        source = self.digests[(str(record["op"]), str(record["subject"]), ids, device_of(record))][1].partition(" ")[2]
-        changed = bool(record.get("source") != source)
-        record["source"] = source
-        return changed
+        key = (str(record.get("op")), str(record.get("subject")), ids, device_of(record))
+        now = Identity(*self.digests[key][1].split(" ")) if key in self.digests else Identity("")
+        if why is None and record.get("source") != now.source:
+            record["source"] = now.source
+            return True
+        if why == CHANGED and record.get("digest") == now.digest and self.digests.get(("machine", *key), (None, ""))[0] is not None:
+            del record["machine"]
+            return True
+        return False
 
     def _cases_of(self, op: Contract) -> Mapping[str, Case]:
         if op.name not in self._cases:

@@ -105,9 +105,9 @@ def _kernel(name: str, house: House, empty: bool) -> Files:
     said = f"{name}, to be written (this is {models[0].stem}). {contract}"
     text = re.sub(r"^(ops *= *\[.*|OPS = \(.*)\n", "", models[0].read_text(encoding="utf-8"), count=1, flags=re.M)  # the copy serves the op of its name
     if path.suffix == ".cu":
-        own = re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', text, count=1, flags=re.M)
+        own = text.replace(models[0].stem, name)
+        own = re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', own, count=1, flags=re.M)
         beside = models[0].with_suffix(".py")
-        own = own.replace(models[0].stem, name)
         return [(path, own), *([(path.with_suffix(".py"), beside.read_text(encoding="utf-8").replace(models[0].stem, name))] if beside.is_file() else [])]
     return [(path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S))]
 

@@ -116,7 +116,7 @@ def pinned(subject: Subject, config: Any) -> Subject:
     """The same subject, always with this config: what checks it and what times it need not know of tuning."""
     fixed = copy.copy(subject.implementation)
     assert fixed is not None
-    vars(fixed)["resolve"] = lambda problem, explicit=None: (config, "tried")
+    vars(fixed)["resolve"] = lambda problem, explicit=None, chosen=None: (config, "tried")
     return dataclasses.replace(subject, implementation=fixed)
 
 
@@ -277,7 +277,7 @@ def compile_configs(todo: Iterable[Job], device: Device) -> int:
     """Compile every config of the CUDA kernels on all cores; one that does not compile is found again by its check. Returns how many."""
     programs: dict[tuple[str, tuple[str, ...]], CudaImplementation] = {}
     for job in todo:
-        if isinstance(job.implementation, CudaImplementation):
+        if isinstance(job.implementation, CudaImplementation) and job.subject.supports(job.case, device) is None:
             problem = job.subject.kernel_problem(job.case, device)[1]
             for config in job.configs(device):
                 kernels = tuple(sorted({x.kernel for x in job.implementation.launches(problem, config)}))
