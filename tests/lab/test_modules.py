@@ -31,7 +31,6 @@ from rooftop.lab.ending import ended
         ("counters.collect", ["--shape", "M"], 1, "'M' is not of the form"),
         ("counters.collect", ["nothere"], 1, "no op, implementation, ladder or rung 'nothere'"),
         ("counters.compare", ["--out", "{here}/file"], 3, "file is a file; a folder is needed"),
-        ("counters.traffic", ["--out", "{here}/file"], 3, "file is a file; a folder is needed"),
         ("report.perplexity", ["--out", "{here}/file"], 3, "file is a file; a folder is needed"),
         ("report.perplexity", ["--steps", "many"], 1, "'many' is not a whole number above 0"),
     ],

@@ -150,10 +150,10 @@ LAUNCH = ("--grid", "1", "--block", "32")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "any.cu has 2 kernels; choose one by --kernel: scale<...>(T by, const T* x, T* y); mine::take(Pair p, double* y, unsigned long long more)"),
+        (LAUNCH, "any.cu has 2 kernels; choose one by --kernel: scale<...>(T by, const T* x, T* y); mine::take(Pair p, double* y, unsigned long long more)"),
         (("--kernel", "scale", *LAUNCH), "scale is a template (any.cu:7): give its arguments, as in --kernel 'scale<float>'"),
         (("--kernel", "other", *LAUNCH), "--kernel other: any.cu has no such kernel; it has scale<...>"),
-        (("--kernel", "scale<float>"), "give its launch, as in --grid 4 --block 256 (--grid is missing)"),
+        (("--kernel", "scale<float>", "--block", "32"), "give its launch, as in --grid 4 --block 256 (--grid is missing)"),
         (("--kernel", "scale<float>", "--grid", "0", "--block", "32"), "--grid 0: it is one to three whole numbers of 1 or more, as in --grid 4x2"),
         (("--kernel", "scale<float>", "--grid", "1", "--block", "2000", "--arg", "by=1", "--arg", "x=f32:32", "--arg", "y=f32:32"), "a block of 2000 threads"),
         (("--kernel", "scale<float>", *LAUNCH), "wants more arguments: by, x, y, as in --arg by=1024 --arg x=f32:1024 --arg y=f32:1024"),
@@ -239,7 +239,7 @@ ORDINARY = """#include <cooperative_groups.h>
 __global__ void off(float* y) { y[threadIdx.x] = 1; }
 #endif
 __global__ void wide(float* y) {
-    cooperative_groups::tiled_partition<64>(cooperative_groups::this_thread_block()).sync();
+    y[0] = cooperative_groups::reduce(cooperative_groups::tiled_partition<64>(cooperative_groups::this_thread_block()), 1.f, cooperative_groups::plus<float>());
 }
 __global__ void dynamic(float* y) {
     extern __shared__ float held[];
@@ -256,7 +256,7 @@ __global__ void dynamic(float* y) {
     ("kernel", "more", "says"),
     [
         ("off", (), "the kernel off is not compiled"),
-        ("wide", (), "any.cu:6: not-simulated: thread_block_tile: tiles wider than a warp"),
+        ("wide", (), "any.cu:6: not-simulated: reduce of a tile of several warps"),
         ("dynamic", ("--shared", "232449"), "dynamic: 232449 bytes of dynamic shared memory; a block can have 0 to 232448"),
         ("dynamic", ("--shared", "-1"), "dynamic: -1 bytes of dynamic shared memory; a block can have 0 to 232448"),
     ],

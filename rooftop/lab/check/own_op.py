@@ -249,3 +249,10 @@ def _changed(function: Callable[..., Any], case: Case) -> tuple[str, ...]:
 
     before, after = _called(function, case)
     return tuple(n for n, t in after.items() if not torch.equal(t, before[n]))
+
+
+def headless(path: Path) -> bool:
+    """Whether a file of CUDA C++ has no head: it is taken as it stands."""
+    from rooftop.core import head_text
+
+    return path.suffix in (".cu", ".cuh") and path.is_file() and not head_text.read(path).lstrip().startswith("/* rooftop")

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +32,13 @@ def check(
     reference: Annotated[
         str | None, typer.Option(help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors.")
     ] = None,
+    like: Annotated[str | None, typer.Option(help="For a .cu without a head: what it computes, as torch.softmax or FILE.py:FUNCTION.")] = None,
+    arg: Annotated[list[str] | None, typer.Option(help="With --like: an argument, as in x=f32:48x40 or n=40.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="With --like: a kernel to launch, by --grid and --block.")] = None,
+    grid: Annotated[str | None, typer.Option(help="With --kernel: blocks, as 4x2.")] = None,
+    block: Annotated[str | None, typer.Option(help="With --kernel: threads of a block, as 16x16.")] = None,
+    shared: Annotated[int, typer.Option(help="With --kernel: bytes of dynamic shared memory.")] = 0,
+    include: Annotated[list[Path] | None, typer.Option("-I", help="With --like: a folder with headers.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
@@ -50,17 +57,20 @@ def check(
     is wrong or there is nothing to check. Under torchrun: kernels of several ranks, on its processes.
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
-    [bold]rooftop check my.cu --quick[/bold] ·
+    [bold]rooftop check my.cu --quick[/bold] · [bold]rooftop check my.cu --like torch.softmax[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
     import secrets
 
     from rooftop.lab import candidates
     from rooftop.lab.check import checker as checks
-    from rooftop.lab.check import many
+    from rooftop.lab.check import many, own_op
     from rooftop.lab.check.selection import Choice, card, select
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.records import identity
 
+    if like is not None or (reference is not None and what and own_op.headless(Path(what[0]))):
+        _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json)
+        return
     if reference is not None and records is not None:
         raise ValueError("--records works only with rooftop's own ops; checks against a function of yours are not recorded")
     if reference is not None and (stale or jobs > 1):
@@ -279,6 +289,8 @@ def inspect(
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
     shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="For a .cu without a head: which kernel, with its template arguments.")] = None,
+    include: Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder with headers that it includes.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
@@ -290,6 +302,12 @@ def inspect(
     from rooftop.lab.check import own_op
     from rooftop.lab.inspect import inspector as inspects
 
+    plain = [Path(name) for name in what or [] if own_op.headless(Path(name))]
+    if plain:
+        _inspect_files(plain, arch or ["80", "89", "90"], kernel, include or [], as_json)
+        if len(plain) == len(what or []):
+            return
+        what = [name for name in what or [] if Path(name) not in plain]
     shapes = own_op.shapes_of([shape] if shape else [])
     bare = {name: s for name in what or [] if (s := own_op.alone(Path(name), shapes)) is not None}  # files whose head names no op
     if shape and not bare:
@@ -330,6 +348,62 @@ def inspect(
         raise typer.Exit(WRONG)
     if any("absent" in f for f in facts.values()) and not any(f.get("kernels") for f in facts.values()):
         raise typer.Exit(ENVIRONMENT)
+
+
+def _check_like(
+    what: Sequence[str], like: str, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, folders: Sequence[Path],
+    seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """A file without a head against a function of torch or of the user's, in the simulator."""
+    from rooftop.core.compile import ToolchainError
+    from rooftop.lab import simt
+    from rooftop.lab.check import like as likes
+    from rooftop.lab.check import own_op
+    from rooftop.lab.cli.simt import extents
+
+    if len(what) != 1 or not own_op.headless(Path(what[0])):
+        raise ValueError(f"--like compares one .cu without a head; {', '.join(what) or 'nothing'} was named")
+    if reason := simt.unavailable():
+        raise ToolchainError(reason)
+    launch = None
+    if kernel is not None:
+        launch = {"entry": kernel, "grid": extents("--grid", grid, kernel), "block": extents("--block", block, kernel), "shared": shared, "cooperative": False}
+    found, run = likes.compared(Path(what[0]), like, given, folders, launch, seed)
+    if as_json:
+        table([{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in found], {}, True)
+    for c in [] if as_json else found:
+        typer.echo(str(c))
+    for f in [] if as_json else run.report.findings:
+        typer.echo(str(f))
+    if run.report.faults or not all(c.right for c in found):
+        raise typer.Exit(WRONG)
+    if not found:
+        raise typer.Exit(ENVIRONMENT)
+
+
+def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | None, folders: Sequence[Path], as_json: bool) -> None:
+    """Files without a head: every kernel, on each target."""
+    from rooftop.lab.inspect import inspector, own_file
+
+    rows: list[dict[str, Any]] = []
+    refused: dict[str, str] = {}
+    for path in paths:
+        source = own_file.read(path, folders)
+        for a in archs:
+            found, absent = own_file.facts(source, inspector.device_of(int(a) if a.isdigit() else a), kernel)
+            refused |= {f"{path}: {name}": why for name, why in absent.items()}
+            for k in found:
+                counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
+                occ = f"{k['occupancy']['percent']:.0f} % of {k['threads']} threads ({k['occupancy']['limiter']})"
+                rows.append({"subject": str(path), "arch": a, **k, "occ": occ, "sass": counts})
+    columns = {"subject": "file", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
+               "sass": "instructions"}  # fmt: skip
+    if rows:
+        table(rows if as_json else _together(rows, list(columns)), columns, as_json)
+    for name, why in refused.items():
+        typer.echo(f"not compiled: {name}: {why}", err=as_json)
+    if refused:
+        raise typer.Exit(ENVIRONMENT if rows else WRONG)
 
 
 def _together(rows: list[dict[str, Any]], shown: list[str]) -> list[dict[str, Any]]:

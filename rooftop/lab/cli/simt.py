@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +43,11 @@ def simt(
     shared: Annotated[int, typer.Option(help="Of an ordinary .cu: bytes of dynamic shared memory.")] = 0,
     cluster: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks of a cluster.")] = None,
     cooperative: Annotated[bool, typer.Option("--cooperative", help="Of an ordinary .cu: a cooperative launch.")] = False,
+    args: Annotated[str | None, typer.Option(help="Of a program: its arguments, as in --args '512 3'.")] = None,
+    include: Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu: a folder with headers that it includes.")] = None,
+    repeat: Annotated[int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")] = 1,
+    budget: Annotated[float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")] = 10.0,
+    expect: Annotated[list[str] | None, typer.Option(help="Of --arg: what a tensor must hold afterwards, as in --expect y=ref.npy.")] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
@@ -51,20 +56,39 @@ def simt(
 
     Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the minimum in brackets.
     Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel reaches something that is not simulated.
-    An ordinary .cu file needs no changes: host code is removed.
+    An ordinary .cu file runs as it is, from its main(), without a GPU.
 
-    Examples: [bold]rooftop simt sgemm_cuda/06[/bold] · [bold]rooftop simt my.cu --shape M=1024,N=1024 --html page.html[/bold] ·
+    Examples: [bold]rooftop simt my.cu[/bold] · [bold]rooftop simt my.cu --args '1024 3'[/bold] · [bold]rooftop simt sgemm_cuda/06[/bold] ·
+    [bold]rooftop simt head.cu --shape M=1024,N=1024 --html page.html[/bold] ·
     [bold]rooftop simt any.cu --kernel scale --grid 4 --block 256 --arg n=1000 --arg x=f32:1024[/bold]"""
-    from rooftop.core import whole_file
+    from rooftop.core import head_text, whole_file
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
-    from rooftop.lab.simt import annotate
+    from rooftop.lab.simt import annotate, program
 
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
-    own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
+    own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative, tuple(expect or ()))
+    path = Path(what)
+    file = path.suffix in (".cu", ".cuh") and path.is_file()
+    if file and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
+        from rooftop.lab.cli import programs
+
+        for option, said in (("--case", case), ("--shape", shape)):
+            if said is not None:
+                raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
+        source, assumed = program.source_of(path, include or [], own.args)
+        raise typer.Exit(programs.simulate(source, assumed, args, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
+    if file and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
+        from rooftop.lab.cli import programs
+
+        launch = {"grid": extents("--grid", own.grid, own.kernel), "block": extents("--block", own.block, own.kernel)}
+        source = program.kernel_of(path, include or [], own.kernel, own.args, **launch, shared=shared, cooperative=cooperative)
+        raise typer.Exit(programs.simulate(source, "", None, None, seed, schedules, repeat, blocks, budget, check, html, as_json))
+    if args is not None:
+        raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
-    report = dataclasses.replace(counted, findings=checked.findings if checked else counted.findings)
+    report = replace(counted, findings=checked.findings if checked else counted.findings)
     if html is not None:
         whole_file.write(html, annotate.as_html(report, sources, title))
     if as_json:
@@ -90,6 +114,23 @@ def simt(
         raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
 
 
+def _unusual(path: Path, kernel: str) -> bool:
+    """Whether a kernel is none that `ordinary` finds in the file itself: of a header, made by a macro, or one of several of its name."""
+    import re
+
+    from rooftop.core import head_text
+    from rooftop.lab.simt import ordinary, program_build
+
+    base, text = kernel.partition("<")[0].strip(), head_text.read(path)
+
+    def there(text: str) -> int:
+        return sum(base in (k.name, k.name.rpartition("::")[2]) for k in ordinary.every_kernel(text))
+
+    makers = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^)]*\)(?:[^\n]|\\\n)*__global__", text, re.M)
+    made = any(re.search(rf"^[ \t]*{maker}\s*\([^)]*\b{re.escape(base)}\b", text, re.M) for maker in makers)
+    return there(text) > 1 or (there(text) == 0 and (made or any(map(there, program_build.read(path).texts.values()))))
+
+
 def _build_ahead() -> None:
     """Build what all simulations share while the source is compiled; whoever needs it first waits for it, and says why it cannot be built."""
     from rooftop.lab.simt import build
@@ -103,7 +144,7 @@ def _build_ahead() -> None:
     threading.Thread(target=build_it, daemon=True).start()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Ordinary:
     """What the command line says of a launch of an ordinary `.cu`."""
 
@@ -114,10 +155,16 @@ class _Ordinary:
     shared: int
     cluster: str | None
     cooperative: bool
+    expect: tuple[str, ...] = ()
 
     @property
     def given(self) -> bool:
         return self != _Ordinary(None, None, None, (), 0, None, False)
+
+    @property
+    def launches(self) -> bool:
+        """Whether it says how a kernel is launched, and not only which, or with what a function is called."""
+        return replace(self, kernel=None, args=()).given or bool(self.kernel and self.args)
 
 
 def _run(
@@ -179,11 +226,11 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
 
     text, _, folders = running.source_of(path)
     kernel, entry = ordinary.choose(text, str(path), own.kernel)
-    grid, block = _extents("--grid", own.grid, kernel), _extents("--block", own.block, kernel)
+    grid, block = extents("--grid", own.grid, kernel), extents("--block", own.block, kernel)
     ordinary.split(kernel, own.args)  # what is wrong with them is said before anything is built
     _build_ahead()
     job = arguments.prepare(text, str(path), folders, kernel, entry, own.args, seed)
-    launch = job.launch(grid, block, _extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
+    launch = job.launch(grid, block, extents("--cluster", own.cluster, kernel) if own.cluster else (), own.shared, own.cooperative)
 
     def run(mode: Mode) -> Report:
         memory, uninitialised = job.memory()
@@ -196,7 +243,7 @@ def _ordinary(path: Path, own: _Ordinary, blocks: int | None, seed: int, schedul
     return f"{path}, {entry}<<<{own.grid}, {own.block}>>>", {str(path): text}, counted, checked
 
 
-def _extents(option: str, text: str | None, kernel: object) -> tuple[int, ...]:
+def extents(option: str, text: str | None, kernel: object) -> tuple[int, ...]:
     if text is None:
         raise ValueError(f"{kernel}: give its launch, as in --grid 4 --block 256 ({option} is missing)")
     numbers = text.replace(",", "x").split("x")
@@ -247,8 +294,8 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
             if unknown:
                 example = ",".join(f"{n}={'x'.join(str(min(d, 64)) for d in v.shape)}" for n, v in c.tensors())
                 raise ValueError(f"--shape names {', '.join(sorted(unknown))}; the inputs are {', '.join(n for n, _ in c.tensors())}, as in --shape {example}")
-            inputs: dict[str, Any] = {n: dataclasses.replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()}
-            return dataclasses.replace(c, name="as given", inputs=inputs)
+            inputs: dict[str, Any] = {n: replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()}
+            return replace(c, name="as given", inputs=inputs)
 
         cases = [resized(c) for c in cases]
     reasons = []

@@ -109,7 +109,7 @@ def _found(subject: Subject, case: Case, target: int | str) -> Facts:
 def kernel_facts(implementation: Implementation, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> Facts:
     device = problem.device
     made = implementation.machine_code(problem, launch, scratch)
-    found = _cached(made.cubin, made.symbol)
+    found = cached_facts(made.cubin, made.symbol)
     demands = {k: v for k, v in implementation.demands.items() if k != "has"}
     limit = occupancy(
         device.arch, registers=found.registers, threads=made.threads, static_shared=found.shared, dynamic_shared=made.shared, cluster=made.cluster
@@ -137,7 +137,7 @@ def _check_cooperative(implementation: Implementation, launch: Launch, blocks: i
     return [f"a cooperative grid of {blocks} blocks; {limit.blocks} a multiprocessor, {limit.blocks * device.sms} in all, run at once on {device.name}"]
 
 
-def _cached(cubin: bytes, symbol: str) -> binary.Facts:
+def cached_facts(cubin: bytes, symbol: str) -> binary.Facts:
     """Facts by the hash of the machine code: disassembling takes longer than compiling."""
     key = hashlib.sha256(cubin + symbol.encode()).hexdigest()
     path = settings.load().cache / "facts" / key[:2] / f"{key}.json"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -21,7 +21,6 @@ from rooftop.core.contract import Contract
 from rooftop.core.spec import TARGETS, Case, Device
 from rooftop.lab.candidates import Asked
 from rooftop.lab.check.proofs import device_of
-from rooftop.lab.counters import traffic
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import checks, derivation, language_page, predictions, reference, sweep_page
 from rooftop.lab.report.facts import target_facts
@@ -119,12 +118,6 @@ class Gatherer(Joined):
         bandwidth = sheet.datasheet.bandwidth_gbs * 1e9 if sheet and sheet.datasheet else None
         return Card(view, measured.at if measured else "", memory, rates, bandwidth, measured.graph_node_s if measured else None)  # type: ignore[arg-type]
 
-    @cached_property
-    def traffic(self) -> dict[str, tuple[traffic.Comparison, ...]]:
-        """Subject -> the model of the caches beside the hardware's counters, while the records show that the model holds for enough kernels."""
-        found = traffic.compared(self.records)
-        return {s: tuple(c for c in found if c.subject == s) for s in {c.subject for c in found}} if traffic.proven(found) else {}
-
     # -- ladders ----------------------------------------------------------------------------------------------------
 
     def ladder_page(self, ladder: registry.Ladder) -> LadderPage:
@@ -183,7 +176,6 @@ class Gatherer(Joined):
             sanitized=self.sanitized(op, rung.name, shipped), source=text,
             predictions=predictions.judge(predict, best, previous, facts, counts.values if counts else {}, before is None),
             measured_speedup=predictions.speedup(best, previous), restated=predictions.restated(predict, best), counts=counts,
-            traffic=self.traffic.get(rung.name, ()),
         )  # fmt: skip
 
     def checked(self, op: str, *names: str | None) -> tuple[Checked, ...]:

@@ -6,11 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Any
 
 from rooftop.core import settings, whole_file
 from rooftop.core.texts import markdown
-from rooftop.lab.counters.simulator_speed import FIRST, MODES, newest
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import comm_page, language_page, precision, profiling_page
@@ -91,6 +89,9 @@ def timing(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
+FIRST = "rooftop simt, a first run in an empty cache"  # of records that are no way of building a kernel
+
+
 def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
     newest: dict[str, Record] = {}
@@ -104,39 +105,6 @@ def build(found: list[Record], _site: SiteData) -> str:
         shown = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
         lines.append(f"| {name} | {shown} | {r['n']} | {r['device']['name']}, torch {r['versions'].get('torch', '?')} |")
     return "\n".join(lines)
-
-
-def speed(found: list[Record], _site: SiteData) -> str:
-    """The newest times of the simulator itself (`rooftop.lab.counters.simulator_speed`): a line a rung, with what each mode may take."""
-    record = newest(found)
-    if record is None:
-        return NOTHING
-    rows: list[dict[str, Any]] = record["rows"]
-    compiler = record.get("versions", {}).get("host compiler", "a compiler that was not recorded")
-    lines = [
-        f"{record['device']['name']}, {record['cores']} cores, {compiler}; median of {record['repeats']} runs, the fastest and the slowest in brackets.",
-        "",
-        "| rung | case | check: s | under | count: s | under | blocks counted |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for subject, case in dict.fromkeys((str(r["subject"]), str(r["case"])) for r in rows):
-        mine = {str(r["mode"]): r for r in rows if (r["subject"], r["case"]) == (subject, case)}
-        cells = [cell for mode in MODES for cell in (_seconds(mine[mode]) if mode in mine else ("not measured", ""))]
-        counted = mine.get("count")
-        blocks = f"{counted['blocks']} of {counted['grid_blocks']}" if counted else ""
-        lines.append(f"| {subject} | {case} | {' | '.join(cells)} | {blocks} |")
-    firsts = sorted((r for r in found if r["kind"] == "build" and r["subject"] == FIRST), key=lambda r: str(r.get("at", "")))
-    for r in firsts[-1:]:
-        met = "" if r["seconds"] < r["limit"] else ": **not met**"
-        taken = f"{r['seconds']:.1f} s ({min(r['all']):.1f} to {max(r['all']):.1f}; {r['n']} runs on {r['cores']} cores, {r['device']['name']})"
-        lines += ["", f"{FIRST.replace('rooftop simt', '`rooftop simt`')}: {taken}; under {r['limit']:g} s is asked{met}."]
-    return "\n".join(lines)
-
-
-def _seconds(row: Mapping[str, Any]) -> tuple[str, str]:
-    """A time, and what it may take."""
-    median, low, high, limit = (float(row[k]) for k in ("seconds", "low", "high", "limit"))
-    return f"{median:.2f} ({low:.2f} to {high:.2f})", f"{limit:g}" if median < limit else f"{limit:g}: **not met**"
 
 
 def first(found: list[Record], _site: SiteData) -> str:
@@ -186,7 +154,6 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
     ("docs/dependencies.md", "build"): build,
-    ("docs/simulator.md", "speed"): speed,
     ("docs/gpu.md", "first calls"): first,
     ("docs/gpu.md", "fuzz"): fuzzed,
     ("docs/linear_cross_entropy.md", "time and memory"): front,

@@ -15,7 +15,6 @@ from rooftop.lab.report.measured import Measured, units
 from rooftop.lab.report.reference import Entry, sentence
 
 if TYPE_CHECKING:
-    from rooftop.lab.counters.traffic import Comparison
     from rooftop.lab.report.rung_counts import RungCounts
 
 
@@ -120,7 +119,6 @@ class RungRow:
     measured_speedup: float | None  # over the rung before, at the headline case on the first card
     restated: bool  # the head now predicts otherwise than it did when this was measured
     counts: RungCounts | None  # of the simulator; None: not asked for, or no CUDA C++
-    traffic: tuple[Comparison, ...]  # of the memory, by the model of the caches: empty while that is not proven
 
     @property
     def title(self) -> str:

@@ -5,6 +5,7 @@ python -m rooftop.lab.report.perplexity --out results      trains, measures and 
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.lab.counters.simulator_speed import describe
 from rooftop.lab.ending import Parser, ended, positive
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
@@ -114,7 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=positive, default=STEPS)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of records; none is written without it")
     given = parser.parse_args(arguments)
-    device = describe()
+    about = store.host()
+    device = {"name": about["cpu"], "machine": platform.machine(), "cores": about["cores"]}
     if given.out:
         store.Writer(given.out, str(device["name"])).ready()
     torch.set_num_threads(1)  # small products: threads would wait for each other more than they work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from rooftop.lab.simt.lines import source_of
 from rooftop.lab.simt.report import Finding, LineCounts, Report
@@ -133,12 +134,18 @@ def bar(heat: float) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip().ljust(BAR)
 
 
-def as_text(report: Report, sources: Mapping[str, str], colour: bool, width: int = 160) -> Iterator[str]:
-    """Lines for a terminal. With `colour`: red where an access takes twice what it needs or more, green elsewhere."""
+def as_text(
+    report: Report, sources: Mapping[str, str], colour: bool, width: int = 160, only: Mapping[str, Sequence[range]] = MappingProxyType({})
+) -> Iterator[str]:
+    """Lines for a terminal. With `colour`: red where an access takes twice what it needs or more, green elsewhere.
+
+    `only`: of a file, the functions that are shown if anything was counted or found in them."""
     red, green, yellow, dim, off = ("\33[31m", "\33[32m", "\33[33m", "\33[2m", "\33[0m") if colour else ("", "", "", "", "")
     for page in pages(report, sources):
-        yield page.file
-        for row in page.rows:
+        rows = _of(page.rows, only[page.file]) if page.file in only else page.rows
+        if rows:
+            yield page.file
+        for row in rows:
             tone = red if row.worst >= 2 else green
             notes = "; ".join(row.notes)
             code = f"{dim}{row.number:5}{off} {tone}{bar(row.heat)}{off} {row.text}"
@@ -152,8 +159,16 @@ def as_text(report: Report, sources: Mapping[str, str], colour: bool, width: int
                     yield f"{indent}{tone}// {text}{off}"
             for f in row.findings:
                 yield f"{' ' * 17}{yellow}^ {f.kind}: {f.message} [block {f.block}, thread {f.thread}]{off}"
-        yield ""
-    yield summary(report)
+        if rows:
+            yield ""
+    if report.lines or report.fma or report.other_flops or not only:
+        yield summary(report)
+
+
+def _of(rows: Sequence[Row], ranges: Sequence[range]) -> list[Row]:
+    """Those of the ranges in which there is anything to say."""
+    told = [r for r in ranges if any(row.number in r and (row.counts or row.findings or row.parted or row.fma or row.flops) for row in rows)]
+    return [row for row in rows if any(row.number in r for r in told)]
 
 
 _STYLE = """
@@ -167,10 +182,11 @@ tr.fault td { background: #fff3cd } p.fault { color: #8a5a00 }
 """
 
 
-def as_html(report: Report, sources: Mapping[str, str], title: str) -> str:
-    """The same as one page that needs nothing else."""
+def as_html(report: Report, sources: Mapping[str, str], title: str, remarks: Sequence[object] = ()) -> str:
+    """The same as one page that needs nothing else. `remarks`: sentences above it."""
     out = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style>"]
     out.append(f"<h1>{html.escape(title)}</h1><p>{html.escape(summary(report))}</p>")
+    out += [f"<p>{html.escape(str(remark))}</p>" for remark in remarks]
     for f in report.findings:
         where = f"{f.file}:{f.line}"
         out.append(f"<p class=fault><b>{html.escape(f.kind)}</b> at {html.escape(where)}: {html.escape(f.message)}</p>")

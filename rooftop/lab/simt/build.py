@@ -30,9 +30,9 @@ from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
 from rooftop.lab.simt.whole import keep
 
 RUNTIME = Path(__file__).parent / "runtime"
-MODES = ("check", "count", "traffic")
+MODES = ("check", "count")
 ENGINE = ("common.cpp",)  # what all modes share
-STEPS = ("translate", "ptx", "whole", "link", "host", "build")  # the modules that change a source or lay it out
+STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")  # the modules that change a source or lay it out
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
 COMMON = ("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-math-errno", "-w")
 # Aggregates stay whole (no scalar replacement): copying a float4 is one access, as on the GPU. Everything is inlined that can be.
@@ -343,7 +343,7 @@ def _pool() -> ThreadPoolExecutor:
 def engine(*modes: str) -> tuple[Path, list[Path]]:
     """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same time."""
     names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
-    parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c") for name in names)]
+    parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c", *(("-fexceptions",) if name == "program.cpp" else ())) for name in names)]
     for _, under_way in parts:
         if under_way is not None:
             under_way.result()

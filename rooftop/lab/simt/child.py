@@ -31,6 +31,7 @@ from rooftop.lab.simt.launching import Answer, LaunchError, Request, answer
 LOOK = 0.02  # seconds between two looks at what a simulation takes
 MOST_THREADS = 4096
 _FIELD = re.compile(r"^(VmRSS|VmSwap|VmPTE|Threads):\s*(\d+)", re.M)
+PRINTED = 63  # the descriptor by which runtime/program.cpp reads what a program prints
 SENT, ENDED = b"A", b"E"  # the two messages of a simulation: what it came to, and how its process ended
 TOO_MUCH, TOO_LONG, TOO_MANY = -1, -2, -3  # in place of an exit status: it took more memory, time or threads than it may
 
@@ -116,10 +117,16 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
+    printed = isinstance(request, Request) and request.program is not None
+    if printed:  # what a program prints comes back to it by a pipe
+        ends = os.pipe()
+        os.dup2(ends[0], PRINTED)
+        os.dup2(ends[1], 1)
+        os.dup2(ends[1], 2)
     library = request.library if isinstance(request, Request) else request[0]
     size = os.fstat(contents).st_size
     storage = mmap.mmap(contents, size) if size else None
-    keep = {0, 1, 2, channel.fileno()}
+    keep = {0, 1, 2, channel.fileno(), *([PRINTED] if printed else ())}
     for d in [int(p.name) for p in Path("/proc/self/fd").iterdir()]:
         if d not in keep:
             with contextlib.suppress(OSError):
@@ -150,8 +157,8 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
 
 
 def _message_of(made: Answer) -> tuple[dict[str, Any], list[bytes]]:
-    said = {name: getattr(made, name) for name in ("ran", "total", "threads", "status", "printed", "fma", "other")}
-    blobs = [made.findings, made.counts, made.held, *made.traffic]
+    said = {name: getattr(made, name) for name in ("ran", "total", "threads", "status", "printed", "fma", "other", "journal")}
+    blobs = [made.findings, made.counts, made.held]
     return {**said, "blobs": [len(b) for b in blobs]}, blobs
 
 

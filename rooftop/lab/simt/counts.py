@@ -76,7 +76,7 @@ def read(library: Path, raw: Sequence[native.RawCount], sources: dict[str, str],
             sum(c.ideal_wavefronts for c in all_), max(c.contention for c in all_),
             source_width=max(c.source_width for c in all_), source_requests=sum(c.source_requests for c in all_),
             source_sectors=sum(c.source_sectors for c in all_), source_wavefronts=sum(c.source_wavefronts for c in all_),
-            widths=_widths([c.of_width for c in all_]), source_widths=_widths([c.source_of_width for c in all_]),
+            apart=_apart(all_), widths=_widths([c.of_width for c in all_]), source_widths=_widths([c.source_of_width for c in all_]),
         )
         for (file, line, space, op), all_ in sorted(merged.items())
     )  # fmt: skip
@@ -95,6 +95,15 @@ def read(library: Path, raw: Sequence[native.RawCount], sources: dict[str, str],
         if piece.branch is not None and c.requests:
             parted[piece.branch] += c.requests
     return Counts(lines, *(dict(sorted((p, n) for p, n in found.items() if n)) for found in (fma, flops, parted)))
+
+
+SCATTERED = -(2**31)
+
+
+def _apart(all_: Sequence[native.RawCount]) -> int | None:
+    """Of the accesses of a line, those that take the most."""
+    most = max(all_, key=lambda c: c.sectors + c.wavefronts)
+    return None if most.apart == SCATTERED else int(most.apart)
 
 
 def _widths(requests: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:

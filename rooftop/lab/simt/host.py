@@ -12,7 +12,10 @@ from rooftop.core.digests import without_comments
 if TYPE_CHECKING:
     from rooftop.lab.simt.tokens import Token
 
-_SIGN = re.compile(r"<<<|\bmain\s*\(|\bcuda(?!GridDep|Trigger)[A-Z]\w*\s*\(|#\s*include\s*<(?:iostream|vector|string|chrono|random|cuda_runtime\w*\.h)>")
+_SIGN = re.compile(
+    r"<<<|\bmain\s*\(|\bcuda(?!GridDep|Trigger)[A-Z]\w*\s*\("
+    r"|#\s*include\s*<(?:iostream|vector|string|chrono|random|c?stdio(?:\.h)?|c?stdlib(?:\.h)?|fstream|cuda_runtime\w*\.h)>"
+)
 NVRTCS = re.compile(r"(?:cuda|cooperative_groups)(?:/.*|_(?:fp\d+|bf16|pipeline\w*)\.h|\.h)|mma\.h")  # headers that it is given
 INTEGERS = "".join(f"typedef {'' if s else 'un'}signed {t} {'' if s else 'u'}int{n}_t; " for n, t in ((8, "char"), (16, "short"), (32, "int")) for s in (1, 0))
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[^\n(]*(?:__device__|__global__|constexpr)", re.M)
@@ -36,21 +39,42 @@ def marks(texts: Sequence[str]) -> frozenset[str]:
 
 
 def left_out(tokens: Sequence[Token], device: Collection[str]) -> list[Token]:
-    """`tokens` without the functions, and the classes that hold the host's types, of which no word says that they are the device's too."""
-    kept: list[Token] = []
+    """`tokens` without the functions of which no word says that they are the device's too, and without classes that are the host's: those that hold its
+    types, or that no code of the device's speaks of."""
+    parts: list[tuple[Sequence[Token], bool]] = []  # with whether it only opens a namespace, or closes one
     at = 0
     while at < len(tokens):
-        end, opens = _declaration(tokens, at)
-        part = tokens[at:end]
-        if not opens and _hosts(part, device):
+        end, opens = declaration(tokens, at)
+        parts.append((tokens[at:end], opens))
+        at = end
+    out = [not opens and _hosts(part, device) for part, opens in parts]
+    words = [{t.text for t in part if t.kind == "word"} for part, _ in parts]
+    names = [_class_with_code(part) if not opens and not gone else "" for (part, opens), gone in zip(parts, out, strict=True)]
+    spoken: set[str] = set()  # words of what is kept for certain
+    for own, name, gone in zip(words, names, out, strict=True):
+        spoken |= own if not gone and (not name or own & set(device)) else set()
+    while more := [i for i, name in enumerate(names) if name and not words[i] & set(device) and name in spoken and not words[i] <= spoken]:
+        for i in more:
+            spoken |= words[i]
+    kept: list[Token] = []
+    for (part, _), own, name, gone in zip(parts, words, names, out, strict=True):
+        if gone or (name and not own & set(device) and name not in spoken):
             kept += [t if t.kind == "directive" else replace(t, kind="space", text="\n" * t.text.count("\n")) for t in part]
         else:
             kept += part
-        at = end
     return kept
 
 
-def _declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
+def _class_with_code(part: Sequence[Token]) -> str:
+    """The name of the class that a declaration defines, if it holds functions; else nothing."""
+    outside = _outside([t.text for t in part if t.kind in ("word", "symbol", "string", "number", "raw")])
+    kind = next((i for i, w in enumerate(outside) if w in ("struct", "class", "union")), None)
+    if kind is None or "{" not in outside or not any(t.text == "(" for t in part):
+        return ""
+    return next((w for w in outside[kind + 1 :] if w not in ("final", "{", ":") and w.isidentifier()), "")
+
+
+def declaration(tokens: Sequence[Token], at: int) -> tuple[int, bool]:
     """Where the declaration at `at`, at the level of a namespace, ends; and whether it opens a namespace (or closes one)."""
     words: list[str] = []
     depth, body, line = 0, False, tokens[at].line
@@ -110,15 +134,26 @@ def _is_function(words: Sequence[str]) -> bool:
     return ")" in outside and ("operator" in outside or "=" not in outside)
 
 
+def body(part: Sequence[Token]) -> int | None:
+    """Of a declaration that is a function's definition: the index of the brace that opens its body."""
+    code = [(i, t.text) for i, t in enumerate(part) if t.kind in ("word", "symbol", "string", "number", "raw")]
+    words = [text for _, text in code]
+    depth = 0
+    for n, (i, word) in enumerate(code):
+        if word == "{" and depth == 0 and words[-1] == "}" and _is_function(words[:n]):
+            return i
+        depth += (word in ("(", "[", "{")) - (word in (")", "]", "}"))
+    return None
+
+
 def _hosts(part: Sequence[Token], device: Collection[str]) -> bool:
     words = [t.text for t in part if t.kind in ("word", "symbol", "string", "number", "raw")]
-    depth = 0
-    for i, word in enumerate(words):
-        if word == "{" and depth == 0 and words[-1] == "}" and _is_function(words[:i]):
-            return not any(w in device for w in words[:i])
-        depth += (word in ("(", "[", "{")) - (word in (")", "]", "}"))
+    if (at := body(part)) is not None:
+        return not any(t.text in device for t in part[:at])
     if any(w in device for w in words):
         return False
+    if words[:1] == ["template"] and words[1:2] != ["<"] and words[-1:] == [";"]:
+        return True  # an explicit instantiation
     outside = _outside(words)
     is_class = any(w in ("struct", "class", "union") for w in outside) and "{" in outside
     if outside[:1] in (["using"], ["typedef"]):

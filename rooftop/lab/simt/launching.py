@@ -12,11 +12,11 @@ from typing import Any, Literal
 from rooftop.core.spec import Launch
 from rooftop.lab.simt import native
 from rooftop.lab.simt.link import Variable
-from rooftop.lab.simt.memory import Held, Memory
+from rooftop.lab.simt.memory import CONSTANT, INITIALISED, READABLE, WRITABLE, Held, Memory
 from rooftop.lab.simt.ordinary import Struct
 from rooftop.lab.simt.report import KINDS, Index
 
-Mode = Literal["check", "count", "traffic"]
+Mode = Literal["check", "count"]
 POISONS = (0xFF, 0xC3, 0x3C)  # of memory that nothing has written: NaN, then a negative and a positive number
 ELEMENTS = {  # what a kernel's pointer points to -> torch's name of the elements; integers may be a view of any bits
     **{f"float{n}": "float32" for n in ("", "2", "3", "4")}, **{f"double{n}": "float64" for n in ("", "2", "3", "4")}, "__half": "float16",
@@ -31,13 +31,24 @@ class LaunchError(ValueError):
 
 
 @dataclass(frozen=True)
+class Program:
+    """How a program is run. `pairs`: see program_build.Program; `repeat`: how often a launch is watched that is made again and again; `budget`: seconds
+    of CPU time for the watched blocks of one launch, `most`: for all of it; `poison`: of memory that nobody has written."""
+
+    pairs: Sequence[tuple[int, int]]
+    arguments: Sequence[str]
+    repeat: int = 1
+    budget: float = 10.0
+    most: float = 60.0
+    poison: int = POISONS[0]
+
+
+@dataclass(frozen=True)
 class Request:
     """One simulation. `numbers`: name expression -> number of its symbol. `values`: what is no tensor, by name. `widths`: see `Native.widths`.
 
     `held`: what the source's variables that may be written hold, as `Memory.held` gives it; None: what they are initialised to.
-
-    `dynamic`: where dynamic shared memory begins on the GPU, by kernel. `caches`: of mode "traffic", for each launch the machine as the engine's structure
-    and the blocks that it holds at once."""
+    `dynamic`: where dynamic shared memory begins on the GPU, by kernel. `program`: its main() is run, and launches what it launches."""
 
     library: Path
     numbers: Mapping[str, int]
@@ -57,7 +68,7 @@ class Request:
     blocks: int | None = None
     widths: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] = ((), ())
     dynamic: Mapping[str, int] = field(default_factory=dict)
-    caches: Sequence[tuple[bytes, int]] = ()
+    program: Program | None = None
     held: bytes | None = None
 
 
@@ -74,7 +85,7 @@ class Answer:
     printed: str = ""
     fma: int = 0
     other: int = 0
-    traffic: tuple[bytes, ...] = ()
+    journal: str = ""  # of a program: what it did, as JSON
     held: bytes = b""
 
 
@@ -82,6 +93,8 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     """Run a request. `storage`: the address of the tensors' contents, one behind the other, which are written in place (by the first schedule).
 
     Raises LaunchError, MemoryError."""
+    if request.program is not None:
+        return _run_program(request, request.program, lib)
     launches, tensors, numbers, mode = request.launches, request.tensors, request.numbers, request.mode
     for launch in launches:
         _fits(lib, numbers[launch.kernel], launch, tensors)
@@ -94,15 +107,13 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     place: Memory | None = None
     for schedule in range(request.schedules if mode == "check" else 1):
         place = Memory(lib, tensors, request.variables, storage, uninitialised=request.uninitialised, constant=_apart(tensors, kept), held=request.held)
-        for number, launch in enumerate(launches):
+        for launch in launches:
             if mode == "count":
                 lib.dynamic_at(request.dynamic.get(launch.kernel, 0))
             counted, of, made.status = _launch(lib, request, launch, place, request.seed + schedule, POISONS[0])
             made.ran, made.total, made.threads = made.ran + counted, made.total + of, made.threads + counted * _product(launch.block)
             if made.status:
                 break
-            if mode == "traffic":
-                made.traffic = (*made.traffic, lib.traffic(*request.caches[number]))
         if schedule == 0:
             contents, made.held = place.contents(), place.held()
         if made.status == native.ENDLESS:
@@ -116,6 +127,24 @@ def answer(request: Request, lib: native.Native, storage: int) -> Answer:
     made.findings = b"".join(bytes(f) for f in raw)
     made.fma, made.other = lib.floats()
     if mode == "count":
+        made.counts = b"".join(bytes(c) for c in lib.counts())
+    return made
+
+
+def _run_program(request: Request, program: Program, lib: native.Native) -> Answer:
+    if request.mode == "count":
+        lib.widths([native.Site(*site) for site in request.widths[0]], request.widths[1])
+    end = lib.program_memory()
+    for v in request.variables:
+        lib.mark(end + v.at, 1, (v.size,), (1,), INITIALISED | READABLE | (CONSTANT if v.constant else WRITABLE))
+    journal = lib.program(
+        program.pairs, program.arguments, workers=request.workers, repeat=program.repeat, poison=program.poison, patience=request.patience,
+        sample=(request.blocks or SAMPLE) if request.mode == "count" else 0, seed=request.seed, stack=request.stack,
+        budget=program.budget if request.mode == "check" else 0.0, most=program.most,
+    )  # fmt: skip
+    made = Answer(printed=lib.printed(), journal=journal, findings=b"".join(bytes(f) for f in lib.findings()))
+    made.fma, made.other = lib.floats()
+    if request.mode == "count":
         made.counts = b"".join(bytes(c) for c in lib.counts())
     return made
 

@@ -52,11 +52,13 @@ def _symbols(nm: Path, file: Path, letters: Collection[str]) -> list[_Symbol]:
 
 def _short(name: str) -> str:
     """A demangled name as the source has it: without the parameters of the function that it is local to."""
-    return name.replace("(anonymous namespace)::", "").rpartition(")::")[2]
+    return name.replace("(anonymous namespace)::", "").replace("simt_unnamed::", "").rpartition(")::")[2]
 
 
-def script(nm: Path, kernel: Path, constants: Collection[str]) -> tuple[str, dict[str, bool]]:
-    """The linker's script for the object file `kernel`, and its variables by symbol: whether each is one of `constants`, names as the source has them."""
+def script(nm: Path, kernel: Path, constants: Collection[str], *others: Path) -> tuple[str, dict[str, bool]]:
+    """The linker's script for the object file `kernel`, and its variables by symbol: whether each is one of `constants`, names as the source has them.
+
+    `others`: objects whose code lies beside the kernels'."""
     found = {s.raw: re.sub(r"<.*>$", "", s.name).rpartition("::")[2] in constants for s in _symbols(nm, kernel, _WRITABLE) if not _NOT_THEIRS.search(s.raw)}
 
     def sections(symbols: Sequence[str], *kinds: str) -> str:
@@ -65,7 +67,7 @@ def script(nm: Path, kernel: Path, constants: Collection[str]) -> tuple[str, dic
     data, bss = (".data", ".data.rel", ".data.rel.local"), (".bss",)
     held, plain = [s for s, c in found.items() if c], [s for s, c in found.items() if not c]
     order = (".text.unlikely", ".text.startup", ".text.hot", ".text")  # as the linker's own script has it
-    text = " ".join(f"*{kernel.name}({s} {s}.*)" for s in order)
+    text = " ".join(f"*{file.name}({s} {s}.*)" for file in (kernel, *others) for s in order)
     return (
         f"SECTIONS {{ .simt_text : {{ HIDDEN(simt_code = .); . += 16; {text} . += 16; HIDDEN(simt_code_end = .); }} }} INSERT AFTER .text;\n"
         f"SECTIONS {{\n.simt_constant : ALIGN(4096) {{ HIDDEN(simt_variables = .); . += 16;\n{sections(held, *data, *bss)}. += {GAP}; }}\n"

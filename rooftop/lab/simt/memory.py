@@ -96,6 +96,10 @@ class Layout:
         """Whether a `__constant__` variable lies there."""
         return any(v.constant and v.at <= at - self.end < v.at + v.size for v in self.variables)
 
+    def state(self, at: int) -> str:
+        """What else is to be said of memory that may not be accessed."""
+        return ""
+
     def describe(self, at: int, size: int) -> str:
         """Where an access of `size` bytes at `at` lies, in words."""
         best: tuple[int, str] | None = None

@@ -40,6 +40,17 @@ class Launch(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Pair(ctypes.Structure):
+    _fields_ = [("plain", _U64), ("watched", _U64)]
+
+
+class ProgramRun(ctypes.Structure):
+    _fields_ = [
+        *((name, _U32) for name in ("workers", "repeat", "poison", "patience", "sample", "pairs")), ("seed", _U64), ("stack", _U64),
+        ("budget", ctypes.c_double), ("most", ctypes.c_double), ("entries", ctypes.POINTER(Pair)),
+    ]  # fmt: skip
+
+
 class RawFinding(ctypes.Structure):
     _fields_ = [
         ("kind", _U32), ("bytes", _U32), ("write", _U32), ("space", _U32), ("pc", _U64), ("other_pc", _U64), ("address", _U64), ("count", _U64),
@@ -52,7 +63,7 @@ class RawCount(ctypes.Structure):
     _fields_ = [
         ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64), ("sectors", _U64),
         ("ideal_sectors", _U64), ("bytes_useful", _U64), ("wavefronts", _U64), ("ideal_wavefronts", _U64),
-        ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("unused", _U32),
+        ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("apart", ctypes.c_int32),
         ("of_width", _U64 * 5), ("source_of_width", _U64 * 5),
     ]  # fmt: skip
 
@@ -151,11 +162,21 @@ class Native:
         """Where dynamic shared memory begins on the GPU, in bytes; counting libraries only."""
         self._library.simt_dynamic_at(_U32(offset))
 
-    def traffic(self, machine: bytes, together: int) -> bytes:
-        """What the last launch moved through the caches of a machine that holds so many blocks at once, as the engine's structure."""
-        found = ctypes.create_string_buffer(6 * 8)
-        self._library.simt_traffic(ctypes.create_string_buffer(machine, len(machine)), _U32(together), _U32(1), found)
-        return found.raw
+    def program_memory(self) -> int:
+        """Lay out memory for a program; the place behind it, at which the source's variables lie."""
+        self._library.simt_program_begin.restype = ctypes.c_size_t
+        return int(self._library.simt_program_begin())
+
+    def program(self, pairs: Sequence[tuple[int, int]], arguments: Sequence[str], **given: Any) -> str:
+        """Run main() with `arguments` (the program's name first); what it did, as JSON objects with commas between."""
+        entries = (Pair * max(len(pairs), 1))(*(Pair(*p) for p in pairs))
+        words = (ctypes.c_char_p * (len(arguments) + 1))(*(a.encode() for a in arguments), None)
+        asked = ProgramRun(**given, pairs=len(pairs), entries=entries)
+        self._library.simt_program(ctypes.byref(asked), len(arguments), words)
+        at = ctypes.c_char_p()
+        self._library.simt_journal.restype = ctypes.c_size_t
+        n = self._library.simt_journal(ctypes.byref(at))
+        return ctypes.string_at(at, n).decode(errors="replace") if n else ""
 
     def floats(self) -> tuple[int, int]:
         fma, other = _U64(), _U64()

@@ -44,7 +44,12 @@ class Struct:
 
 
 def kernels(text: str) -> list[Kernel]:
-    """The kernels that a source defines."""
+    """The kernels that a source defines, the last of each name."""
+    return list({k.name: k for k in every_kernel(text)}.values())
+
+
+def every_kernel(text: str) -> list[Kernel]:
+    """All of them, overloads too."""
     every = list(tokenise(text))
     tokens = [t for t in every if t.kind in ("word", "number", "string", "symbol")]
     asked = [(t.line, 1 if m[1] == "if" else -1) for t in every if t.kind == "directive" and (m := re.match(r"\s*#\s*(if|endif)", t.text))]
@@ -64,7 +69,7 @@ def kernels(text: str) -> list[Kernel]:
             template = any(t.text == "template" for t in tokens[start:i])
             name = "::".join([*(s for s in scopes if s), tokens[at].text])
             conditional = sum(n for line, n in asked if line < token.line) > 0
-            found.append(Kernel(name, tuple(_parameters(tokens[at + 2 : close])), template, token.line, conditional))
+            found.append(Kernel(name, tuple(parameters(tokens[at + 2 : close])), template, token.line, conditional))
         if token.kind == "symbol" and token.text in "{};":
             if token.text == "{":
                 words = [t.text for t in tokens[start:i]]
@@ -72,10 +77,10 @@ def kernels(text: str) -> list[Kernel]:
             elif token.text == "}" and scopes:
                 scopes.pop()
             start = i + 1
-    return list({k.name: k for k in found}.values())
+    return found
 
 
-def _parameters(tokens: Sequence[Token]) -> list[Parameter]:
+def parameters(tokens: Sequence[Token]) -> list[Parameter]:
     parts: list[list[str]] = [[]]
     depth = 0
     for token in tokens:

@@ -85,12 +85,13 @@ def _answer(said: dict[str, Any], blob: bytes, path: str) -> Answer:
     """An answer as it must be: whoever wrote it may have been taken over. Raises SimulatedCrash."""
     lengths, printed = said.pop("blobs", None), said.get("printed")
     whole = isinstance(lengths, list) and len(lengths) >= 3 and all(type(n) is int and n >= 0 for n in lengths) and sum(lengths) == len(blob)
-    if not whole or set(said) != {*NUMBERS, "printed"} or not isinstance(printed, str) or not all(type(said[n]) is int for n in NUMBERS):
+    texts = isinstance(printed, str) and isinstance(said.get("journal"), str)
+    if not whole or not texts or set(said) != {*NUMBERS, "printed", "journal"} or not all(type(said[n]) is int for n in NUMBERS):
         raise SimulatedCrash(f"{path}: {UNREADABLE}")
     blobs = [blob[sum(lengths[:i]) : sum(lengths[: i + 1])] for i in range(len(lengths))]
     if any(f.kind >= len(KINDS) for f in array(RawFinding, blobs[0])):
         raise SimulatedCrash(f"{path}: {UNREADABLE}")
-    return Answer(**said, findings=blobs[0], counts=blobs[1], held=blobs[2], traffic=tuple(blobs[3:]))
+    return Answer(**said, findings=blobs[0], counts=blobs[1], held=blobs[2])
 
 
 def parameters(library: Library, kernel: str) -> list[Parameter]:

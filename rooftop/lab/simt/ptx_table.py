@@ -104,7 +104,8 @@ FORMS: dict[str, tuple[str, ...]] = {
     ),
     "shfl": ("sync up|down|bfly|idx b32",), "vote": ("sync all|any pred", "sync ballot b32"), "redux": ("sync add|min|max u32|s32", "sync and|or|xor b32"),
     "activemask": ("b32",), "elect": ("sync",), "nanosleep": ("u32",), "griddepcontrol": ("wait|launch_dependents",), "trap": ("",),
-    "ldmatrix": (f"sync aligned m8n8 x1|x2|x4 trans? {_CTA}? b16",), "stmatrix": (f"sync aligned m8n8 x1|x2|x4 trans? {_CTA}? b16",),
+    "ldmatrix": (f"sync aligned m8n8 x1|x2|x4 trans? {_CTA}? b16", f"sync aligned x1|x2|x4 trans? m8n8 {_CTA}? b16"),
+    "stmatrix": (f"sync aligned m8n8 x1|x2|x4 trans? {_CTA}? b16", f"sync aligned x1|x2|x4 trans? m8n8 {_CTA}? b16"),
     "mma": (
         "sync aligned m16n8k8|m16n8k16 row col f32 f16 f16 f32", "sync aligned m16n8k8|m16n8k16 row col f16 f16 f16 f16",
         "sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32", "sync aligned m16n8k4|m16n8k8 row col f32 tf32 tf32 f32",

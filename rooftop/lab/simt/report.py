@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 KINDS = (  # in the order of the engine's `Kind`
     "out-of-bounds", "misaligned", "uninitialised", "shared-race", "warp-race", "global-race", "barrier-divergence", "deadlock", "absent-lane",
-    "const-write", "missing-wait", "not-simulated", "assert",
+    "const-write", "missing-wait", "not-simulated", "assert", "launch", "host", "leak",
 )  # fmt: skip
+HOSTS = ("launch", "host", "leak")  # kinds of what is found in the host's code
+NO_FAULTS = ("not-simulated", "leak")
 Index = tuple[int, int, int]
 
 
@@ -40,9 +42,12 @@ class Finding:
     thread: Index
     other: Other | None = None
     count: int = 1
+    also: tuple[int, ...] = ()  # other lines of the same cause
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}: {self.kind}: {self.message} [block {_index(self.block)}, thread {_index(self.thread)}]"
+        at = "" if self.kind in HOSTS else f" [block {_index(self.block)}, thread {_index(self.thread)}]"
+        more = f" (the same at line{'s' if len(self.also) > 1 else ''} {', '.join(map(str, sorted(set(self.also))))})" if self.also else ""
+        where = f"{self.file}:{self.line}: {self.kind}: {self.message}{more}{at}" if self.line else f"{self.kind}: {self.message}"
         return where + (f"\n    {self.text.strip()}" if self.text.strip() else "")
 
 
@@ -78,6 +83,7 @@ class LineCounts:
     found_at: tuple[tuple[str, int], ...] = ()  # (file, line)
     widths: tuple[tuple[int, int], ...] = ()  # (bytes a thread, requests), the widest first
     source_widths: tuple[tuple[int, int], ...] = ()
+    apart: int | None = None  # bytes from one thread's address to the next one's, where most of a request keeps to it
 
     @property
     def rewritten(self) -> bool:
@@ -108,8 +114,8 @@ class Report:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """The findings, but for what is not simulated: that is no fault."""
-        return tuple(f for f in self.findings if f.kind != "not-simulated")
+        """The findings, but for what is not simulated and for memory that is never freed: those are no faults."""
+        return tuple(f for f in self.findings if f.kind not in NO_FAULTS)
 
     @property
     def clean(self) -> bool:

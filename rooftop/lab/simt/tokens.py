@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 _TOKEN = re.compile(
     r"(?P<space>[ \t\r\f\v]+|\\\n)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>R\"\(.*?\)\")|(?P<string>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
-    r"|(?P<word>[A-Za-z_]\w*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)|(?P<symbol>::|->|<<<|>>>|<<=|>>=|<<|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|.)",
+    r"|(?P<word>[A-Za-z_]\w*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)|(?P<symbol>::|->|##|<<<|>>>|<<=|>>=|<<|[-+*/%&|^=!<>]=|&&|\|\||\+\+|--|.)",
     re.S,
 )
 

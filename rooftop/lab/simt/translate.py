@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from rooftop.lab.simt import host, ptx
 from rooftop.lab.simt.tokens import Token, tokenise
@@ -23,17 +24,21 @@ class TranslateError(ValueError):
     """The source uses a form that this step cannot read; the text names file and line."""
 
 
-def translate(text: str, path: str, *, unroll: bool = False, marks: Collection[str] | None = None) -> str:
+def translate(
+    text: str, path: str, *, unroll: bool = False, marks: Collection[str] | None = None, tokens: list[Token] | None = None,
+    includes: Mapping[str, str] | None = None,
+) -> str:
     """`text` in C++, beginning with a `#line` that names `path`; every line stays where it was. `unroll`: loops so marked, in g++'s words.
 
+    `tokens`: those of `text`, where they have been changed before (program_text.py); `includes`: files that stand for its headers, by name.
     `marks`: the file holds code of the host's, which is left out; these words make a function the device's (see `host.marks`).
     Raises TranslateError for a declaration of shared memory or inline PTX that cannot be read."""
     try:
-        tokens = host.left_out(tokenise(text), marks) if marks is not None else tokenise(text)
+        tokens = _shared_first(tokens) if tokens is not None else _shared_first(host.left_out(tokenise(text), marks) if marks is not None else tokenise(text))
     except host.UnreadableError as error:
         raise TranslateError(f"{path}:{error}") from None
     path = MARK + path
-    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None).run())
+    return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None or includes is not None, includes or {}).run())
 
 
 def device_code(text: str, path: str, own: Mapping[str, str]) -> str:
@@ -98,9 +103,24 @@ def constants(text: str) -> set[str]:
     return found
 
 
+def _shared_first(tokens: list[Token]) -> list[Token]:
+    """`float __shared__ s[32]` with `__shared__` in front."""
+    for at in [i for i, t in enumerate(tokens) if t.kind == "word" and t.text == "__shared__"]:
+        first = at
+        while first > 0 and ((t := tokens[first - 1]).kind in ("space", "newline", "comment", "word", "number") or t.text in ("::", "<", ">", ",")):
+            first -= 1
+        while first < at and tokens[first].kind != "word":
+            first += 1
+        before = [t for t in tokens[first:at] if t.kind == "word"]
+        if before and not all(t.text in _SPECIFIERS for t in before) and not {"__device__", "__global__", "template"} & {t.text for t in before}:
+            tokens.insert(first, tokens.pop(at))
+            tokens.insert(first + 1, Token("space", " ", tokens[first].line))
+    return tokens
+
+
 class _Translator:
-    def __init__(self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False) -> None:
-        self.tokens, self.path, self.at, self.unroll, self.ordinary = tokens, path, 0, unroll, ordinary
+    def __init__(self, tokens: list[Token], path: str, unroll: bool, ordinary: bool = False, includes: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.tokens, self.path, self.at, self.unroll, self.ordinary, self.includes = tokens, path, 0, unroll, ordinary, includes
         self.scopes: list[bool] = []  # for each open brace, whether it is a namespace's
         self.recent: list[str] = []  # the last words before a brace
 
@@ -152,6 +172,8 @@ class _Translator:
     def _defined(self, token: Token) -> str:
         """A directive, changed: a macro with inline PTX, translated. Its uses are at their own lines, so that it may be one line."""
         if self.ordinary and (included := _INCLUDE.match(token.text)):  # a header of the host's may not be here, and need not
+            if (own := self.includes.get(included[1][1:-1])) is not None:
+                return f'#include "{own}"\n#line {token.line + 1} "{self.path}"'
             return f'#if __has_include({included[1]})\n{token.text}\n#endif\n#line {token.line + 1} "{self.path}"'
         match = _DEFINE.match(token.text)
         if match is None or "asm" not in match[2]:
@@ -234,10 +256,15 @@ class _Translator:
         for name, at, stop in declarators:
             declarator = "".join(t.text for t in kept[at:stop]).replace("\n", " ").strip()
             if extern:
+                match = re.match(r"\s*\w+\s*(?:\[[^\]]*\])?(.*)", declarator, re.S)
+                rows = match[1] if match else ""
+                kind, before = type_text, ""
+                if rows.strip():
+                    kind, before = f"simt_row_{name}", f"typedef {type_text} simt_row_{name}{rows}; "
                 if outside:
-                    made.append((name, f"(static_cast<{type_text}*>(simt::dynamic_shared()))"))
+                    made.append((name, f"{before}|(static_cast<{kind}*>(simt::dynamic_shared()))"))
                 else:
-                    made.append((name, f"{type_text}* const {name} = static_cast<{type_text}*>(simt::dynamic_shared());"))
+                    made.append((name, f"{before}{kind}* const {name} = static_cast<{kind}*>(simt::dynamic_shared());"))
                 continue
             kind = f"simt_type_{name}"
             typedef = f"typedef {type_text} {declarator.replace(name, kind, 1)};"

@@ -99,8 +99,9 @@ static __attribute__((noinline, cold)) void misaligned(Worker& w, const void* p,
     fault(w, MISALIGNED, space, space == SHARED ? static_cast<u64>(at - w.shared) : space == GLOBAL ? global_place(at) : reinterpret_cast<u64>(p), bytes, write, pc);
 }
 
-void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc) { misaligned(w, p, bytes, false, pc); }
+void mode_misaligned(Worker& w, const void* p, u32 bytes, u64 pc) { if (w.plain) return; misaligned(w, p, bytes, false, pc); }
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) {
+    if (w.plain) return;
     if (write) access<true>(w, p, bytes, pc);
     else access<false>(w, p, bytes, pc);
 }
@@ -167,6 +168,7 @@ static void volatile_access(Worker& w, const void* p, u32 bytes, u64 pc) {
 }
 
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) {
+    if (w.plain) return;
     char* at = static_cast<char*>(p);
     w.current->last = pc;
     if (w.current->suspect) settle(w, *w.current);
@@ -212,6 +214,7 @@ static void landed(Worker& w, size_t in, u32 bytes, u64 record, u64 pc) {
     }
 }
 void mode_copy_begin(Worker& w, Copy& c) {
+    if (w.plain) return;
     if (reinterpret_cast<u64>(c.from) & (c.bytes - 1)) misaligned(w, c.from, c.bytes, false, c.pc);
     if (reinterpret_cast<u64>(c.to) & (c.bytes - 1)) misaligned(w, c.to, c.bytes, true, c.pc);
     if (c.filled) access<false>(w, c.from, c.filled, c.pc);
@@ -223,15 +226,16 @@ void mode_copy_begin(Worker& w, Copy& c) {
     shared_access<true>(w, in, c.bytes, c.pc);
     under_way(w, in, c.bytes);
 }
-void mode_copy_end(Worker& w, Copy& c) { landed(w, static_cast<size_t>(c.to - w.shared), c.bytes, w.current->block->epoch | w.current->low, c.pc); }
+void mode_copy_end(Worker& w, Copy& c) { if (w.plain) return; landed(w, static_cast<size_t>(c.to - w.shared), c.bytes, w.current->block->epoch | w.current->low, c.pc); }
 // A write by who sends it, from here on until it lands; from then on it is known to those who have waited for its phase.
 void mode_store_begin(Worker& w, Store& store) {
+    if (w.plain) return;
     const size_t in = static_cast<size_t>(store.to - w.shared);
     shared_access<true>(w, in, store.bytes, store.pc);
     store.record = w.current->block->epoch | w.current->low;
     under_way(w, in, store.bytes);
 }
-void mode_store_landed(Worker& w, const Store& store) { landed(w, static_cast<size_t>(store.to - w.shared), store.bytes, store.record, store.pc); }
+void mode_store_landed(Worker& w, const Store& store) { if (w.plain) return; landed(w, static_cast<size_t>(store.to - w.shared), store.bytes, store.record, store.pc); }
 }  // namespace simt
 
 using namespace simt;
@@ -274,6 +278,10 @@ __attribute__((visibility("default"))) void simt_mark(size_t at, u32 item, u32 d
     for (u64 i = 0; i < shape[0]; ++i) simt_mark(at + i * strides[0] * item, item, dims - 1, shape + 1, strides + 1, bits);
 }
 
+/// Nobody may touch these bytes any more.
+__attribute__((visibility("hidden"))) void simt_forget_range(size_t at, size_t bytes) {
+    for (size_t i = at; i < at + bytes; ++i) cells[i / 4].bits &= ~((1u << INIT | 1u << VALID | 1u << WRITABLE) << (i & 3));
+}
 /// For each byte from `at` on, whether anybody has written it (or it had a value to begin with).
 __attribute__((visibility("default"))) void simt_written(size_t at, size_t bytes, u8* to) {
     for (size_t i = at; i < at + bytes; ++i) *to++ = cells[i / 4].bits >> (INIT + (i & 3)) & 1;

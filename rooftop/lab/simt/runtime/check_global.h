@@ -116,7 +116,7 @@ static __attribute__((noinline)) void global_slow(Worker& w, GlobalCell& c, size
             fault(w, OUT_OF_BOUNDS, GLOBAL, address, bytes, write, pc);
             return;
         }
-        if (~bits >> INIT & mask) {
+        if (~bits >> INIT & mask && !unwatched) {
             fault(w, UNINITIALISED, GLOBAL, address, bytes, false, pc);
             if (w.launch->poison == FIRST_POISON) c.bits |= mask << INIT;      // said once; later runs are asked what was written
         }

@@ -11,9 +11,11 @@ struct Count {      // as rooftop/lab/simt/native.py reads it
     u32 space, op, width, contention;
     u64 requests, lanes, sectors, ideal_sectors, bytes_useful, wavefronts, ideal_wavefronts;
     u64 source_requests, source_sectors, source_wavefronts;     // as the source has them, before the compiler merged or split any
-    u32 source_width, unused;
+    u32 source_width;
+    i32 apart;                                                  // bytes from a lane's address to its neighbour's, in most of the first request; SCATTERED: in no such way
     u64 of_width[5], source_of_width[5];                        // requests of 1, 2, 4, 8 and 16 bytes a lane
 };
+constexpr i32 SCATTERED = -2147483647 - 1;
 constexpr size_t TRAIL = 1 << 13;        // events after which a lane lets the others of its warp catch up
 
 constexpr u32 END = 1;                   // where a lane's path ends: no place in the code
@@ -54,6 +56,19 @@ static void add(Tally& t, u32 space, u32 bytes, const u64* address, u32 lanes) {
     }
 }
 
+// How far apart neighbouring lanes are in most of a request.
+static i32 apart(const u64* address, u32 lanes) {
+    i64 step = 0;
+    u32 pairs = 0, alike = 0;
+    for (u32 lane = 0; lane < 31; ++lane) {
+        if ((lanes >> lane & 3) != 3) continue;
+        const i64 d = static_cast<i64>(address[lane + 1] - address[lane]);
+        if (!pairs++) step = d;
+        alike += d == step;
+    }
+    return pairs && 2 * alike >= pairs && step > SCATTERED && step < 2147483647 ? static_cast<i32>(step) : SCATTERED;
+}
+
 static void add_part(Tally& t, const Event& e, u32 from, u32 bytes, const u64* address, u32 lanes) {
     u64 moved[32];
     for (u32 todo = lanes; todo; todo &= todo - 1) moved[__builtin_ctz(todo)] = address[__builtin_ctz(todo)] + from;
@@ -92,6 +107,7 @@ static void issue(Worker& w, const Warp& warp, const Event& e, const u64* addres
     Count& c = w.mode->counts[key];
     const u32 active = static_cast<u32>(__builtin_popcount(lanes)), source_bytes = e.bytes / e.parts;
     c.site = e.site, c.space = e.space, c.op = e.kind == COPY_READ ? u32(READ) : e.kind == COPY_WRITE ? u32(WRITE) : e.kind;
+    if (!c.bytes_useful) c.apart = apart(address, lanes);
     c.bytes_useful += active * e.bytes;
     Tally whole = {}, compiled = {}, source = {};
     const Split* split = split_of(e);
@@ -225,6 +241,7 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
 }
 
 void mode_stall(Worker& w, Warp& warp) {
+    if (w.plain) return;
     u32 full = 0;
     for (u32 todo = warp.valid & ~warp.exited; todo; todo &= todo - 1)
         if (warp.lanes[__builtin_ctz(todo)].state == READY) full |= 1u << __builtin_ctz(todo);
@@ -249,12 +266,13 @@ static inline void leave_event(Worker& w, const Event& e) {
 }
 
 void mode_sync(Worker& w, Fiber& f, u32 meeting) {
+    if (w.plain) return;
     std::vector<Meeting>& met = f.warp->met;
     if (met.size() <= meeting) met.resize(meeting + 1);
     met[meeting].lanes |= 1u << f.lane;
     leave_event(w, {meeting, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1});
 }
-void mode_met(Warp& warp, u32 meeting) { warp.met[meeting].over = true; }
+void mode_met(Warp& warp, u32 meeting) { if (!worker->plain) warp.met[meeting].over = true; }
 
 static inline void note(Worker& w, const void* p, u32 bytes, EventKind kind, u64 pc) {
     const char* at = static_cast<const char*>(p);
@@ -291,9 +309,10 @@ void mode_unit(Worker& w, Unit& u, bool begins) {
         for (Fiber& f : u.fibers) f.trace.clear();
     w.mode->turns.clear(), w.mode->paths.clear();
 }
-void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { note(w, p, bytes, write ? WRITE : READ, pc); }
-void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
+void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { if (w.plain) return; note(w, p, bytes, write ? WRITE : READ, pc); }
+void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { if (w.plain) return; note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
 void mode_copy_begin(Worker& w, Copy& c) {
+    if (w.plain) return;
     if (c.filled) note(w, c.from, c.filled, COPY_READ, c.pc);
     note(w, c.to, c.bytes, COPY_WRITE, c.pc);
 }
@@ -331,6 +350,7 @@ __attribute__((visibility("default"))) void* simt_arena(size_t bytes) {
     return arena;
 }
 __attribute__((visibility("default"))) void simt_mark(size_t, u32, u32, const u64*, const u64*, u32) {}
+__attribute__((visibility("hidden"))) void simt_forget_range(size_t, size_t) {}
 struct SiteWidths {     // as rooftop/lab/simt/native.py writes it
     u32 site, line, shared, global, shared_split, global_split, again;
 };

@@ -8,7 +8,8 @@
 namespace simt {
 
 char *arena = nullptr, *arena_end = nullptr;
-static std::vector<Finding> all_findings;
+bool unwatched = false;
+std::vector<Finding> all_findings;
 static u64 total_fma, total_flops;
 static u32 launches, tags = 1;
 static std::mutex merge;
@@ -67,7 +68,7 @@ static void leave(Worker& w, Fiber& f) {
 
 static void enter() {
     Worker& w = *worker;
-    w.launch->call(w.launch->values);
+    (w.plain ? w.launch->plain_call : w.launch->call)(w.launch->values);
     Worker& after = *worker;
     Fiber& f = *after.current;
     mode_sync(after, f);
@@ -225,6 +226,20 @@ static char* map_memory(size_t bytes) {
     return p == MAP_FAILED ? nullptr : static_cast<char*>(p);
 }
 
+// Whether unit `i` of a program's launch is watched: all are, as long as there is time; else some all over the grid, the first and the last among them.
+static bool watches(const Launch& l, u32 i) {
+    if (!l.call) return false;
+    const u64 n = l.unit_count;
+    if (l.sample && l.sample < n) return (i + u64(1)) * l.sample / n != u64(i) * l.sample / n;
+    return l.budget == 0 || i == 0 || i + 1 == n || 1e-9 * static_cast<double>(l.spent.load()) <= l.budget * (static_cast<double>(i) + 1) / static_cast<double>(n) + 0.1 * l.budget;
+}
+
+static double cpu_seconds() {
+    timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 static void work(Launch& l, u32 index, u32 blocks) {
     Worker w;
     worker = &w;
@@ -255,7 +270,18 @@ static void work(Launch& l, u32 index, u32 blocks) {
         for (;;) {
             const u32 i = l.next.fetch_add(1);
             if (i >= l.unit_count || l.stop) break;
+            if (l.deadline > 0 && cpu_seconds() > l.deadline) {
+                l.stop = OVER;
+                break;
+            }
+            w.plain = l.plain_call && !watches(l, i);
+            if (w.plain) unwatched = true;
+            const auto began = std::chrono::steady_clock::now();
             run_unit(w, u, l.units ? l.units[i] : i);
+            if (!w.plain) {
+                l.spent += static_cast<u64>((std::chrono::steady_clock::now() - began).count());
+                l.watched += blocks;
+            }
         }
         progress(w);
         --l.active;
@@ -272,6 +298,31 @@ static void work(Launch& l, u32 index, u32 blocks) {
     std::lock_guard<std::mutex> lock(merge);
     all_findings.insert(all_findings.end(), w.findings.begin(), w.findings.end());
     total_fma += w.fma, total_flops += w.flops;
+}
+
+/// Runs a launch of which all but its extents is set. 0: it ran to its end; 1: it was stopped by a fault; 2: no memory; 4: a loop of it does not end.
+int run_launch(Launch& l, const u32 (&grid)[3], const u32 (&block)[3], const u32 (&cluster)[3], u32 given_workers) {
+    l.grid = dim3(grid[0], grid[1], grid[2]), l.block = dim3(block[0], block[1], block[2]), l.cluster = dim3(cluster[0], cluster[1], cluster[2]);
+    l.number = ++launches;
+    l.shared_at = l.plain.shared_at = l.dynamic ? l.dynamic + SHARED_GAP : 0;
+    const u32 in_cluster = l.cluster.x * l.cluster.y * l.cluster.z;
+    const u32 all = l.grid.x * l.grid.y * l.grid.z;
+    l.unit_count = l.units ? l.unit_count : l.cooperative ? 1 : all / in_cluster;
+    l.me0 = tags;
+    tags += all / in_cluster + 4;
+    mode_launch(l);
+    const u32 workers = l.workers = std::max(1u, std::min(given_workers, l.unit_count));
+    const u32 blocks = l.cooperative ? all : in_cluster;
+    catch_crashes(true);
+    Watch watch(l);
+    l.watch = &watch;
+    std::vector<std::thread> others;
+    for (u32 i = 1; i < workers; ++i) others.emplace_back([&l, i, blocks] { work(l, i, blocks); });
+    work(l, 0, blocks);
+    for (std::thread& t : others) t.join();
+    catch_crashes(false);
+    tags = std::max(tags, l.me0 + all / in_cluster + 4);      // barriers of the grid have taken more
+    return static_cast<int>(l.stop.load());
 }
 }  // namespace simt
 
@@ -295,9 +346,6 @@ struct SimtLaunch {
 /// 0: it ran to its end; 1: it was stopped by a fault; 2: no memory; 4: a loop of it does not end.
 SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* given) {
     Launch l;
-    l.grid = dim3(given->grid[0], given->grid[1], given->grid[2]);
-    l.block = dim3(given->block[0], given->block[1], given->block[2]);
-    l.cluster = dim3(given->cluster[0], given->cluster[1], given->cluster[2]);
     l.dynamic = given->dynamic;
     l.cooperative = given->cooperative;
     l.seed = given->seed;
@@ -313,26 +361,8 @@ SIMT_EXPORT int simt_run(const Kernel* kernel, void** values, const SimtLaunch* 
     }
     l.values = arguments.data();
     l.units = given->units;
-    l.number = ++launches;
-    l.shared_at = l.dynamic ? l.dynamic + SHARED_GAP : 0;
-    const u32 in_cluster = l.cluster.x * l.cluster.y * l.cluster.z;
-    const u32 all = l.grid.x * l.grid.y * l.grid.z;
-    l.unit_count = l.units ? given->unit_count : l.cooperative ? 1 : all / in_cluster;
-    l.me0 = tags;
-    tags += all / in_cluster + 4;
-    mode_launch(l);
-    const u32 workers = l.workers = std::max(1u, std::min(given->workers, l.unit_count));
-    const u32 blocks = l.cooperative ? all : in_cluster;
-    catch_crashes(true);
-    Watch watch(l);
-    l.watch = &watch;
-    std::vector<std::thread> others;
-    for (u32 i = 1; i < workers; ++i) others.emplace_back([&l, i, blocks] { work(l, i, blocks); });
-    work(l, 0, blocks);
-    for (std::thread& t : others) t.join();
-    catch_crashes(false);
-    tags = std::max(tags, l.me0 + all / in_cluster + 4);      // barriers of the grid have taken more
-    return static_cast<int>(l.stop.load());
+    l.unit_count = given->unit_count;
+    return run_launch(l, given->grid, given->block, given->cluster, given->workers);
 }
 
 SIMT_EXPORT u32 simt_findings(const Finding** at) {

@@ -23,11 +23,12 @@ typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int32_t i32;
 typedef int64_t i64;
 
 enum Kind : u32 {   // in the order of rooftop/lab/simt/report.py's KINDS
     OUT_OF_BOUNDS, MISALIGNED, UNINITIALISED, SHARED_RACE, WARP_RACE, GLOBAL_RACE, BARRIER_DIVERGENCE, DEADLOCK, ABSENT_LANE, CONST_WRITE,
-    MISSING_WAIT, NOT_SIMULATED, ASSERT,
+    MISSING_WAIT, NOT_SIMULATED, ASSERT, LAUNCH, HOST, LEAK,
 };
 
 struct Finding {    // as rooftop/lab/simt/native.py reads it
@@ -185,7 +186,7 @@ inline Fiber& thread_of(const Fiber& f, u64 record) {
 }
 
 // Of the warps of a cluster: how many, where that is looked at, and which this one is.
-extern const bool checking;      // which of check.cpp, count.cpp and traffic.cpp this is linked with
+extern const bool checking;      // which of check.cpp and count.cpp this is linked with
 inline u32 far_warps(const Unit& u) { return !checking || u.cluster_blocks == 1 ? 0 : u.cluster_blocks * static_cast<u32>(u.blocks[0].warps.size()); }
 inline u32 far_index(const Warp& warp) {
     const Block& b = *warp.block;
@@ -204,26 +205,36 @@ inline void release_far(std::vector<u16>& to, const Warp& warp, u16 clock) {
     known = std::max(known, clock);
 }
 
-struct Launch {
+struct SharedPlan {  // where the variables of a build of the kernel lie
+    u32 shared_at = 0;             // where the next static variable goes
+    u32 shared_static = 0;         // bytes of those so far
+    std::vector<std::pair<u32, u32>> shared_ranges;            // first byte and bytes,
+    std::vector<SharedSite*> shared_sites;                     // and what lies there
+};
+
+struct Launch : SharedPlan {
+    SharedPlan plain;              // of the build that is not watched
     dim3 grid, block, cluster;
-    u32 dynamic;                   // bytes of dynamic shared memory
+    u32 dynamic = 0;               // bytes of dynamic shared memory
     size_t stack;                  // bytes of a thread's stack
     u32 cooperative, workers, poison;
     u64 seed;
     void (*call)(void**);
     void** values;
-    const u32* units;              // which to run, or null: all
-    u32 unit_count;
+    const u32* units = nullptr;    // which to run, or null: all
+    u32 unit_count = 0;
     u32 number;                    // of the launch, from 1
     u32 me0;                       // the first of the tags of its clusters
     u32 patience;                  // seconds: see watch
     struct Watch* watch;
     std::atomic<u32> next{0}, stop{0}, idle{0}, active{0};   // idle: workers whose threads all wait, of those that are active
-    std::mutex mutex;              // of `shared_at`
-    u32 shared_at = 0;             // where the next static variable goes
-    u32 shared_static = 0;         // bytes of those so far
-    std::vector<std::pair<u32, u32>> shared_ranges;            // first byte and bytes,
-    std::vector<SharedSite*> shared_sites;                     // and what lies there
+    std::mutex mutex;              // of the plans
+    void (*plain_call)(void**) = nullptr;                      // a program's: what runs blocks that are not watched; `call` may be null
+    double budget = 0;             // seconds: of the blocks that are watched; 0: all are
+    double deadline = 0;           // seconds of the process's CPU time at which a program's launch ends; 0: none
+    u32 sample = 0;                // how many blocks are watched, spread over the grid; 0: all
+    std::atomic<u64> spent{0};     // nanoseconds, on watched blocks
+    std::atomic<u32> watched{0};   // blocks that were
 };
 
 struct Worker {
@@ -231,6 +242,7 @@ struct Worker {
     Fiber* current = nullptr;
     Warp* running = nullptr;
     Unit* unit = nullptr;
+    bool plain = false;            // the unit is not watched
     Launch* launch = nullptr;
     char *shared = nullptr, *stacks = nullptr;
     size_t shared_bytes = 0, stack_bytes = 0;
@@ -250,6 +262,7 @@ struct Worker {
 };
 
 extern __thread Worker* worker __attribute__((tls_model("initial-exec"), visibility("default")));   // worker.cpp
+extern bool unwatched;             // blocks have run that were not watched: what they wrote is not known
 extern char *arena, *arena_end;
 #define SIMT_MARK(name) extern "C" char name[] __attribute__((visibility("hidden")))
 SIMT_MARK(__ehdr_start);

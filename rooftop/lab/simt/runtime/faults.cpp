@@ -11,6 +11,7 @@ namespace simt {
 static void put(u32 (&to)[3], const uint3& v) { to[0] = v.x, to[1] = v.y, to[2] = v.z; }
 
 Finding* report(Worker& w, const Fiber& f, Kind kind, u64 pc, u64 other_pc) {
+    if (w.plain && (kind == BARRIER_DIVERGENCE || kind == ABSENT_LANE)) return nullptr;   // its code is another build's, with barriers in several copies
     const u64 key = (pc * 0x9e3779b97f4a7c15u) ^ (other_pc * 0xc2b2ae3d27d4eb4fu) ^ kind;
     const auto [at, fresh] = w.known.emplace(key, static_cast<u32>(w.findings.size()));
     if (!fresh) {

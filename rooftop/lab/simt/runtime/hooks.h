@@ -1,4 +1,4 @@
-// What the compiler's instrumentation calls. check.cpp, count.cpp and traffic.cpp each say before this what they make of it: `seen` of an access that is
+// What the compiler's instrumentation calls. check.cpp and count.cpp each say before this what they make of it: `seen` of an access that is
 // aligned by its type, `seen_parts` of one that is not, `seen_volatile` (`whole`: aligned), `seen_block` of a copy. Code that no simulation runs is nobody's.
 #pragma once
 
@@ -34,6 +34,6 @@ void* __tsan_memset(void* to, int v, size_t n) {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
+void __tsan_vptr_update(void** p, void*) { SIMT_SEEN(seen<true>, 8); }   // an object's pointer to its virtual functions
+void __tsan_vptr_read(void** p) { SIMT_SEEN(seen<false>, 8); }
 }

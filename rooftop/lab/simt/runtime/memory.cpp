@@ -26,23 +26,24 @@ static u32 round_up(u32 v, u32 to) { return (v + to - 1) / to * to; }
 
 __attribute__((noinline)) void* shared_variable(SharedSite& site, unsigned bytes, unsigned align) {
     Worker& w = *worker;
-    Launch& l = *w.launch;
+    Launch& launch = *w.launch;
+    SharedPlan& l = w.plain ? launch.plain : launch;
     const u64 pc = SIMT_PC();
-    if (__atomic_load_n(&site.launch, __ATOMIC_ACQUIRE) != l.number || w.shared_known != l.shared_ranges.size()) {
-        std::lock_guard<std::mutex> lock(l.mutex);
-        if (site.launch != l.number) {
+    if (__atomic_load_n(&site.launch, __ATOMIC_ACQUIRE) != launch.number || (!w.plain && w.shared_known != l.shared_ranges.size())) {
+        std::lock_guard<std::mutex> lock(launch.mutex);
+        if (site.launch != launch.number) {
             site.offset = round_up(l.shared_at, std::max(align, 128u));
             l.shared_at = site.offset + bytes + SHARED_GAP;
             l.shared_static = round_up(l.shared_static, align) + bytes;
-            if (l.shared_static > STATIC_LIMIT || l.shared_static + l.dynamic > SHARED_LIMIT) {
-                if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) say(*found, "the block's shared memory is %u bytes of variables and %u dynamic; a block can have %zu of variables, and %zu in all", l.shared_static, l.dynamic, STATIC_LIMIT, SHARED_LIMIT);
+            if (l.shared_static > STATIC_LIMIT || l.shared_static + launch.dynamic > SHARED_LIMIT) {
+                if (Finding* found = report(w, *w.current, OUT_OF_BOUNDS, pc)) say(*found, "the block's shared memory is %u bytes of variables and %u dynamic; a block can have %zu of variables, and %zu in all", l.shared_static, launch.dynamic, STATIC_LIMIT, SHARED_LIMIT);
                 die(w);
             }
             l.shared_ranges.push_back({site.offset, bytes});
             l.shared_sites.push_back(&site);
-            __atomic_store_n(&site.launch, l.number, __ATOMIC_RELEASE);
+            __atomic_store_n(&site.launch, launch.number, __ATOMIC_RELEASE);
         }
-        for (; w.shared_known < l.shared_ranges.size(); ++w.shared_known) mode_shared_range(w, l.shared_ranges[w.shared_known].first, l.shared_ranges[w.shared_known].second);
+        for (; !w.plain && w.shared_known < l.shared_ranges.size(); ++w.shared_known) mode_shared_range(w, l.shared_ranges[w.shared_known].first, l.shared_ranges[w.shared_known].second);
     }
     return w.current->block->shared + site.offset;
 }

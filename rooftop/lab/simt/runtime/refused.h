@@ -5,7 +5,9 @@ typedef unsigned long long cudaTextureObject_t, cudaSurfaceObject_t;
 struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };
 typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
+#ifndef SIMT_PROGRAM
 enum cudaError_t { cudaSuccess };
+#endif
 enum cudaSurfaceBoundaryMode { cudaBoundaryModeZero, cudaBoundaryModeClamp, cudaBoundaryModeTrap };
 
 namespace simt {

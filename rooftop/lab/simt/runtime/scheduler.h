@@ -13,6 +13,7 @@ void catch_crashes(bool begins);
 
 void end_overdue_at(Worker& w, const Fiber& f);
 
+constexpr u32 OVER = 5;               // and where a program's time was over
 constexpr u32 ENDLESS = 4;            // what simt_run gives where a loop was taken to be endless
 
 /// Looks after the workers of a launch while it lives: one whose threads get nowhere is ended, with a finding where it is.

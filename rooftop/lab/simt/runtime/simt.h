@@ -176,16 +176,30 @@ struct Address {
     extern "C" __attribute__((visibility("default"))) const simt::Kernel simt_kernel_##number = simt::kernel<(__VA_ARGS__)>(__VA_ARGS__);
 }  // namespace simt
 
+#ifndef SIMT_PROGRAM   // a program's host code may have names of its own like these: `translate` knows where they are CUDA's
 #define threadIdx (simt::thread_index())
 #define blockIdx (simt::block_index())
 #define blockDim (simt::block_extent())
 #define gridDim (simt::grid_extent())
 #define warpSize 32
+#else
+template <class T, T (*F)()>
+struct SimtExtent { SIMT_MEMBER operator T() const { return F(); } };
+static constexpr SimtExtent<uint3, simt::thread_index> threadIdx;
+static constexpr SimtExtent<uint3, simt::block_index> blockIdx;
+static constexpr SimtExtent<dim3, simt::block_extent> blockDim;
+static constexpr SimtExtent<dim3, simt::grid_extent> gridDim;
+static constexpr int warpSize = 32;
+#endif
 
+#ifdef SIMT_PROGRAM
+#define SIMT_ASSERT(...) ((__VA_ARGS__) ? void(0) : simt::on_host() ? simt::host_assertion(#__VA_ARGS__) : simt::assertion(#__VA_ARGS__, __func__))
+#else
 #define SIMT_ASSERT(...) ((__VA_ARGS__) ? void(0) : simt::assertion(#__VA_ARGS__, __func__))
+#define printf(...) simt::print(__VA_ARGS__)
+#endif
 #undef assert
 #define assert(...) SIMT_ASSERT(__VA_ARGS__)
-#define printf(...) simt::print(__VA_ARGS__)
 #define __trap() simt::trap("__trap()")
 #define __brkpt() simt::trap("__brkpt()")
 
@@ -194,3 +208,8 @@ struct Address {
 #include "atomics.h"
 #include "arithmetic.h"
 #include "ptx.h"
+#ifdef SIMT_PROGRAM
+#define __CUDA_RUNTIME_H__   // helpers of CUDA's samples ask for these
+#define __DRIVER_TYPES_H__
+#include "runtime_api.h"
+#endif

@@ -12,7 +12,9 @@ SIMT_INLINE void __threadfence_system() { simt::fence(); }
 SIMT_INLINE void __threadfence_block() { simt::fence(); }
 SIMT_INLINE void __nanosleep(unsigned) { simt::pause(); }
 SIMT_INLINE long long clock64() { return simt::clock_now(); }
+#ifndef SIMT_PROGRAM
 #define clock() static_cast<int>(simt::clock_now())
+#endif
 SIMT_INLINE unsigned long long globaltimer() { return simt::clock_now(); }
 SIMT_INLINE unsigned __activemask() { return simt::active_mask(); }
 SIMT_INLINE bool __isShared(const void* p) { return simt::is_shared(p); }
@@ -146,9 +148,17 @@ SIMT_INLINE T __shfl_up_sync(unsigned mask, const T& v, unsigned by, int width =
     const int lane = static_cast<int>(simt::lane_index());
     return simt::shuffle(mask, v, simt::unless((lane & (width - 1)) < static_cast<int>(by), lane - static_cast<int>(by)));
 }
+// Without `sync`, as they were before CUDA 9: those lanes take part that come together.
+template <class T> SIMT_INLINE T __shfl(const T& v, int source, int width = 32) { return __shfl_sync(simt::active_mask(), v, source, width); }
+template <class T> SIMT_INLINE T __shfl_xor(const T& v, int flip, int width = 32) { return __shfl_xor_sync(simt::active_mask(), v, flip, width); }
+template <class T> SIMT_INLINE T __shfl_down(const T& v, unsigned by, int width = 32) { return __shfl_down_sync(simt::active_mask(), v, by, width); }
+template <class T> SIMT_INLINE T __shfl_up(const T& v, unsigned by, int width = 32) { return __shfl_up_sync(simt::active_mask(), v, by, width); }
 SIMT_INLINE unsigned __ballot_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out; }
 SIMT_INLINE int __any_sync(unsigned mask, int p) { return simt::vote(mask, p != 0).out != 0; }
 SIMT_INLINE int __all_sync(unsigned mask, int p) { return static_cast<int>(simt::vote(mask, p != 0).every); }
+SIMT_INLINE unsigned __ballot(int p) { return __ballot_sync(simt::active_mask(), p); }
+SIMT_INLINE int __any(int p) { return __any_sync(simt::active_mask(), p); }
+SIMT_INLINE int __all(int p) { return __all_sync(simt::active_mask(), p); }
 template <class T>
 SIMT_INLINE unsigned __match_any_sync(unsigned mask, T v) {
     simt::Match<T> record = {v, 0, 0};

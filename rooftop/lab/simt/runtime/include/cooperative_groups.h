@@ -2,7 +2,6 @@
 #pragma once
 namespace cooperative_groups {
 
-struct thread_group {};
 namespace details {
 struct Lanes {   // a set of lanes of one warp, this one among them
     unsigned mask;
@@ -12,8 +11,23 @@ struct Lanes {   // a set of lanes of one warp, this one among them
 };
 }  // namespace details
 
+/// Any group, as a function takes it that does not know which.
+class thread_group {
+public:
+    enum Kind { LANES, BLOCK, CLUSTER, GRID, TILE };
+    SIMT_MEMBER explicit thread_group(Kind kind = LANES, unsigned mask = 0, unsigned wide = 0) : kind_(kind), mask_(mask), wide_(wide) {}
+    SIMT_MEMBER void sync() const;
+    SIMT_MEMBER unsigned long long size() const;
+    SIMT_MEMBER unsigned long long num_threads() const { return size(); }
+    SIMT_MEMBER unsigned long long thread_rank() const;
+    SIMT_MEMBER bool is_valid() const { return true; }
+    Kind kind_;
+    unsigned mask_, wide_;          // its lanes; the threads of a tile that is wider than a warp
+};
+
 template <class Derived>
 struct lanes_group : thread_group {
+    SIMT_MEMBER explicit lanes_group(unsigned mask) : thread_group(LANES, mask) {}
     SIMT_MEMBER details::Lanes lanes() const { return static_cast<const Derived*>(this)->lanes_(); }
     SIMT_MEMBER void sync() const { __syncwarp(lanes().mask); }
     SIMT_MEMBER unsigned thread_rank() const { return static_cast<unsigned>(lanes().rank()); }
@@ -36,13 +50,14 @@ struct lanes_group : thread_group {
 
 class thread_block : public thread_group {
 public:
+    SIMT_MEMBER thread_block() : thread_group(BLOCK) {}
     SIMT_MEMBER static void sync() { __syncthreads(); }
-    SIMT_MEMBER static unsigned thread_rank() { return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x; }
-    SIMT_MEMBER static dim3 group_index() { return blockIdx; }
-    SIMT_MEMBER static dim3 thread_index() { return threadIdx; }
-    SIMT_MEMBER static dim3 dim_threads() { return blockDim; }
-    SIMT_MEMBER static dim3 group_dim() { return blockDim; }
-    SIMT_MEMBER static unsigned size() { return blockDim.x * blockDim.y * blockDim.z; }
+    SIMT_MEMBER static unsigned thread_rank() { return (simt::thread_index().z * simt::block_extent().y + simt::thread_index().y) * simt::block_extent().x + simt::thread_index().x; }
+    SIMT_MEMBER static dim3 group_index() { return simt::block_index(); }
+    SIMT_MEMBER static dim3 thread_index() { return simt::thread_index(); }
+    SIMT_MEMBER static dim3 dim_threads() { return simt::block_extent(); }
+    SIMT_MEMBER static dim3 group_dim() { return simt::block_extent(); }
+    SIMT_MEMBER static unsigned size() { return simt::block_extent().x * simt::block_extent().y * simt::block_extent().z; }
     SIMT_MEMBER static unsigned num_threads() { return size(); }
 };
 SIMT_INLINE thread_block this_thread_block() { return {}; }
@@ -51,25 +66,56 @@ template <unsigned Size, class Parent = void>
 class thread_block_tile : public lanes_group<thread_block_tile<Size, Parent>> {
     static_assert((Size & (Size - 1)) == 0, "the size of a tile is a power of two");
 public:
-    SIMT_MEMBER thread_block_tile() {
-        if constexpr (Size > 32) simt::not_simulated("thread_block_tile: tiles wider than a warp");
-    }
+    SIMT_MEMBER thread_block_tile() : lanes_group<thread_block_tile<Size, Parent>>(own()) {}
     template <class Other>
-    SIMT_MEMBER thread_block_tile(const thread_block_tile<Size, Other>&) {}   // what it is a part of may be left out
-    SIMT_MEMBER details::Lanes lanes_() const { return {Size == 32 ? ~0u : ((1u << Size % 32) - 1) << simt::lane_index() / Size * Size}; }
+    SIMT_MEMBER thread_block_tile(const thread_block_tile<Size, Other>&) : thread_block_tile() {}   // what it is a part of may be left out
+    SIMT_MEMBER static unsigned own() { return Size == 32 ? ~0u : ((1u << Size % 32) - 1) << simt::lane_index() / Size * Size; }
+    SIMT_MEMBER details::Lanes lanes_() const { return {own()}; }
+    SIMT_MEMBER static unsigned thread_rank() { return thread_block::thread_rank() % Size; }
     SIMT_MEMBER static constexpr unsigned long long size() { return Size; }
     SIMT_MEMBER static constexpr unsigned long long num_threads() { return Size; }
     SIMT_MEMBER unsigned meta_group_rank() const { return thread_block::thread_rank() / Size; }
     SIMT_MEMBER unsigned meta_group_size() const { return (thread_block::size() + Size - 1) / Size; }
 };
+/// A tile of several warps: it meets at a barrier of its own, and sums through memory of the block's.
+struct WideTile : thread_group {
+    SIMT_MEMBER explicit WideTile(unsigned size) : thread_group(TILE, 0, size) {}
+};
+#define SIMT_WIDE(Size)                                                                                                        \
+    template <class Parent>                                                                                                    \
+    class thread_block_tile<Size, Parent> : public WideTile {                                                                  \
+    public:                                                                                                                    \
+        SIMT_MEMBER thread_block_tile() : WideTile(Size) {}                                                                    \
+        template <class Other> SIMT_MEMBER thread_block_tile(const thread_block_tile<Size, Other>&) : WideTile(Size) {}         \
+        SIMT_MEMBER static constexpr unsigned long long size() { return Size; }                                                \
+        SIMT_MEMBER static constexpr unsigned long long num_threads() { return Size; }                                         \
+        SIMT_MEMBER unsigned meta_group_rank() const { return thread_block::thread_rank() / Size; }                            \
+        SIMT_MEMBER unsigned meta_group_size() const { return (thread_block::size() + Size - 1) / Size; }                      \
+    };
+SIMT_WIDE(64) SIMT_WIDE(128) SIMT_WIDE(256) SIMT_WIDE(512) SIMT_WIDE(1024)
+#undef SIMT_WIDE
+template <unsigned MostThreads = 1024> struct block_tile_memory { char none[8]; };
+template <unsigned Most> SIMT_INLINE thread_block this_thread_block(block_tile_memory<Most>&) { return {}; }
 template <unsigned Size, class Group>
 SIMT_INLINE thread_block_tile<Size, Group> tiled_partition(const Group&) { return {}; }
+SIMT_INLINE thread_group tiled_partition(const thread_group& g, unsigned size) {
+    if (g.kind_ == thread_group::BLOCK) {
+        if (size > 32) return WideTile(size);
+        return thread_group(thread_group::LANES, size == 32 ? ~0u : ((1u << size) - 1) << simt::lane_index() / size * size);
+    }
+    const details::Lanes l = {g.mask_};
+    const int first = l.rank() / static_cast<int>(size) * static_cast<int>(size);
+    unsigned mask = 0;
+    for (int i = first; i < first + static_cast<int>(size) && i < static_cast<int>(l.size()); ++i) mask |= 1u << l.lane(i);
+    return thread_group(thread_group::LANES, mask);
+}
 
 class coalesced_group : public lanes_group<coalesced_group> {
-    unsigned mask_;
 public:
-    SIMT_MEMBER explicit coalesced_group(unsigned mask) : mask_(mask) {}
-    SIMT_MEMBER details::Lanes lanes_() const { return {mask_}; }
+    SIMT_MEMBER explicit coalesced_group(unsigned mask) : lanes_group<coalesced_group>(mask) {}
+    SIMT_MEMBER details::Lanes lanes_() const { return {this->mask_}; }
+    SIMT_MEMBER unsigned meta_group_rank() const { return 0; }
+    SIMT_MEMBER unsigned meta_group_size() const { return 1; }
 };
 /// Those of a group that give the same label.
 template <class Group, class T>
@@ -81,6 +127,7 @@ SIMT_INLINE coalesced_group coalesced_threads() { return coalesced_group(__activ
 class cluster_group : public thread_group {
 public:
     struct arrival_token {};
+    SIMT_MEMBER cluster_group() : thread_group(CLUSTER) {}
     SIMT_MEMBER static void sync() { simt::cluster_arrive(); simt::cluster_wait(); }
     SIMT_MEMBER static arrival_token barrier_arrive() { simt::cluster_arrive(); return {}; }
     SIMT_MEMBER static void barrier_wait() { simt::cluster_wait(); }
@@ -100,18 +147,35 @@ SIMT_INLINE cluster_group this_cluster() { return {}; }
 
 class grid_group : public thread_group {
 public:
+    SIMT_MEMBER grid_group() : thread_group(GRID) {}
     SIMT_MEMBER static void sync() { simt::grid_barrier(); }
     SIMT_MEMBER static bool is_valid() { return simt::cooperative(); }
-    SIMT_MEMBER static unsigned long long block_rank() { return (static_cast<unsigned long long>(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x; }
-    SIMT_MEMBER static unsigned long long num_blocks() { return static_cast<unsigned long long>(gridDim.x) * gridDim.y * gridDim.z; }
+    SIMT_MEMBER static unsigned long long block_rank() { return (static_cast<unsigned long long>(simt::block_index().z) * simt::grid_extent().y + simt::block_index().y) * simt::grid_extent().x + simt::block_index().x; }
+    SIMT_MEMBER static unsigned long long num_blocks() { return static_cast<unsigned long long>(simt::grid_extent().x) * simt::grid_extent().y * simt::grid_extent().z; }
     SIMT_MEMBER static unsigned long long thread_rank() { return block_rank() * thread_block::size() + thread_block::thread_rank(); }
     SIMT_MEMBER static unsigned long long size() { return num_blocks() * thread_block::size(); }
     SIMT_MEMBER static unsigned long long num_threads() { return size(); }
-    SIMT_MEMBER static dim3 group_dim() { return gridDim; }
-    SIMT_MEMBER static dim3 dim_blocks() { return gridDim; }
-    SIMT_MEMBER static dim3 block_index() { return blockIdx; }
+    SIMT_MEMBER static dim3 group_dim() { return simt::grid_extent(); }
+    SIMT_MEMBER static dim3 dim_blocks() { return simt::grid_extent(); }
+    SIMT_MEMBER static dim3 block_index() { return simt::block_index(); }
 };
 SIMT_INLINE grid_group this_grid() { return {}; }
+
+inline void thread_group::sync() const {
+    if (kind_ == LANES) __syncwarp(mask_);
+    else if (kind_ == BLOCK) __syncthreads();
+    else if (kind_ == CLUSTER) cluster_group::sync();
+    else if (kind_ == GRID) grid_group::sync();
+    else if (const unsigned tile = thread_block::thread_rank() / wide_; thread_block::size() <= wide_) __syncthreads();
+    else if (tile < 15) simt::block_barrier(static_cast<int>(15 - tile), static_cast<int>(wide_), simt::PLAIN, 0);
+    else simt::not_simulated("more than 15 tiles of several warps in a block");
+}
+inline unsigned long long thread_group::size() const {
+    return kind_ == LANES ? details::Lanes{mask_}.size() : kind_ == BLOCK ? thread_block::size() : kind_ == CLUSTER ? cluster_group::size() : kind_ == GRID ? grid_group::size() : wide_;
+}
+inline unsigned long long thread_group::thread_rank() const {
+    return kind_ == LANES ? static_cast<unsigned long long>(details::Lanes{mask_}.rank()) : kind_ == BLOCK ? thread_block::thread_rank() : kind_ == CLUSTER ? cluster_group::thread_rank() : kind_ == GRID ? grid_group::thread_rank() : thread_block::thread_rank() % wide_;
+}
 
 template <class Group>
 SIMT_INLINE void sync(const Group& g) { g.sync(); }
@@ -142,7 +206,12 @@ SIMT_INLINE T inclusive_scan(const Group& g, T v, F f) {
     return v;
 }
 template <class Group, class T, class F>
-SIMT_INLINE T reduce(const Group& g, T v, F f) {   // as on the GPU: half meets half; a group that has none takes the last of a scan
+SIMT_INLINE auto reduce(const Group& g, T v, F f) -> std::enable_if_t<std::is_base_of_v<WideTile, Group>, T> {
+    simt::not_simulated("reduce of a tile of several warps");
+    return f(v, v);
+}
+template <class Group, class T, class F>
+SIMT_INLINE auto reduce(const Group& g, T v, F f) -> std::enable_if_t<!std::is_base_of_v<WideTile, Group>, T> {   // as on the GPU: half meets half; a group that has none takes the last of a scan
     const unsigned n = static_cast<unsigned>(g.size());
     if (n & (n - 1)) return g.shfl(inclusive_scan(g, v, f), static_cast<int>(n - 1));
     for (unsigned by = n / 2; by; by /= 2) v = f(v, g.shfl_xor(v, by));

@@ -1,5 +1,7 @@
 // nvcuda::wmma: a fragment's elements lie with the lanes in an order of their own (lane * num_elements + i, by rows).
 #pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 namespace nvcuda::wmma {
 
 struct matrix_a;

@@ -1,0 +1,128 @@
+"""`rooftop simt my.cu`: what a program came to, as text, page or JSON."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rooftop.lab.cli.app import ENVIRONMENT, OK, WRONG
+
+if TYPE_CHECKING:
+    from rooftop.lab.simt.program import Run
+    from rooftop.lab.simt.program_build import Source
+
+PRINTED = 40  # lines of what the program prints that are shown
+
+
+UNKNOWN = ("is declared neither", "has no such header", "undefined reference", "not simulated")  # in what a compiler says of a library that is not here
+
+
+def simulate(source: Source, *given: Any) -> int:
+    """The exit code: 0, 1 where a fault was found, 3 where the program could not be run to its end."""
+    from rooftop.core.compile import CompileError
+    from rooftop.lab.simt import SimulatedCrash
+
+    try:
+        return _simulated(source, *given)
+    except CompileError as error:
+        if not source.missing and not any(words in str(error) for words in UNKNOWN):
+            raise
+        absent = f"{source.missing[0]} is not found: name its folder by -I. " if source.missing else ""
+        typer.echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
+    except SimulatedCrash as error:
+        typer.echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
+    return ENVIRONMENT
+
+
+def _simulated(
+    source: Source, assumed: str, args: str | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None, budget: float,
+    check: bool, html: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    from rooftop.core import whole_file
+    from rooftop.lab.simt import annotate, build, program, verdict
+
+    build.progress = lambda text: typer.echo(text, err=True)
+    path = source.path
+    words = shlex.split(args) if args else []
+    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "seed": seed}
+    checked: Run | None = None
+    if check:
+        checked, counted = program.both(source, words, blocks=blocks, **given)
+    else:
+        counted = program.run(source, words, mode="count", blocks=blocks, **given)
+    for again in range(1, schedules if checked is not None else 1):
+        other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
+        known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
+        new = tuple(f for f in other.report.findings if (f.kind, f.file, f.line) not in known)
+        checked = replace(checked, report=replace(checked.report, findings=(*checked.report.findings, *new)))  # type: ignore[union-attr, type-var]
+    first = checked or counted
+    assert first is not None
+    report = replace((counted or first).report, findings=verdict.grouped(first.report.findings))
+    remarks = verdict.sentences(report)
+    why = _unfinished(first, words)
+    code = WRONG if report.faults else ENVIRONMENT if why or (report.findings and any(f.kind == "not-simulated" for f in report.findings)) else OK
+    if html is not None:
+        whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
+    if as_json:
+        typer.echo(json.dumps({
+            "subject": str(path), "launches": [asdict(x) for x in first.launches], "ended": first.ended, "status": first.status, "unfinished": why,
+            "verdict": [asdict(s) for s in remarks], **report.to_json(),
+        }, indent=2))  # fmt: skip
+        return code
+    if assumed:
+        typer.echo(f"called as assumed (--arg gives others): {assumed}")
+    _show(first, source, report, remarks, why, checked is not None)
+    return code
+
+
+def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: str, checked: bool) -> None:
+    from rich.console import Console
+
+    from rooftop.lab.simt import annotate, verdict
+
+    console = Console()
+    for x in first.launches:
+        typer.echo(str(x))
+    if first.report.printed.strip():
+        lines = first.report.printed.splitlines()
+        typer.echo("it prints (times are simulated and say nothing):")
+        for line in lines[:PRINTED]:
+            typer.echo(f"  | {''.join(c if c.isprintable() else ' ' for c in line)}")
+        if len(lines) > PRINTED:
+            typer.echo(f"  | ... and {len(lines) - PRINTED:,} lines more")
+    typer.echo("")
+    only = {file: verdict.kernel_lines(text) for file, text in source.texts.items()}
+    width = console.width if console.is_terminal else 160
+    for line in annotate.as_text(report, dict(source.texts), console.is_terminal and not console.no_color, width, only):
+        typer.echo(line)
+    for s in remarks:
+        typer.echo(str(s) if s.file == source.shown else f"{s.file}: {s}")
+    for f in report.findings:
+        typer.echo(str(f))
+    faults = len(report.faults)
+    said = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "no fault"
+    if why:
+        typer.echo(why)
+    typer.echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if why and not faults else ''}")
+
+
+def _unfinished(run: Run, words: Sequence[str]) -> str:
+    """Why a program did not come to its end; empty where it did."""
+    if run.denied:
+        return f"{'; '.join(run.denied)}: a simulated program may not (docs/trust.md); give it its data by its arguments, or in the source"
+    if any(f.kind == "not-simulated" for f in run.report.findings):
+        return "it came to what is not simulated"
+    if run.over:
+        return "its time was over: smaller sizes (--args, where it takes them) or a longer --budget let it come to its end"
+    if run.ended in ("exit", "returned") and run.status and not run.launches:
+        hint = "" if words else "; if it wants arguments, give them by --args 'WORD WORD'"
+        return f"it ends with exit code {run.status} before any launch{hint}"
+    if not run.launches and run.ended in ("returned", "exit"):
+        return "it launches no kernel"
+    return ""

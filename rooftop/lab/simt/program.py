@@ -1,0 +1,268 @@
+"""A program run as it is: its main(), or a caller made for the functions that it offers, with every launch listed, watched and counted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings
+from rooftop.lab.simt import counts, findings, native, process, program_build
+from rooftop.lab.simt.build import stack_bytes
+from rooftop.lab.simt.launching import POISONS, Answer, Mode, Program, Request
+from rooftop.lab.simt.lines import places, text_of
+from rooftop.lab.simt.link import variables
+from rooftop.lab.simt.memory import Held, Layout
+from rooftop.lab.simt.program_build import Source
+from rooftop.lab.simt.report import KINDS, Report
+
+ENDED = ("returned", "exit", "abort", "crash", "not simulated", "time")
+BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
+ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
+
+
+_ALLOCATED = re.compile(
+    r"cuda\w*(?:Malloc|Alloc)\w*\s*(?:<[^>]*>)?\(\s*(?:\(\s*void\s*\*\s*\*\s*\)\s*|reinterpret_cast<void\s*\*\*>\(\s*)?&?\s*\(?([\w.\->\[\]]+)"
+)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Launches that are the same in kernel, extents and arguments. `times`: how often it was made; `watched`: of these, how often it was watched."""
+
+    kernel: str
+    file: str
+    line: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared: int
+    cooperative: bool
+    arguments: tuple[str, ...]
+    times: int = 1
+    watched: int = 0
+    skipped: int = 0
+    watched_blocks: int = 0
+    blocks: int = 0
+
+    def __str__(self) -> str:
+        def extent(n: tuple[int, ...]) -> str:
+            shown = n[:3] if n[2] > 1 else n[:2] if n[1] > 1 else n[:1]
+            return "x".join(map(str, shown))
+
+        more = f", {self.shared} B shared" if self.shared else ""
+        again = f", {self.times:,} times" if self.times > 1 else ""
+        part = f" ({self.watched_blocks:,} of {self.blocks:,} blocks watched)" if self.watched and self.watched_blocks < self.blocks else ""
+        part = " (not watched: no time was left)" if not self.watched else part
+        return f"{self.file}:{self.line}: {self.kernel}<<<{extent(self.grid)}, {extent(self.block)}{more}>>>({', '.join(self.arguments)}){again}{part}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program came to. `ended`: one of ENDED; `status`: its exit code; `denied`: what it wanted and may not have."""
+
+    report: Report
+    launches: tuple[Launched, ...]
+    ended: str
+    status: int
+    denied: tuple[str, ...] = ()
+    over: bool = False  # its time ran out
+    digest: str = ""
+    journal: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+
+
+def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[str], **launch: Any) -> Source:
+    """A file whose kernel `entry` a main() of ours launches; its own main() is called by another name."""
+    from rooftop.lab.simt import program_caller
+
+    source = program_build.read(path, folders)
+    code, _ = program_caller.call_of_kernel(entry, given={n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}, **launch)
+    return replace(source, added=code, device=True)
+
+
+def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
+    """A file as a program, and what is assumed of its inputs: it runs its own main(), or one made for `solve` or for functions of torch's tensors.
+
+    `given`: what `--arg` says of these. Raises ValueError where the file has none of them."""
+    from rooftop.lab.simt import ordinary, program_caller
+
+    source = program_build.read(path, folders)
+    if program_build.has_main(source):
+        return source, ""
+    texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
+    text = source.texts[source.shown]
+    try:
+        if (function := program_caller.solve(text)) is not None:
+            code, assumed = program_caller.call_of_solve(function, texts, text)
+            return replace(source, added=code), assumed
+        offered = program_caller.module(source.whole)
+        if (functions := program_caller.torch_functions(text)) or offered:
+            code, assumed = program_caller.call_of_torch(functions, offered, texts)
+            return replace(source, added=code), assumed
+    except program_caller.Unknown as unknown:
+        raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
+    if (other := program_build.main_beside(source, folders)) is not None:
+        return other, ""
+    have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
+    raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
+
+
+def run(
+    source: Source, arguments: Sequence[str] = (), *, mode: Mode = "check", seed: int = 0, repeat: int = 1, blocks: int | None = None, only: str | None = None,
+    budget: float = 10.0, most: float = 60.0,
+) -> Run:  # fmt: skip
+    """Run a program in a process that may do nothing else. Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
+    built = program_build.built(source, mode, only)
+    answered = _ask(source, built, arguments, mode, seed, repeat, blocks, budget, most, POISONS[0], None)
+    raw = native.array(native.RawFinding, answered.findings)
+    if mode == "check" and any(_kind(f) == "uninitialised" for f in raw) and not _matters(source, built, arguments, seed, repeat, budget, most):
+        answered.findings = b"".join(bytes(f) for f in raw if _kind(f) != "uninitialised")
+    return _read(source, built, answered, mode)
+
+
+def _kind(f: native.RawFinding) -> str:
+    return KINDS[f.kind]
+
+
+def _matters(source: Source, built: program_build.Program, arguments: Sequence[str], seed: int, repeat: int, budget: float, most: float) -> bool:
+    """Whether what comes back to the host depends on memory that was read before it was written: other contents there give other results."""
+    seen = []
+    for poison in POISONS[1:]:
+        answered = _ask(source, built, arguments, "check", seed, repeat, None, budget, most, poison, 1)
+        seen.append(next((e["digest"] for e in _events(answered.journal) if "digest" in e), ""))
+    return len(set(seen)) > 1
+
+
+def _ask(
+    source: Source, built: program_build.Program, arguments: Sequence[str], mode: Mode, seed: int, repeat: int, blocks: int | None, budget: float, most: float,
+    poison: int, workers: int | None,
+) -> Answer:  # fmt: skip
+    chosen = settings.load()
+    request = Request(
+        library=built.path, numbers={}, launches=(), tensors={}, values={}, variables=variables(built.path), mode=mode, stack=stack_bytes(built.path),
+        workers=workers or chosen.jobs, patience=chosen.patience, seconds=min(chosen.simt_seconds, int(6 * most)), seed=seed, blocks=blocks,
+        widths=_widths(built, mode), program=Program(built.pairs, [source.shown, *arguments], repeat, budget, most, poison),
+    )  # fmt: skip
+    return process.ask(request, {}, source.shown)
+
+
+def _widths(built: program_build.Program, mode: Mode) -> tuple[Any, Any]:
+    from rooftop.lab.simt.machine import MachineCode
+
+    return counts.widths(built.path, MachineCode()) if mode == "count" else ((), ())
+
+
+def _events(journal: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(f"[{journal}]")
+    except ValueError:
+        return []
+    return [e for e in found if isinstance(e, dict)]
+
+
+def _read(source: Source, built: program_build.Program, answered: Answer, mode: Mode) -> Run:
+    events = _events(answered.journal)
+    texts = {**source.texts, program_build.CALLER: source.added}
+    addresses = {int(e["pc"]) for e in events if "pc" in e} | {int(a["pc"]) for e in events for a in e.get("arguments", ()) if isinstance(a, dict)}
+    where = places(built.path, addresses)
+
+    def name(pc: int) -> str:
+        text = text_of(*where[pc], texts)
+        several = sorted(a for a in addresses if where[a] == where[pc])  # calls on one line, in order
+        every = list(_ALLOCATED.finditer(text))
+        found = every[min(several.index(pc), len(every) - 1)] if every else None
+        found = found or re.search(r"(?:auto|Tensor|device_vector<[^=]*>)\s*&?\s+(\w+)\s*[=({]", text)
+        return found[1] if found else f"memory of line {where[pc][1]}"
+
+    tensors = {}
+    for i, e in enumerate(e for e in events if "at" in e):
+        shown = name(int(e["pc"]))
+        tensors[f"{shown}" if shown not in tensors else f"{shown} ({i + 1})"] = Held(int(e["at"]), int(e["bytes"]), 0, (int(e["bytes"]),), (1,), 1, "uint8")
+    layout = Placed(tensors, variables(built.path), {int(e["at"]) for e in events if e.get("freed")})
+    found = findings.read(built.path, native.array(native.RawFinding, answered.findings), layout, texts)
+    seen = counts.read(built.path, native.array(native.RawCount, answered.counts), texts) if mode == "count" else counts.Counts()
+    if any("denied" in e for e in events):  # what the program makes of that is no fault of its own
+        found = tuple(f for f in found if f.kind != "host")
+    launched: dict[int, Launched] = {}
+    for e in events:
+        if "launch" in e:
+            file, line = where[int(e["pc"])]
+            arguments = tuple(
+                (name(int(a["pc"])) + (f" + {a['offset']} B" if a["offset"] else "")) if isinstance(a, dict) else "null" if a is None else str(a)
+                for a in e["arguments"]
+            )  # fmt: skip
+            launched[e["launch"]] = Launched(
+                _concrete(e["kernel"], e["within"]) or _named(text_of(file, line, texts)), file, line, tuple(e["grid"]), tuple(e["block"]), int(e["shared"]),
+                bool(e["cooperative"]), arguments,
+            )  # fmt: skip
+        elif "times" in e and e["times"] in launched:
+            launched[e["times"]] = replace(launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"])
+        elif "ran" in e and e["ran"] in launched:
+            before = launched[e["ran"]]
+            launched[e["ran"]] = replace(before, watched_blocks=max(before.watched_blocks, int(e["watched"])), blocks=int(e["blocks"]))
+    gone: dict[str, Any] = {"ended": 3, "status": 1, "digest": ""}
+    end = next((e for e in events if "ended" in e), gone)
+    report = Report(
+        findings=found, lines=seen.lines, fma=answered.fma + sum(seen.fma.values()), other_flops=answered.other + sum(seen.flops.values()), fma_at=seen.fma,
+        other_at=seen.flops, divergent=seen.parted, blocks=sum(x.watched_blocks for x in launched.values()),
+        grid_blocks=sum(x.blocks for x in launched.values()),
+        threads=sum(x.watched_blocks * _product(x.block) for x in launched.values()), printed=answered.printed, build_seconds=built.seconds,
+    )  # fmt: skip
+    denied = tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e['denied']}" for e in events if "denied" in e))
+    return Run(
+        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, any("over" in e for e in events), str(end["digest"]), events
+    )
+
+
+class Placed(Layout):
+    """Allocations of a program, where it put them."""
+
+    def __init__(self, tensors: Mapping[str, Held], known: Sequence[Any], freed: set[int]) -> None:
+        super().__init__({}, known)
+        from rooftop.lab.simt.memory import Buffer
+
+        self.end = ARENA
+        self.freed = freed
+        self.buffers = {n: Buffer(n, t.at, t.span, t.shape, t.strides, t.item) for n, t in tensors.items()}
+
+    def state(self, at: int) -> str:
+        return ", which has been freed" if any(b.at <= at < b.at + b.span and b.at in self.freed for b in self.buffers.values()) else ""
+
+    def describe(self, at: int, size: int) -> str:
+        for b in self.buffers.values():
+            if b.at <= at < b.at + b.span:
+                over = at + size - (b.at + b.span)
+                return f"byte {at - b.at} of {b.name} ({b.span} bytes)" + (f", {over} of them past the end" if over > 0 else "")
+        return super().describe(at, size)
+
+
+def _product(extents: Sequence[int]) -> int:
+    n = 1
+    for e in extents:
+        n *= e
+    return n
+
+
+def _concrete(kernel: str, within: str) -> str:
+    """`k<float, 256>` of `k<T, N>` in a function of which the compiler says `[with T = float; int N = 256]`."""
+    given = {m[1]: m[2].strip() for m in re.finditer(r"(?:[\w:]+ )?(\w+) = ([^;\]]+)", within.partition("[with ")[2])}
+    return re.sub(r"\b\w+\b", lambda m: given.get(m[0], m[0]), kernel) if given else kernel
+
+
+def _named(text: str) -> str:
+    found = re.search(r"([\w:]+(?:<[^;]*?>)?)\s*<<<", text) or re.search(r"cudaLaunch\w+\s*\([^,]*?(\w+)\s*,", text)
+    return found[1] if found else "kernel"
+
+
+def both(source: Source, arguments: Sequence[str] = (), **given: Any) -> tuple[Run, Run | None]:
+    """The checked run, and the counted one, which is built at the same time and left out where the first does not end."""
+    with ThreadPoolExecutor(1) as ahead:
+        counted = ahead.submit(program_build.built, source, "count", given.get("only"))
+        checked = run(source, arguments, mode="check", **given)
+        if any(f.kind in ("deadlock", "not-simulated") for f in checked.report.findings) or not checked.launches:
+            return checked, None
+        counted.result()
+    return checked, run(source, arguments, mode="count", **given)

@@ -1,0 +1,292 @@
+"""A program, built to run as it is: its source twice, once as it stands and once watched, with CUDA's runtime beneath it (runtime/program.cpp)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rooftop.core import head_text, settings
+from rooftop.core.compile import CompileError
+from rooftop.core.digests import without_comments
+from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_text
+from rooftop.lab.simt.precompiled import sum_of
+from rooftop.lab.simt.tokens import tokenise
+from rooftop.lab.simt.translate import MARK, cluster_dims, constants, translate
+
+DEFINES = ("-DSIMT_PROGRAM", "-fno-builtin-printf", "-fno-builtin-puts", "-fno-builtin-putchar", "-fno-builtin-vprintf")
+OWN = {  # what the program calls of the C and C++ libraries -> what it calls instead
+    "exit": "simt_own_exit", "_exit": "simt_own_quit", "_Exit": "simt_own_quit", "quick_exit": "simt_own_quit", "abort": "simt_own_abort",
+    "time": "simt_own_time", "clock": "simt_own_clock", "clock_gettime": "simt_own_clock_gettime", "gettimeofday": "simt_own_gettimeofday",
+    "_ZNSt6chrono3_V212system_clock3nowEv": "simt_own_system_clock", "_ZNSt6chrono3_V212steady_clock3nowEv": "simt_own_steady_clock",
+    "_ZNSt13random_device9_M_getvalEv": "simt_own_random_device", "fopen": "simt_own_fopen", "fopen64": "simt_own_fopen",
+    "_ZNSt13basic_filebufIcSt11char_traitsIcEE4openEPKcSt13_Ios_Openmode": "simt_own_filebuf_open", "system": "simt_own_system",
+    "popen": "simt_own_popen", "fork": "simt_own_fork", "socket": "simt_own_socket", "getchar": "simt_own_getchar", "sleep": "simt_own_sleep",
+    "usleep": "simt_own_usleep", "printf": "simt_own_printf", "vprintf": "simt_own_vprintf",
+}  # fmt: skip
+CALLER = "the caller"  # what a main() of ours is shown as
+PLAIN = "plain."  # before the names of the plain build's functions
+_MAIN = re.compile(r"\bmain\s*\(")
+_INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
+_NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
+_BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A program's files. `texts`: by the name that is shown, its own first; `includes`: of each, the shown names of the headers that are the user's."""
+
+    path: Path
+    texts: Mapping[str, str]
+    includes: Mapping[str, Mapping[str, str]]
+    missing: tuple[str, ...] = ()  # headers that are nowhere: "file:line: name"
+    added: str = ""  # C++ behind it: a main() of ours
+    device: bool = False  # without its host code
+    units: tuple[str, ...] = ()  # other files of the program's, compiled behind it
+
+    @property
+    def shown(self) -> str:
+        return next(iter(self.texts))
+
+    @property
+    def whole(self) -> str:
+        return "\n".join(self.texts.values())
+
+
+def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> Source:
+    """A file, and the headers of the user's that it includes: beside it, in `folders`, or where such files keep them. `text`: in place of the file's own."""
+    texts: dict[str, str] = {str(path): head_text.read(path) if text is None else text}
+    places = {str(path): path.resolve()}
+    includes: dict[str, dict[str, str]] = {}
+    missing: list[str] = []
+    queue = [str(path)]
+    while queue:
+        shown = queue.pop(0)
+        includes[shown] = {}
+        for token in tokenise(texts[shown]):
+            if token.kind != "directive" or (match := _INCLUDE.match(token.text)) is None:
+                continue
+            found = _header(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
+            if found is None:
+                if match[1] == '"' and not _known(match[2]):
+                    missing.append(f'{shown}:{token.line}: "{match[2]}"')
+                continue
+            name = next((n for n, p in places.items() if p == found), None)
+            if name is None:
+                name = os.path.relpath(found, Path.cwd()) if not path.is_absolute() else str(found)
+                texts[name], places[name] = head_text.read(found), found
+                queue.append(name)
+            includes[shown][match[2]] = name
+    return Source(path, texts, includes, tuple(missing))
+
+
+def _known(name: str) -> bool:
+    return any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
+
+
+def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Path]) -> Path | None:
+    for folder in (*([here] if quoted else []), *folders):
+        if (folder / name).is_file():
+            return (folder / name).resolve()
+    if _known(name) or (not quoted and "/" not in name and "." not in name):
+        return None
+    for above in (top, *list(top.parents)[:3]):
+        for near in _NEAR:
+            if (found := above / near / name).is_file():
+                return found.resolve()
+    return None
+
+
+def has_main(source: Source) -> bool:
+    return any(_MAIN.search(without_comments(text)) for text in source.texts.values())
+
+
+def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
+    """The program in the file's folder: the one file there with a main(), and the others that have none. None where there is not one such file."""
+    top = source.path.resolve()
+    mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(head_text.read(p)))]
+    including = [p for p in mains if any(Path(n).name == top.name for n in list(read(p, folders).texts)[1:])]
+    chosen = including or (mains if len(mains) == 1 else [])
+    if len(chosen) != 1:
+        return None
+    other = read(chosen[0], folders)
+    return other if including else together(other, folders)
+
+
+def _units(path: Path) -> list[Path]:
+    return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
+
+
+def together(source: Source, folders: Sequence[Path]) -> Source:
+    """A program with the files beside it that have no main() of their own."""
+    made = source
+    for path in _units(source.path):
+        if str(path) not in made.texts and not _MAIN.search(without_comments(head_text.read(path))):
+            unit = read(path, folders)
+            made = replace(made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path)))
+    return made
+
+
+@dataclass(frozen=True)
+class Program:
+    """A built program. `pairs`: places of what both builds hold, from the library's first byte: plain, watched."""
+
+    path: Path
+    pairs: tuple[tuple[int, int], ...]
+    seconds: float
+    kernels: tuple[str, ...] = field(default=())  # name expressions of the watched ones
+
+
+def built(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
+    """The library that runs a program; where it calls what other files define, with the files beside it. See `built_alone`."""
+    try:
+        return built_alone(source, mode, only, options)
+    except CompileError as error:
+        if "undefined reference" not in str(error) or source.units or not (more := together(source, ())).units:
+            raise
+    return built_alone(more, mode, only, options)
+
+
+def built_alone(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
+    """The library that runs a program, `mode` as in `build.build`; `only`: the kernel to be watched. Raises CompileError, NoCompilerError."""
+    started = time.perf_counter()
+    tool = build.compiler()
+    texts = list(source.texts.values())
+    marks = host.marks(texts)
+    kernels = {k.name.rpartition("::")[2] for text in texts for k in ordinary.kernels(text)}
+    places: tuple[str, ...] = ()
+    if mode == "count":
+        places = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
+    common = tuple(f for f in build._flags(tool) if f != "-fno-exceptions")
+    watched_flags = (*common, *DEFINES, *(f for f in build.KERNEL if f != "-fno-rtti"), *((*build.CLANG, *build.steady(tool)) if tool.clang else build.GCC))
+    plain_flags = (*common, *DEFINES, "-g1", "-gdwarf-4", "-O2", "-fno-strict-aliasing", "-fpermissive", "-fno-gnu-unique", "-fdata-sections")
+    if re.search(r"^[ \t]*#[ \t]*include[ \t]*<omp\.h>", source.whole, re.M):
+        plain_flags = (*plain_flags, "-fopenmp")
+    key = build._key(
+        *source.texts, *texts, *(f"{a} {b}" for of in source.includes.values() for a, b in of.items()), source.added, only or "", *watched_flags, *places,
+        *plain_flags, *options, str(source.device), *source.units, tool.version, build._runtime_digest(),
+    )  # fmt: skip
+    target = settings.load().cache / "simt" / key[:2] / f"{key}.{mode}.so"
+    if build._whole(target):
+        _, under_way = build._part(*build.WORKER)
+        if under_way is not None:
+            under_way.result()
+        return Program(target, _pairs(target), 0.0)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as temporary, ThreadPoolExecutor(2) as both:
+        work = Path(temporary)
+        text, pointed = _written(source, work, marks, kernels, mode == "count" and not tool.clang)
+        dims = cluster_dims(source.whole)
+        table = "".join(f'{{"{name}", {{{_three(given)}}}}}, ' for name, given in dims.items())
+        clusters = f'extern "C" const simt::ClusterDims simt_cluster_dims[] = {{{table}{{nullptr, {{0, 0, 0}}}}}};\n'
+        caller = f'#line 1 "{MARK}{CALLER}"\n{source.added}\n' if source.added else ""
+        used = "#undef __global__\n#define __global__ __attribute__((used))\n" if pointed else ""
+        begins = '#include "simt.h"\n#define SIMT_ARCH 900\n'
+        dropped = f'#define SIMT_HOST inline\n#define SIMT_MAIN extern "C" inline\n#define main simt_main\n{used}'
+        (work / "kernel.cpp").write_text(f"{begins}{dropped}{text}{caller}", encoding="utf-8")
+        (work / "plain.cpp").write_text(f"{begins}#define SIMT_HOST\n#define SIMT_MAIN\n{text}{caller}{clusters}", encoding="utf-8")
+
+        def compiled(name: str, flags: Sequence[str]) -> None:
+            kept = build._folder() / build._key(str(build.RUNTIME), build._runtime_digest(), tool.version, *flags)
+            command = [*flags, *options, f"-I{work / 'include'}", f"-I{build.RUNTIME / 'include'}", f"-I{build.RUNTIME / 'libraries'}"]
+            first = [str(tool.path), *precompiled.options(tool.path, tool.clang, tuple(flags), build.RUNTIME / "simt.h", kept)]
+            extra = places if name == "kernel" else ()
+            build._run([*first, *command, *extra, "-c", f"{name}.cpp", "-o", f"{name}.o"], work, source.shown, source.whole)
+
+        plain = both.submit(compiled, "plain", plain_flags)
+        watched = both.submit(compiled, "kernel", watched_flags)
+        try:
+            plain.result()
+        finally:
+            watched.exception()
+        watched.result()
+        _named_apart(work)
+        named = constants(source.whole)
+        nm = build._binutils("nm")
+        script, theirs = link.script(nm, work / "kernel.o", named, work / "plain.o")
+        (work / "layout").write_text(script, encoding="utf-8")
+        worker, objects = build.engine(mode, "program", "libraries")
+        shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout", "-Wl,--no-undefined")
+        openmp = ("-fopenmp",) if "-fopenmp" in plain_flags else ()
+        build._run(
+            [str(tool.path), "-shared", "-Wl,-Bsymbolic", "-o", "out.so", "kernel.o", "plain.o", *map(str, objects), *shared, "-pthread", *openmp],
+            work, source.shown, source.whole,
+        )  # fmt: skip
+        (work / "variables").write_text(link.written(nm, work / "out.so", theirs), encoding="utf-8")
+        frames = max(build._frames((work / f"{n}.su").read_text(encoding="utf-8")) for n in ("kernel",)) if (work / "kernel.su").is_file() else 0
+        (work / "stack").write_text(str(2 * frames + build.SPARE_STACK), encoding="utf-8")
+        (work / "pairs").write_text("".join(f"{a} {b}\n" for a, b in _matched(nm, work / "out.so")), encoding="utf-8")
+        (work / "sum").write_text(sum_of(*(work / beside for beside in ("out.so", *build.BESIDE))), encoding="utf-8")
+        for beside in (*build.BESIDE, "pairs", "sum"):
+            os.replace(work / beside, target.with_suffix(f".{beside}"))
+        os.replace(work / "out.so", target)
+    return Program(target, _pairs(target), time.perf_counter() - started)
+
+
+def _three(given: str) -> str:
+    parts = [p.strip() for p in given.split(",")]
+    return ", ".join([*parts, "1", "1", "1"][:3])
+
+
+def _written(source: Source, work: Path, marks: Collection[str], kernels: Collection[str], unroll: bool) -> tuple[str, bool]:
+    """The translated text; its headers beside it. And whether a kernel is launched by its address."""
+    (work / "include").mkdir()
+    names = {shown: f"simt_{i}_{Path(shown).name}" for i, shown in enumerate(source.texts)}
+    made: dict[str, str] = {}
+    pointed = False
+    for shown, text in source.texts.items():
+        tokens = host.left_out(tokenise(text), marks) if source.device else tokenise(text)
+        tokens, by_pointer = program_text.prepare(tokens, marks, kernels)
+        pointed |= by_pointer
+        includes = {name: names[other] for name, other in source.includes[shown].items()}
+        made[shown] = translate(text, shown, unroll=unroll, tokens=tokens, includes=includes)
+    for shown in list(source.texts)[1:]:
+        if shown in source.units:
+            continue
+        (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")
+    return "\n".join(made[shown] for shown in (source.shown, *source.units)) + "\n", pointed
+
+
+def _once(text: str) -> bool:
+    return "#pragma once" in text
+
+
+def _named_apart(work: Path) -> None:
+    """The plain build's functions get other names; its variables are the watched build's, which are laid out so that accesses are seen."""
+    nm, objcopy = str(build._binutils("nm")), str(build._binutils("objcopy"))
+
+    def symbols(name: str) -> list[tuple[str, str]]:
+        done = subprocess.run([nm, "-p", f"{name}.o"], cwd=work, capture_output=True, text=True, check=True)
+        return [(p[-2], p[-1]) for line in done.stdout.splitlines() if len(p := line.split()) >= 2]
+
+    kernel, plain = symbols("kernel"), symbols("plain")
+    undefined = [f"{n} {OWN[n]}" for kind, n in plain if kind == "U" and n in OWN]
+    own = [f"{n} {'simt_user_main' if n == 'main' else PLAIN + n}" for kind, n in plain if kind in (*_BY_NAME, "n") and not n.startswith("DW.ref")]
+    shared = {n for kind, n in kernel if kind in "BDVu"} & {n for kind, n in plain if kind in "BD"}
+    (work / "names").write_text("".join(f"{x}\n" for x in (*own, *undefined)), encoding="utf-8")
+    (work / "weak").write_text("".join(f"{n}\n" for n in sorted(shared)), encoding="utf-8")
+    build._run([objcopy, "--redefine-syms=names", *(["--weaken-symbols=weak"] if shared else []), "plain.o"], work, "plain.o")
+    called = [f"--redefine-sym={n}={OWN[n]}" for kind, n in kernel if kind == "U" and n in OWN]
+    build._run([objcopy, *called, "--remove-section=.init_array*", "--remove-section=.rela.init_array*", "kernel.o"], work, "kernel.o")
+
+
+def _matched(nm: Path, library: Path) -> list[tuple[int, int]]:
+    done = subprocess.run([str(nm), "-p", str(library)], capture_output=True, text=True, check=True)
+    plain: dict[str, int] = {}
+    watched: dict[str, int] = {}
+    for line in done.stdout.splitlines():
+        parts = line.split()
+        if len(parts) == 3 and parts[1] in _BY_NAME:
+            name = parts[2]
+            (plain if name.startswith(PLAIN) else watched)[name.removeprefix(PLAIN).replace("9simt_main", "4main")] = int(parts[0], 16)
+    return sorted((at, watched[name]) for name, at in plain.items() if name in watched and ".cold" not in name)
+
+
+def _pairs(library: Path) -> tuple[tuple[int, int], ...]:
+    return tuple((int(a), int(b)) for a, b in (line.split() for line in library.with_suffix(".pairs").read_text(encoding="utf-8").splitlines()))

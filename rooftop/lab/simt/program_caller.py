@@ -1,0 +1,241 @@
+"""A main() for a file that has none: it calls `extern "C" void solve(...)`, or the functions of torch's tensors that the file offers, with inputs of
+sizes that are assumed and said. `--arg` gives others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rooftop.lab.simt import host
+from rooftop.lab.simt.ordinary import Parameter, parameters
+from rooftop.lab.simt.tokens import Token, tokenise
+
+SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers among the parameters, by how many there are
+SMALL = re.compile(  # names of numbers that are small
+    r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass"
+)
+MOST = 1 << 20  # elements of an array of assumed size
+TYPES = {"f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"}
+_TENSOR = re.compile(r"(?:torch|at)::Tensor")
+_WHOLE = re.compile(r"(?:const)?(?:unsigned|signed|int|long|short|size_t|std::size_t|u?int\d+_t|uint|ulong)(?:int|long|unsigned)*&?")
+_REAL = re.compile(r"(?:const)?(?:float|double|half|__half)&?")
+
+
+@dataclass(frozen=True)
+class Function:
+    name: str
+    parameters: tuple[Parameter, ...]
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{p.text} {p.name}' for p in self.parameters)})"
+
+
+def functions(text: str) -> Iterator[Function]:
+    """The host's functions that a text defines, at the level of the file or a namespace."""
+    tokens = tokenise(text)
+    marks = host.marks([text])
+    at = 0
+    while at < len(tokens):
+        try:
+            end, opens = host.declaration(tokens, at)
+        except host.UnreadableError:
+            return
+        part = tokens[at:end]
+        if not opens and (body := host.body(part)) is not None:
+            code = [t for t in part[:body] if t.kind in ("word", "symbol", "string", "number")]
+            if not any(t.text in marks for t in code) and (found := _function(code)) is not None:
+                yield found
+        at = end
+
+
+def _function(code: Sequence[Token]) -> Function | None:
+    if code and code[0].text == "template":
+        return None
+    for i, t in enumerate(code[:-1]):
+        if t.kind == "word" and code[i + 1].text == "(":
+            depth = 0
+            for close in range(i + 1, len(code)):
+                depth += (code[close].text == "(") - (code[close].text == ")")
+                if not depth:
+                    return Function(t.text, tuple(p for p in parameters(code[i + 2 : close]) if p.text != "void" or p.pointer), t.line)
+    return None
+
+
+def solve(text: str) -> Function | None:
+    return next((f for f in functions(text) if f.name == "solve" and f.parameters and any(p.pointer for p in f.parameters)), None)
+
+
+def torch_functions(text: str) -> list[Function]:
+    """Those that take a tensor: the exported ones, if any are."""
+    every = [f for f in functions(text) if any(_TENSOR.search(p.text) for p in f.parameters)]
+    exported = set(re.findall(r"\.def\(\s*\"[^\"]*\"\s*,\s*&?\s*(?:\w+::)*(\w+)", text)) | set(re.findall(r"\b[A-Z_]*BINDING\w*\((\w+)\)", text))
+    return [f for f in every if f.name in exported] or every
+
+
+def _sizes(function: Function) -> dict[str, int]:
+    whole = [p.name for p in function.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
+    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
+    sizes = SIZES.get(len(large), (8,) * len(large))
+    return {**dict.fromkeys(whole, 3), **dict(zip(large, sizes, strict=False))}
+
+
+class Unknown(ValueError):
+    """A parameter that no caller can be made for; the text names it."""
+
+
+def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") -> tuple[str, str]:
+    """C++ with a main() that calls it, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both sides'."""
+    allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
+    sizes = _sizes(function)
+    sizes |= {n: int(given[n]) for n in sizes if n in given}
+    product = 1
+    for n in sizes.values():
+        product *= max(n, 1)
+    product = min(max(product, 64), MOST)
+    lines, names, said, arrays = [], [], [], []
+    for i, p in enumerate(function.parameters):
+        text = p.text.replace("__restrict__", "").replace("__restrict", "")
+        if p.pointer:
+            kind = re.sub(r"\bconst\b|\*|\[\d*\]", "", text).strip()
+            count = product
+            if p.name in given:
+                numbers = re.findall(r"\d+", given[p.name].partition(":")[2])
+                count = 1
+                for n in numbers:
+                    count *= int(n)
+            lines.append(f"    {kind}* {p.name}; {allocate}(&{p.name}, {count} * sizeof({kind})); simt_made::fill({p.name}, {count}, {i});")
+            names.append(p.name)
+            arrays.append((p.name, "x".join(numbers) if p.name in given else str(count)))
+            said.append(f"{p.name}: {count:,} elements")
+        elif p.name in sizes:
+            names.append(str(sizes[p.name]))
+            said.append(f"{p.name} = {sizes[p.name]}")
+        elif _REAL.fullmatch(text.replace(" ", "")) or text in ("bool", "char"):
+            value = given.get(p.name, "1")
+            names.append(f"({text.replace('&', '').replace('const', '')}){value}")
+            said.append(f"{p.name} = {value}")
+        else:
+            raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
+    frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer)
+    call = f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();"
+    body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees, "    return 0;"]
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(body) + "\n}\n"
+    return code, f"{function.name}({', '.join(said)})"
+
+
+def _shown(when: str, arrays: Sequence[tuple[str, str]], name: str = "") -> str:
+    """C++ that shows arrays to who compares them (rooftop/lab/check/like.py); nothing where nobody does."""
+    call = f'printf("%s call %s\\n", SIMT_SHOWN, "{name}"); ' if name else ""
+    each = " ".join(f'simt_made::shown("{when}", "{n}", {n}, "{shape}");' for n, shape in arrays)
+    return f"\n#ifdef SIMT_SHOWN\n    {call}{each}\n#endif\n"
+
+
+_FILL = """
+namespace simt_made {
+template <class T> const char* kind_of() {
+    if (std::is_same_v<T, float>) return "float";
+    if (std::is_same_v<T, double>) return "double";
+    if (std::is_same_v<T, __half>) return "half";
+    if (std::is_same_v<T, __nv_bfloat16>) return "bf16";
+    return sizeof(T) == 1 ? (std::is_signed_v<T> ? "i8" : "u8") : sizeof(T) == 2 ? "i16" : sizeof(T) == 4 ? "i32" : "i64";
+}
+template <class T> void shown(const char* when, const char* name, const T* p, const char* shape) {
+#ifdef SIMT_SHOWN
+    size_t n = 1;
+    for (const char* s = shape; *s;) { n *= strtoul(s, const_cast<char**>(&s), 10); if (*s) ++s; }
+    std::vector<unsigned char> bytes(n * sizeof(T));
+    cudaMemcpy(bytes.data(), p, bytes.size(), cudaMemcpyDeviceToHost);
+    std::string text = std::string(SIMT_SHOWN) + " " + when + " " + name + " " + kind_of<T>() + " " + shape + " ";
+    for (const unsigned char b : bytes) text += "0123456789abcdef"[b >> 4], text += "0123456789abcdef"[b & 15];
+    std::cout << text << std::endl;
+#endif
+}
+template <class T> void fill(T* p, size_t n, int seed) {      // small whole numbers, or numbers between -1 and 1
+    std::vector<T> v(n);
+    std::mt19937 drawn(seed + 1);
+    for (T& x : v) {
+        const float f = static_cast<float>(drawn() >> 8) / 8388608.0f - 1.0f;
+        if constexpr (std::is_integral_v<T>) x = static_cast<T>((f + 1) * 8);
+        else if constexpr (std::is_constructible_v<T, float>) x = T(f);
+    }
+    cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+}
+}
+"""
+
+
+FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
+CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
+
+
+def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> tuple[str, str]:
+    """C++ with a main() that launches a kernel with arguments in the order in which they are given: as `--arg` writes them."""
+    lines, names, arrays = [], [], []
+    for i, (name, text) in enumerate(given.items()):
+        kind, colon, rest = text.partition(":")
+        sizes, _, contents = rest.partition(":")
+        if colon and kind in CTYPES and re.fullmatch(r"\d+(x\d+)*", sizes):
+            count = 1
+            for n in sizes.split("x"):
+                count *= int(n)
+            fill = {"": f"simt_made::fill({name}, {count}, {i});", "random": f"simt_made::fill({name}, {count}, {i});", "empty": "",
+                    "zeros": f"cudaMemset({name}, 0, {count} * sizeof *{name});"}.get(contents)  # fmt: skip
+            if fill is None:
+                raise ValueError(f"--arg {name}={text}: of this kernel the contents may be random, zeros or empty")
+            lines.append(f"    {CTYPES[kind]}* {name}; cudaMalloc(&{name}, {count} * sizeof({CTYPES[kind]})); {fill}")
+            names.append(name)
+            arrays.append((name, sizes))
+        elif text.endswith(".npy"):
+            raise ValueError(f"--arg {name}={text}: of this kernel tensors are given as TYPE:SIZE")
+        else:
+            names.append("nullptr" if text in ("null", "nullptr") else text)
+    extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
+    launch = f'simt::Launching simt_l("{entry}", "", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
+    call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
+    made = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
+    body = [*lines, _shown("before", arrays, entry.replace(" ", "")) + made + _shown("after", arrays), "    exit(0);"]
+    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(body) + "\n}\n"
+    return code, ""
+
+
+def module(text: str) -> str | None:
+    """The name of the module of Python that a text defines for torch."""
+    found = re.search(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?)\s*\(\s*(\w+)", text, re.M)
+    if found is None:
+        return None
+    kinds = {"PYBIND11_MODULE": "module", "TORCH_LIBRARY_IMPL": "library_impl"}
+    kind = kinds.get(found[0].partition("(")[0].strip(), "library")
+    return f"simt_{kind}_{'simt_extension' if found[1] == 'TORCH_EXTENSION_NAME' else found[1]}"
+
+
+def call_of_torch(every: Sequence[Function], offered: str | None, given: Mapping[str, str]) -> tuple[str, str]:
+    """C++ with a main() that calls each function, or all that the module offers, with the first tensors that it takes; and what is assumed."""
+    calls = []
+    for f in every:
+        if offered is not None and not any(p.name in given for p in f.parameters):
+            continue
+        args = []
+        for i, p in enumerate(f.parameters):
+            plain = p.text.replace(" ", "")
+            if _TENSOR.search(plain) and p.name in given:
+                args.append(_tensor(given[p.name], i))
+            elif p.name in given:
+                args.append(given[p.name])
+            else:
+                args.append(f"made.template of<std::decay_t<{p.text}>>()")
+        calls.append(f'    simt::attempt("{f.name}", [](auto& made) {{ (void)made; {f.name}({", ".join(args)}); }});')
+    if offered is not None and not calls:
+        calls.append(f"    SimtModule m; {offered}(m);")
+    code = "SIMT_MAIN int main() {\n    /*simt_shown*/\n" + "\n".join(calls) + "\n    return 0;\n}\n"
+    return code, "each function with tensors of the first type and shape that it takes" if not given else "as given"
+
+
+def _tensor(text: str, seed: int) -> str:
+    kind, _, sizes = text.partition(":")
+    if kind not in TYPES or not re.fullmatch(r"\d+(x\d+)*", sizes):
+        raise ValueError(f"--arg {text}: a tensor is written TYPE:SIZExSIZE, as in f32:128x128, of the types {', '.join(TYPES)}")
+    return f"simt::made_tensor(torch::{TYPES[kind]}, {{{sizes.replace('x', ', ')}}}, {seed})"
+
+

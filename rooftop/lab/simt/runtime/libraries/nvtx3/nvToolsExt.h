@@ -1,0 +1,5 @@
+#pragma once
+inline int nvtxRangePush(const char*) { return 0; }
+inline int nvtxRangePushA(const char*) { return 0; }
+inline int nvtxRangePop() { return 0; }
+inline void nvtxMark(const char*) {}

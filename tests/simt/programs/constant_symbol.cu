@@ -1,0 +1,29 @@
+// prints: 6 12 managed 7 counter 32
+#include <stdio.h>
+__constant__ float filter[3];
+static __device__ int counter = 0;
+__managed__ int shared_with_host = 0;
+namespace { __device__ float bias; }
+__global__ void convolve(const float *x, float *y, int n) {
+    int i = threadIdx.x;
+    float s = bias;
+    for (int k = 0; k < 3; k++) if (i + k < n) s += filter[k] * x[i + k];
+    y[i] = s;
+    atomicAdd(&counter, 1);
+    if (i == 0) shared_with_host += 2;
+}
+int main() {
+    float f[3] = {1, 2, 3}, *x, zero = 0;
+    int n;
+    cudaMemcpyToSymbol(filter, f, sizeof f);
+    cudaMemcpyToSymbol(bias, &zero, sizeof zero);
+    cudaMallocManaged(&x, 64 * sizeof(float));
+    for (int i = 0; i < 32; i++) x[i] = 1 + i / 31;
+    shared_with_host = 5;
+    convolve<<<1, 32>>>(x, x + 32, 32);
+    cudaDeviceSynchronize();
+    cudaMemcpyFromSymbol(&n, counter, sizeof n);
+    float twice = x[32] * 2;
+    printf("%g %g managed %d counter %d\n", x[32], twice, shared_with_host, n);
+    cudaFree(x);
+}
