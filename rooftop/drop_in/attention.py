@@ -79,7 +79,7 @@ def under_autocast(*tensors: Tensor | None) -> list[Any]:
     first = tensors[0]
     assert first is not None
     device = first.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):  # other questions end a graph of torch.compile before torch 2.12
         return list(tensors)
     to, floats = torch.get_autocast_dtype(device), (torch.float32, torch.float16, torch.bfloat16)
     return [t.to(to) if t is not None and t.dtype in floats else t for t in tensors]

@@ -31,7 +31,7 @@ def refused(subject: Subject, case: Case, arch: int = 90) -> str | None:
             continue
         call = subject.call(case, device)
         for launch in call.launches:
-            key = (implementation.digest, target, launch.kernel, launch.block, launch.cluster, launch.shared)
+            key = (implementation, target, launch.kernel, launch.block, launch.cluster, launch.shared)
             if key not in _SAID:
                 _SAID[key] = _asked(implementation, call.problem, launch, call.scratch)
             if _SAID[key]:

@@ -37,7 +37,8 @@ class Canvas:
 
     def __init__(self) -> None:
         self._body: list[str] = []
-        self._plain = ""  # class of the boxes that the last element draws together
+        self._plain: dict[str, int] = {}  # class -> the element that draws its boxes together, among the last ones
+        self._drawn: list[tuple[int, float, float, float, float]] = []  # what these elements and the texts between them cover
         self._spoken = ""  # and of those that it groups, each with its words
         self._right = self._bottom = 0.0
 
@@ -46,7 +47,7 @@ class Canvas:
 
     def _add(self, element: str) -> None:
         self._body.append(element)
-        self._plain = self._spoken = ""
+        self._plain, self._drawn, self._spoken = {}, [], ""
 
     def box(self, x: float, y: float, width: float, height: float, kind: str = "", text: str = "", about: str = "") -> None:
         """A rectangle, with a text in its middle where that fits. `about` is what a pointer reads."""
@@ -60,13 +61,14 @@ class Canvas:
                 self._body[-1] = self._body[-1].removesuffix("</g>")
             self._body[-1] += f'<rect x="{short(x)}" y="{short(y)}" {size}><title>{escape(about)}</title></rect></g>'
             self._spoken = kind
-        else:  # those of a kind that follow each other are one path
-            if self._plain != kind:
-                self._add(f'<path class="{kind}" d="')
-            else:
-                self._body[-1] = self._body[-1].removesuffix('"/>')
-            self._body[-1] += f'M{short(x)} {short(y)}h{short(width)}v{short(height)}h{short(-width)}z"/>'
-            self._plain = kind
+        else:  # those of a kind that nothing drawn between them covers are one path
+            at = self._plain.get(kind, -1)
+            if at < 0 or any(i > at and left < x + width and x < right and top < y + height and y < bottom for i, left, top, right, bottom in self._drawn):
+                at = self._plain[kind] = len(self._body)
+                self._body.append(f'<path class="{kind}" d="')
+                self._spoken = ""
+            self._body[at] = self._body[at].removesuffix('"/>') + f'M{short(x)} {short(y)}h{short(width)}v{short(height)}h{short(-width)}z"/>'
+            self._drawn.append((at, x, y, x + width, y + height))
         if text and length(text) <= width + 2 and height >= 11:
             self.text(x + width / 2, y + height / 2 + 4, text, "middle", kind="in")
 
@@ -75,7 +77,10 @@ class Canvas:
         self._reach(x + {"start": wide, "middle": wide / 2, "end": 0}[anchor], y + 4)
         chosen = f' class="{kind}"' if kind else ""
         stands = f' text-anchor="{anchor}"' if anchor != "start" else ""
-        self._add(f'<text{chosen} x="{short(x)}" y="{short(y)}"{stands}>{escape(text)}</text>')
+        left = x - {"start": 0, "middle": wide / 2, "end": wide}[anchor]
+        self._drawn.append((len(self._body), left, y - 12, left + wide, y + 4))
+        self._body.append(f'<text{chosen} x="{short(x)}" y="{short(y)}"{stands}>{escape(text)}</text>')
+        self._spoken = ""
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "") -> None:
         self._reach(max(x1, x2), max(y1, y2))
