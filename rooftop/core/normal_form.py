@@ -202,7 +202,8 @@ def _binds(node: ast.AST) -> list[str]:
 # -- what is reached ---------------------------------------------------------------------------------------------------
 
 Known = tuple[tuple[str, Any], ...] | None
-_HASHES: dict[tuple[Path, str, str], str] = {}
+Named = tuple[Path, str]
+_HASHES: dict[tuple[Path, str, str], tuple[str, frozenset[Named]]] = {}  # and all names that are reached
 
 
 def forget() -> None:
@@ -212,30 +213,31 @@ def forget() -> None:
     _module_of.cache_clear()
 
 
-def _reached(file: _File, name: str, known: Known, under_way: tuple[tuple[Path, str], ...]) -> tuple[str, frozenset[tuple[Path, str]]]:
-    """The hash of a top-level name, and which of the names under way it leads back to."""
+def _reached(file: _File, name: str, known: Known, under_way: tuple[Named, ...]) -> tuple[str, frozenset[Named]]:
+    """The hash of a top-level name, and all names that it reaches, itself among them."""
     me, key = (file.path, name), (file.path, name, repr(known))  # 1, 1.0 and True are one key of a table
     if me in under_way:  # counted from the innermost: that does not depend on where one began
         return f"again {under_way[::-1].index(me)}", frozenset({me})
-    if key in _HASHES:
-        return _HASHES[key], frozenset()
-    texts, back = [], frozenset[tuple[Path, str]]()
+    kept = _HASHES.get(key)
+    if kept is not None and kept[1].isdisjoint(under_way):  # else it leads to one of them again, and is written as seen from there
+        return kept
+    texts, reach = [], frozenset({me})
     for node in file.bound[name]:
         writer = _Writer(file, (*under_way, me), known)
         texts.append(writer.statement(node, name))
-        back |= writer.back
-    found, back = digest(*texts), back - {me}
-    if not back:
+        reach |= writer.reach
+    found = digest(*texts), reach
+    if reach.isdisjoint(under_way):
         _HASHES[key] = found
-    return found, back
+    return found
 
 
 class _Writer:
     """Writes one statement of a top level as text."""
 
-    def __init__(self, file: _File, under_way: tuple[tuple[Path, str], ...], known: Known) -> None:
+    def __init__(self, file: _File, under_way: tuple[Named, ...], known: Known) -> None:
         self.file, self.under_way, self.known = file, under_way, known
-        self.back: frozenset[tuple[Path, str]] = frozenset()
+        self.reach: frozenset[Named] = frozenset()
         self.kept: frozenset[str] = frozenset()  # names of parameters
         self.local: dict[str, str] = {}  # local name -> its name in the text
         self.locals: frozenset[str] = frozenset()
@@ -249,7 +251,7 @@ class _Writer:
             methods = [_Writer(self.file, self.under_way, None) for _ in node.body]
             texts = [w.statement(n, "") if isinstance(n, ast.FunctionDef) else w.text(n) for w, n in zip(methods, node.body, strict=True) if not _is_text(n)]
             names = [n.name if isinstance(n, ast.FunctionDef) else "" for n in node.body if not _is_text(n)]
-            self.back |= frozenset().union(*(w.back for w in methods))
+            self.reach |= frozenset().union(*(w.reach for w in methods))
             return f"class {[self.text(b) for b in (*node.bases, *node.decorator_list)]} {list(zip(names, texts, strict=True))}"
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             value = node.value
@@ -325,8 +327,8 @@ class _Writer:
         if isinstance(root, ast.Name) and root.id not in self.kept and (root.id not in self.locals or root.id in self.imports):
             target = self.file.target(node, self.imports)
             if isinstance(target, tuple):
-                found, back = _reached(*target, None if self.known is None else (), self.under_way)
-                self.back |= back
+                found, reach = _reached(*target, None if self.known is None else (), self.under_way)
+                self.reach |= reach
                 return f"#{found}"
             if isinstance(target, str):
                 return f"<{target.rpartition('.')[2] if target.startswith(f'{settings.PACKAGE.name}.') else target}>"
@@ -359,8 +361,8 @@ class _Writer:
         known = {n: v.value for n, v in values.items() if isinstance(v, ast.Constant) and _simple(v.value)}
         rest = ",".join(f"{n}={self.text(values[n])}" for n in parameters if n in values and n not in known)
         present = {n: PRESENT for n, v in values.items() if n not in known and getattr(v, "present", False)}
-        found, back = _reached(file, name, tuple(sorted({**known, **present}.items(), key=lambda item: item[0])), self.under_way)
-        self.back |= back
+        found, reach = _reached(file, name, tuple(sorted({**known, **present}.items(), key=lambda item: item[0])), self.under_way)
+        self.reach |= reach
         return f"#{found}({rest})"
 
 

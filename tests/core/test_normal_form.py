@@ -101,6 +101,19 @@ def test_functions_that_call_each_other(tmp_path: Path) -> None:
     assert hashed(tmp_path, text) != hashed(tmp_path, text.replace("return 1", "return 2"))
 
 
+def test_the_hash_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
+    calls = {"a": "b(n) + e(n)", "b": "a(n - 1)", "e": "b(n) * c(n)", "c": "n", "d": "a(n) + e(n)"}
+    path = tmp_path / "f.py"
+    path.write_text("\n".join(f"def {name}(n):\n    return {text}\n" for name, text in calls.items()), encoding="utf-8")
+    alone = {}
+    for name in calls:
+        normal_form.forget()
+        alone[name] = normal_form.of_function(path, name)
+    for order in ("abcde", "edcba", "cbade", "becad"):
+        normal_form.forget()
+        assert {name: normal_form.of_function(path, name) for name in order} == alone
+
+
 def test_c_code_is_the_same_whatever_its_layout() -> None:
     text = '/* head */\n#pragma once\n#include <cuda_bf16.h>\n#define N 4\n__device__ int f(int a,\n  int b) { return a - -b; } // sum\nasm("a  b");'
     other = '#define N 4\n__device__ int f( int a, int b )\n{\n    return a - -b;\n}\nasm("a  b");'

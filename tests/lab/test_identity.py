@@ -265,13 +265,20 @@ def test_machine_code_is_the_same_for_other_names_and_lines_and_for_no_other_num
     source = "__global__ void k(float* out, int n) { int place = blockIdx.x * 32 + threadIdx.x; if (place < n) out[place] = 2.0f * place; }"
 
     def code(text: str, name: str = "k") -> str:
-        return code_of(compile_cuda(text, name="k.cu", target="sm_90a", kernels=(name,)).cubin)
+        made = compile_cuda(text, name="k.cu", target="sm_90a", kernels=(name,))
+        return code_of(made.cubin, made.names[name])
 
     assert code(source) == code("// moved\n\n" + source.replace("place", "index")) == code(source.replace("void k(", "void other("), "other")
+    assert code(source) == code(source + "__global__ void another(int* x) { *x = 1; }"), "another kernel of the file"
     assert code(source) != code(source.replace("2.0f", "3.0f"))
-    assert code(source) != code(source.replace("void k(", "void __launch_bounds__(64) k("))
+    assert code(source) != code(source.replace("void k(", "void __launch_bounds__(64) k(").replace("2.0f * place", "2.0f + place"))
+    table = "__constant__ float T[4] = {1, 2, 3, 4};" + source.replace("2.0f * place", "T[n & 3] * place")
+    for here in (table, table.replace("__constant__", "__device__ const")):
+        assert code(here) != code(here.replace("3, 4", "3, 5")), "a table that it reads"
     with pytest.raises(ValueError, match="not a cubin"):
-        code_of(b"PTX")
+        code_of(b"PTX", "k")
+    with pytest.raises(ValueError, match="no kernel nothing"):
+        code_of(compile_cuda(source, name="k.cu", target="sm_90a", kernels=("k",)).cubin, "nothing")
 
 
 def test_a_record_of_another_text_is_fresh_by_its_machine_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

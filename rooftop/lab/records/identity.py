@@ -22,8 +22,9 @@ from rooftop.core.implementation import Implementation, UnsupportedError
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem, Step
 
 DIGITS = 8  # of `source` and `machine`: a record has many like it
-_SECTION = re.compile(r"\.(?:rela?\.)?(?:nv\.)?[a-zA-Z0-9]+")  # its name without that of the kernel
-DEBUG = ("debug", ".note", ".strtab", ".shstrtab", ".symtab")  # of a section's name: names, line numbers and versions, none of which runs
+OWN = (".text.", ".nv.constant0.", ".nv.constant2.", ".nv.shared.", ".nv.local.")  # sections of one kernel
+SHARED = (".nv.constant3", ".nv.constant4", ".nv.global")  # and of all: `__constant__` and `__device__` variables
+NO_BITS = 8  # kind of a section that only reserves memory
 
 
 class Made(Protocol):
@@ -222,30 +223,31 @@ def _code(implementation: Implementation, problem: Problem, step: Step, scratch:
         return normal_form.of_object(step.function)
     key = (problem.device.target, implementation.source([step]), implementation.variant(step, {**dict(problem.tensors), **scratch}, problem))
     if key not in _CODE:
-        _CODE[key] = code_of(implementation.machine_code(problem, step, scratch).cubin)
+        made = implementation.machine_code(problem, step, scratch)
+        _CODE[key] = code_of(made.cubin, made.symbol)
     return _CODE[key]
 
 
-def code_of(cubin: bytes) -> str:
-    """Hash of all that a cubin gives to the GPU: each section but those of names, source lines and versions, and each symbol but its name.
+def code_of(cubin: bytes, symbol: str) -> str:
+    """Hash of all that a cubin gives to the GPU for one of its kernels: instructions, number of registers, constants and shared memory of the kernel, and data
+    that all kernels of the file share. Names, source lines, versions and the file's other kernels do not count.
 
-    Raises ValueError for what is no ELF-64 file."""
+    Raises ValueError for what is no ELF-64 file, or has no such kernel."""
     if cubin[:4] != b"\x7fELF":
         raise ValueError(f"not a cubin: it starts with {cubin[:4]!r}")
     (start,) = struct.unpack_from("<Q", cubin, 0x28)
     each, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * each) for i in range(count)]
-    found = hashlib.sha256()
-    for name_at, kind, flags, _, at, size, _, _, _, entry in sections:
+    parts = []
+    for name_at, kind, flags, _, at, size, _, info, _, _ in sections:
         begin = sections[names][4] + name_at
         name = cubin[begin : cubin.index(b"\0", begin)].decode()
-        content = b"" if kind == 8 else cubin[at : at + size]  # 8: no bits in the file, memory that is only reserved
-        if kind == 2 and entry:  # the symbols: what each is, where, and its bytes
-            content = b"".join(content[i + 4 : i + entry] for i in range(0, size, entry))
-            name = "symbols"
-        elif any(part in name for part in DEBUG):
-            continue
-        if part := _SECTION.match(name):
-            name = part[0]
-        found.update(f"{name}\0{kind}\0{flags}\0{size}\0".encode() + content)
-    return found.hexdigest()
+        content = b"" if kind == NO_BITS else cubin[at : at + size]
+        if name.startswith(OWN) and name.endswith(f".{symbol}"):
+            registers = info >> 24 if name.startswith(".text.") else 0
+            parts.append(f"{name.removesuffix(symbol)} {kind} {flags} {size} {registers} {hashlib.sha256(content).hexdigest()}")
+        elif name.startswith(SHARED):
+            parts.append(f"{name} {kind} {flags} {size} {hashlib.sha256(content).hexdigest()}")
+    if not any(part.startswith(".text.") for part in parts):
+        raise ValueError(f"the cubin has no kernel {symbol}")
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
