@@ -23,7 +23,8 @@ ASK_THE_FACE = {
 }  # fmt: skip
 FOUND_BY_FILE_NAME = {("rooftop.core.registry", f"rooftop.{found}") for found in ("ops", "kernels")}
 COMPUTED = {  # modules that import by a name that is no text: of files of their own folder, or of packages of others
-    "rooftop.kernels._device.tpu", "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.lab.report.reference",
+    "rooftop.kernels._device.tpu", "rooftop.lab.check.like",
+    "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.lab.report.reference",
     "rooftop.public_names",
     *(f"rooftop.{face}" for face in ("quant", "codecs", "comm")),
 }  # fmt: skip

@@ -372,9 +372,9 @@ def _check_like(
     if as_json:
         table([{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in found], {}, True)
     for c in [] if as_json else found:
-        typer.echo(str(c))
+        echo(str(c))
     for f in [] if as_json else run.report.findings:
-        typer.echo(str(f))
+        echo(str(f))
     if run.report.faults or not all(c.right for c in found):
         raise typer.Exit(WRONG)
     if not found:
@@ -383,7 +383,8 @@ def _check_like(
 
 def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | None, folders: Sequence[Path], as_json: bool) -> None:
     """Files without a head: every kernel, on each target."""
-    from rooftop.lab.inspect import inspector, own_file
+    from rooftop.lab.inspect import inspector
+    from rooftop.lab.simt import own_file
 
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
@@ -401,7 +402,7 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
     if rows:
         table(rows if as_json else _together(rows, list(columns)), columns, as_json)
     for name, why in refused.items():
-        typer.echo(f"not compiled: {name}: {why}", err=as_json)
+        echo(f"not compiled: {name}: {why}", err=as_json)
     if refused:
         raise typer.Exit(ENVIRONMENT if rows else WRONG)
 

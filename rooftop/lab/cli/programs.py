@@ -9,9 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from rooftop.lab.cli.app import ENVIRONMENT, OK, WRONG
+from rooftop.lab.cli.app import ENVIRONMENT, OK, WRONG, echo
 
 if TYPE_CHECKING:
     from rooftop.lab.simt.program import Run
@@ -34,9 +32,9 @@ def simulate(source: Source, *given: Any) -> int:
         if not source.missing and not any(words in str(error) for words in UNKNOWN):
             raise
         absent = f"{source.missing[0]} is not found: name its folder by -I. " if source.missing else ""
-        typer.echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
+        echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     except SimulatedCrash as error:
-        typer.echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
+        echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
     return ENVIRONMENT
 
 
@@ -47,7 +45,7 @@ def _simulated(
     from rooftop.core import whole_file
     from rooftop.lab.simt import annotate, build, program, verdict
 
-    build.progress = lambda text: typer.echo(text, err=True)
+    build.progress = lambda text: echo(text, err=True)
     path = source.path
     words = shlex.split(args) if args else []
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "seed": seed}
@@ -70,13 +68,13 @@ def _simulated(
     if html is not None:
         whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
     if as_json:
-        typer.echo(json.dumps({
+        echo(json.dumps({
             "subject": str(path), "launches": [asdict(x) for x in first.launches], "ended": first.ended, "status": first.status, "unfinished": why,
             "verdict": [asdict(s) for s in remarks], **report.to_json(),
         }, indent=2))  # fmt: skip
         return code
     if assumed:
-        typer.echo(f"called as assumed (--arg gives others): {assumed}")
+        echo(f"called as assumed (--arg gives others): {assumed}")
     _show(first, source, report, remarks, why, checked is not None)
     return code
 
@@ -88,28 +86,28 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
 
     console = Console()
     for x in first.launches:
-        typer.echo(str(x))
+        echo(str(x))
     if first.report.printed.strip():
         lines = first.report.printed.splitlines()
-        typer.echo("it prints (times are simulated and say nothing):")
+        echo("it prints (times are simulated and say nothing):")
         for line in lines[:PRINTED]:
-            typer.echo(f"  | {''.join(c if c.isprintable() else ' ' for c in line)}")
+            echo(f"  | {''.join(c if c.isprintable() else ' ' for c in line)}")
         if len(lines) > PRINTED:
-            typer.echo(f"  | ... and {len(lines) - PRINTED:,} lines more")
-    typer.echo("")
+            echo(f"  | ... and {len(lines) - PRINTED:,} lines more")
+    echo("")
     only = {file: verdict.kernel_lines(text) for file, text in source.texts.items()}
     width = console.width if console.is_terminal else 160
     for line in annotate.as_text(report, dict(source.texts), console.is_terminal and not console.no_color, width, only):
-        typer.echo(line)
+        echo(line)
     for s in remarks:
-        typer.echo(str(s) if s.file == source.shown else f"{s.file}: {s}")
+        echo(str(s) if s.file == source.shown else f"{s.file}: {s}")
     for f in report.findings:
-        typer.echo(str(f))
+        echo(str(f))
     faults = len(report.faults)
     said = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "no fault"
     if why:
-        typer.echo(why)
-    typer.echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if why and not faults else ''}")
+        echo(why)
+    echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if why and not faults else ''}")
 
 
 def _unfinished(run: Run, words: Sequence[str]) -> str:
