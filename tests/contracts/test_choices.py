@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,8 +13,6 @@ from rooftop.core.contract import Contract
 from rooftop.core.spec import TARGETS, Device, Problem
 
 CARDS = ("a800", "rtx4090", "h100", "h200")
-FEW, MANY = 200, 800  # Python calls that a new shape may cost
-WEIGHTY = ("gemm", "attention", "sparse", "loss")  # families of products: many tiles, splits and schedules to compare
 
 
 def chosen_ops() -> Iterator[Contract]:
@@ -48,31 +45,3 @@ def test_the_chosen_kernel_takes_the_problem(name: str, card: str) -> None:
             assert isinstance(alone, Chosen) and alone.config == found.config, f"{case}: named alone it has another config"
         else:
             assert found, case
-
-
-def calls_of(name: str, problem: Problem) -> int:
-    """The Python functions that a choice enters."""
-    count = 0
-
-    def profile(frame: object, event: str, arg: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(profile)
-    try:
-        registry.choose(name, problem)
-    finally:
-        sys.setprofile(None)
-    return count
-
-
-@pytest.mark.parametrize("name", sorted(OPS))
-def test_a_new_shape_is_chosen_in_few_calls(name: str) -> None:
-    """Each case with fresh Metas, after one other: what is remembered of one shape does not serve the next."""
-    op = OPS[name]
-    most = MANY if registry.implementations(name)[0].path.parent.name in WEIGHTY else FEW
-    listed = list(problems(op, TARGETS["h200"]))
-    registry.choose(name, listed[-1][1])  # what is loaded once
-    spent = {case: calls_of(name, problem) for case, problem in listed}
-    worst = max(spent, key=lambda case: spent[case])
-    assert spent[worst] <= most, f"{worst}: {spent[worst]} calls"
