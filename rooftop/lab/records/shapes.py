@@ -207,15 +207,10 @@ _FACTS = _keys(
 ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table of docs/ shows, by subject
     "naive timing": {"how": _name, "mib": _count, "seconds": _positive, "gb_per_s": _number, "says": _text},
     "perplexity": {"way": _name, "perplexity": _number, "over_float16": _number},
-    "simulator speed": {
-        "subject": _name, "case": _name, "mode": _name, "seconds": _positive, "low": _number, "high": _number, "limit": _number, "blocks": _whole,
-        "grid_blocks": _whole,
-    },
     "sparse ways": {"matrix": _name, "dtype": _name, "n": _count, "facts": _FACTS, "seconds": _keys({"dense": _positive})},
 }  # fmt: skip
 _BESIDE: dict[str, dict[str, Check]] = {  # the rows
     "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
-    "simulator speed": {"cores": _count, "repeats": _count},
 }  # fmt: skip
 
 
@@ -241,13 +236,11 @@ def _clock(value: Any, at: str) -> None:
 
 
 _SIDES = ("8", "16", "32", "64", "128")
-FIRST = "rooftop simt, a first run in an empty cache"
 
 
 def _build(value: Any, at: str) -> None:
     _keys({"subject": _name, "device": _DEVICE, "seconds": _positive}, {**_OFTEN, "all": _list(_number), "n": _whole})(value, at)
-    more: dict[str, Check] = {"limit": _positive, "all": _list(_number, 1), "n": _whole, "cores": _count} if value["subject"] == FIRST else {"n": _whole}
-    _keys({**more, "versions": _keys({})})(value, at)
+    _keys({"n": _whole, "versions": _keys({})})(value, at)
 
 
 _COUNTERS: dict[str, Check] = {"tier": _text, "run": _text, "totals": _table(_number_or_null), "lines": _list(_keys({})), "opcodes": _keys({})}

@@ -89,13 +89,10 @@ def timing(found: list[Record], _site: SiteData) -> str:
     return "\n".join(lines)
 
 
-FIRST = "rooftop simt, a first run in an empty cache"  # of records that are no way of building a kernel
-
-
 def build(found: list[Record], _site: SiteData) -> str:
     """The newest build times of each way (`rooftop.lab.timing.build_time`)."""
     newest: dict[str, Record] = {}
-    for r in sorted((r for r in found if r["kind"] == "build" and r["subject"] != FIRST), key=lambda r: str(r.get("at", ""))):
+    for r in sorted((r for r in found if r["kind"] == "build"), key=lambda r: str(r.get("at", ""))):
         newest[str(r["subject"])] = r
     if not newest:
         return NOTHING
