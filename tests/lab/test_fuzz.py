@@ -6,7 +6,7 @@ import _thread
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -309,6 +309,16 @@ def test_ctrl_c_ends_the_search_for_a_simpler_call_too() -> None:
     Endless.calls = 0
     found = campaign.run(["softmax"], seed=5, calls=2, jobs=2, runner=Endless)
     assert found.interrupted and Endless.calls < 20
+
+
+@pytest.fixture(autouse=True)
+def _answers_ctrl_c() -> Iterator[None]:
+    """As in a terminal: a process in the background starts with SIGINT ignored."""
+    import signal
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Interrupting:
