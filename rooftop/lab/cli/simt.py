@@ -47,7 +47,6 @@ def simt(
     include: Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu: a folder with headers that it includes.")] = None,
     repeat: Annotated[int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")] = 1,
     budget: Annotated[float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")] = 10.0,
-    expect: Annotated[list[str] | None, typer.Option(help="Of --arg: what a tensor must hold afterwards, as in --expect y=ref.npy.")] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
@@ -68,7 +67,7 @@ def simt(
 
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
-    own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative, tuple(expect or ()))
+    own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
     path = Path(what)
     file = path.suffix in (".cu", ".cuh") and path.is_file()
     if file and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
@@ -155,7 +154,6 @@ class _Ordinary:
     shared: int
     cluster: str | None
     cooperative: bool
-    expect: tuple[str, ...] = ()
 
     @property
     def given(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from rooftop.core import disk_cache, settings
 
-FOLDERS = ("core", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
+FOLDERS = ("core", "formats", "ranks", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
 FILES = ("lab/records/identity.py", "lab/candidates.py", "lab/climb.py")
 ENDINGS = (".py", ".cu", ".cuh", ".toml", ".json")
 
