@@ -44,7 +44,7 @@ def representatives(subject: Subject) -> list[tuple[Problem, Launch]]:
     assert subject.implementation is not None
     for case in subject.op.cases:
         _, problem = subject.kernel_problem(case, TARGETS[90])
-        if subject.implementation.supports(problem) is None:
+        if subject.implementation.supports(problem) is None and not subject.op.idle(problem):  # where nothing is to be written, none is launched
             for launch in subject.implementation.launches(problem, subject.implementation.resolve(problem)[0]):
                 kernel = launch.kernel.partition("<")[0] if isinstance(launch.kernel, str) else launch.kernel.__name__
                 found.setdefault((kernel, launch.chained), (problem, launch))
