@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROUNDINGS = ("nearest", "stochastic", "zero", "dither")
 SCALES = ("f32", "f16", "bf16", "e8m0", "e4m3")
-TINY: Mapping[str, float] = MappingProxyType({"f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126, "e8m0": 2.0**-127, "e4m3": 2.0**-6})
+TINY: Mapping[str, float] = MappingProxyType({"f32": 2.0**-126, "f16": 2.0**-24, "bf16": 2.0**-126, "e8m0": 2.0**-127, "e4m3": 2.0**-6})
 LARGEST: Mapping[str, float] = MappingProxyType(
     {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38, "e8m0": 2.0**127, "e4m3": 448.0}
 )
@@ -268,8 +268,9 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def store_scale(scale: Tensor, type_: str) -> Tensor:
-    """A float32 scale in its type: float32, float16, bfloat16, or the bytes of e8m0 and e4m3. Rounded to nearest (e8m0: up to a power of two), then
-    held between the type's smallest normal number (of e8m0 2^-127) and its largest: a scale is never zero, infinite or NaN."""
+    """A float32 scale in its type: float32, float16, bfloat16, or the bytes of e8m0 and e4m3. Held between `TINY` and `LARGEST` of the type, then rounded to
+    nearest (e8m0: up to a power of two): a scale is never zero, infinite or NaN. Float16's subnormal numbers are scales too. They have few bits, so below 2^-14
+    a scale is rounded up: rounded down it could saturate a third of a group."""
     import torch
 
     if type_ == "e8m0":
@@ -278,7 +279,10 @@ def store_scale(scale: Tensor, type_: str) -> Tensor:
     held = scale.clamp(TINY[type_], LARGEST[type_])
     if type_ == "e4m3":
         return encode(held, "e4m3")
-    return held.to({"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[type_])
+    stored = held.to({"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[type_])
+    if type_ == "f16":
+        stored = (stored.view(torch.int16) + ((held < 2.0**-14) & (stored.float() < held)).to(torch.int16)).view(torch.float16)
+    return stored
 
 
 def load_scale(stored: Tensor, type_: str) -> Tensor:

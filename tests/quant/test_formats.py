@@ -7,10 +7,12 @@ from bisect import bisect_left
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 
+import rooftop
 from rooftop.formats import random_bits
 from rooftop.formats.number_formats import ELEMENTS, load_scale, store_scale
 from rooftop.quant import FORMATS, decode, encode, pack, unpack
@@ -204,6 +206,19 @@ def test_scales_are_never_zero_infinite_or_nan(kind: str) -> None:
     assert bool((got[4:7] >= s[4:7] * 0.93).all() and (got[4:7] < s[4:7] * 2).all())
     if kind == "e8m0":
         assert bool((got[1:] >= s[1:].clamp(2.0**-127, 2.0**127)).all() and (got.log2() == got.log2().round()).all())
+
+
+@pytest.mark.parametrize("size", [1e-3, 3e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("given", [{}, {"group": 32}, {"symmetric": False, "group": 32}, {"granularity": "column"}], ids=str)
+@pytest.mark.parametrize("element", ["int8", "int4"])
+def test_small_values_keep_their_codes_under_scales_of_float16(element: str, given: dict[str, Any], size: float) -> None:
+    """Below 2^-14 such a scale is subnormal and rounded up: no value saturates, and none is further off than half a step."""
+    x = (torch.randn(64, 128, generator=torch.Generator().manual_seed(0)) * size).half()
+    q = rooftop.quantize(x, element, scale_dtype="f16", **given)
+    wanted = rooftop.quantize(x, element, **given)  # float32 scales
+    assert bool((q.scale.float() >= wanted.scale * 0.999).all() and (q.scale.float() <= wanted.scale * 1.001 + 2.0**-24).all())
+    steps = (q.dequantize().double() - x.double()).abs() / q.scale.double().max()
+    assert float(steps.max()) <= 0.51
 
 
 def test_the_table_of_formats_says_what_its_codes_say() -> None:

@@ -61,11 +61,14 @@ __device__ inline float load_scale(typename ScaleType<S>::Stored stored) {
     } else return static_cast<float>(stored);
 }
 
-/// A scale as it is stored: rounded to its type, never zero or infinite.
+/// A scale as it is stored: rounded to its type, never zero or infinite. Float16's subnormal numbers have few bits: rounded up, so that no value saturates.
 template <int S>
 __device__ inline typename ScaleType<S>::Stored store_scale(float s) {
     if constexpr (S == SCALE_F32) return fminf(fmaxf(s, 0x1p-126f), 3.4028234663852886e38f);
-    else if constexpr (S == SCALE_F16) return __float2half_rn(fminf(fmaxf(s, 0x1p-14f), 65504.f));
+    else if constexpr (S == SCALE_F16) {
+        const float held = fminf(fmaxf(s, 0x1p-24f), 65504.f);
+        return held < 0x1p-14f ? __float2half_ru(held) : __float2half_rn(held);
+    }
     else if constexpr (S == SCALE_BF16) return __float2bfloat16_rn(fminf(fmaxf(s, 0x1p-126f), 3.3895313892515355e38f));
     else if constexpr (S == SCALE_E8M0) return static_cast<unsigned char>((__float_as_uint(fminf(fmaxf(s, 0x1p-127f), 0x1p127f)) + 0x7fffffu) >> 23);
     else return static_cast<unsigned char>(float_code<E4M3>(fminf(fmaxf(s, 0x1p-6f), 448.f), 0, NEAREST));
