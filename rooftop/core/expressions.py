@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from rooftop.core.expression_code import Code, code_of
+from rooftop.core.spec import Meta
 
 Value = int | float | bool | Fraction | str
 MAX_TEXT = 500
@@ -26,15 +27,8 @@ class ExpressionError(ValueError):
         self.placed = placed
 
 
-class TensorFacts:
-    """A tensor as a value in expressions: the argument of `stride`, `aligned`, `starts`, `bytes` and `numel`."""
-
-    def __init__(self, meta: Any) -> None:  # Meta | None
-        self.meta = meta
-
-
 class Scope(dict[str, Any]):
-    """The values of names, and the names of `let`, each of which is evaluated when it is first used, and once.
+    """The values of names, and the names of `let`, each of which is evaluated when it is first used, and once. A tensor's value is its Meta; None: absent.
 
     `lets`: name -> (expression, its location in error messages). There are no circular references."""
 
@@ -78,10 +72,10 @@ def _gcd(a: Value, b: Value) -> int:
     return math.gcd(a, b)
 
 
-def _facts(value: Any, function: str) -> Any:
-    if not isinstance(value, TensorFacts):
+def _facts(value: Any, function: str) -> Meta | None:
+    if value is not None and not isinstance(value, Meta):
         raise ExpressionError(f"{function}() takes the name of a tensor first")
-    return value.meta
+    return value
 
 
 def _stride(tensor: Any, axis: Value) -> int:
@@ -145,7 +139,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # name: (funct
     "starts": (_starts, 2, 2),
     "resident": (_resident, 2, 2),
     "bytes": (_bytes, 1, 1),
-    "numel": (lambda t: 0 if _facts(t, "numel") is None else t.meta.numel, 1, 1),
+    "numel": (lambda t: 0 if (meta := _facts(t, "numel")) is None else meta.numel, 1, 1),
     "present": (lambda t: _facts(t, "present") is not None, 1, 1),
 }
 _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
@@ -292,6 +286,6 @@ def _eval(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
 
 def _number(node: ast.expr, scope: Mapping[str, Any], text: str) -> Any:
     value = _eval(node, scope, text)
-    if isinstance(value, (str, TensorFacts)):
+    if value is None or isinstance(value, (str, Meta)):
         raise ExpressionError(f"{text!r} calculates with {ast.unparse(node)!r}, which is not a number")
     return value

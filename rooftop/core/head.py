@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from rooftop.core import helpers, tensor_maps
-from rooftop.core.expressions import ExpressionError, Scope, TensorFacts, evaluate, integer, names
+from rooftop.core.expressions import ExpressionError, Scope, evaluate, integer, names
 from rooftop.core.head_parts import BRACES, RANGES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg, Unfit
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
 
@@ -109,7 +109,7 @@ class Head:
         for arg in (*self.args, *self.tensors):
             if isinstance(arg, TensorArg) and arg.name not in self.scratch:
                 self._bind(arg, problem, known, values)
-        values.update((name, TensorFacts(meta)) for name, meta in known.items())
+        values.update(known)
         return values
 
     def _bind(self, arg: TensorArg, problem: Problem, known: Mapping[str, Meta | None], scope: dict[str, Any]) -> None:
@@ -205,7 +205,7 @@ class Head:
 
     def _check_names(self, problem: Problem) -> None:
         """Raises HeadError if an expression uses an undefined name."""
-        what = (tuple(n for n, _ in problem.tensors), tuple(n for n, _ in problem.options), problem.runtime_options)
+        what = (tuple([n for n, _ in problem.tensors]), tuple([n for n, _ in problem.options]), problem.runtime_options)
         if what in self._checked:
             return
         letters = {d for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg) for d in arg.dims}
@@ -321,7 +321,7 @@ class Head:
     def _with_scratch(self, problem: Problem, config: Mapping[str, Any]) -> Scope:
         scope = self.scope(problem, config)
         found = self.scratch_for(problem, config)
-        return scope.with_({name: TensorFacts(meta) for name, meta in found.items()}) if found else scope
+        return scope.with_(found) if found else scope
 
     def arguments(self, problem: Problem, config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The values of the parameters of `args` for this problem, and their types: the `args` and `types` of a launch."""
@@ -332,9 +332,7 @@ class Head:
         types: list[str] = []
         for arg in listed:
             if isinstance(arg, TensorArg):
-                facts = scope.get(arg.name)
-                present = isinstance(facts, TensorFacts) and facts.meta is not None
-                args[arg.name] = arg.name if present else None
+                args[arg.name] = arg.name if isinstance(scope.get(arg.name), Meta) else None
                 types.append("ptr")
             elif isinstance(arg, MapArg):
                 args[arg.name] = self._map(arg, scope)
@@ -346,7 +344,7 @@ class Head:
 
     def _map(self, arg: MapArg, scope: Scope) -> TensorMap | None:
         """The tensor map of an argument; None for an absent tensor: the kernel then gets zeros."""
-        meta = scope[arg.tensor].meta
+        meta = scope[arg.tensor]
         if meta is None:
             return None
         made = TensorMap(

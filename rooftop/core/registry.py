@@ -37,9 +37,9 @@ _RUNG = re.compile(r"^(?P<number>\d\d)_(?P<slug>[a-z0-9]+(?:_[a-z0-9]+)*)(?:__(?
 CHOOSE = "choose.py"  # of a family: which kernel runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class House:
-    """The folders that are searched. Tests build their own."""
+    """The folders that are searched. Tests build their own. The caches of this module are keyed by the object: paths take long to hash."""
 
     ops: Path = settings.PACKAGE / "ops"
     kernels: Path = settings.PACKAGE / "kernels"
@@ -249,7 +249,12 @@ def _implementation(name: str, house: House) -> Implementation:
 
 def implementations(op_name: str, house: House = HOUSE) -> list[Implementation]:
     """The implementations of one op, by file name."""
-    return [implementation(f.name, house) for f in kernel_files(house) if f.op == op_name]
+    return list(_implementations(op_name, house))
+
+
+@cache
+def _implementations(op_name: str, house: House) -> tuple[Implementation, ...]:
+    return tuple(implementation(f.name, house) for f in kernel_files(house) if f.op == op_name)
 
 
 @cache

@@ -152,8 +152,8 @@ class Device:
     def resident(self, blocks: int) -> int:
         """How many clusters of `blocks` blocks are resident at once, with one block a multiprocessor. It may be fewer than sms / blocks: a cluster must fit
         into one GPC (a group of multiprocessors), and on each card other multiprocessors of a GPC are disabled."""
-        sizes = [i for i in range(len(self.clusters)) if 1 << i >= blocks]
-        return self.clusters[sizes[0]] if sizes else max(1, self.sms // blocks)
+        size = max(blocks - 1, 0).bit_length()  # the next power of two
+        return self.clusters[size] if size < len(self.clusters) else max(1, self.sms // blocks)
 
     @property
     def target(self) -> str:
@@ -202,6 +202,10 @@ class Problem:
     runtime_floats: tuple[str, ...] = ()  # those that are float32; the others are 32-bit integers
     extra: tuple[str, ...] = ()  # parameters to which the reference gives a default, and which do not have it
     bucket: Callable[[Problem], Problem] | None = field(default=None, compare=False, repr=False)  # the contract's, for `tune_key`
+    get: Callable[[str], Meta | None] = field(init=False, compare=False, repr=False)  # a tensor by its name; None: absent
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "get", dict(self.tensors).get)  # a choice looks tensors up some dozens of times
 
     def __hash__(self) -> int:
         found = self.__dict__.get("_hash")
@@ -211,20 +215,13 @@ class Problem:
         return int(found)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_hash", "_by_name")}  # a hash of texts holds in one process alone
+        return {k: v for k, v in self.__dict__.items() if k != "_hash"}  # a hash of texts holds in one process alone
 
     def __getitem__(self, name: str) -> Meta:
         meta = self.get(name)
         if meta is None:
             raise KeyError(f"{self.op} has no tensor {name!r} here")
         return meta
-
-    @cached_property
-    def _by_name(self) -> dict[str, Meta | None]:
-        return dict(self.tensors)
-
-    def get(self, name: str) -> Meta | None:
-        return self._by_name.get(name)
 
     def option(self, name: str) -> Option:
         for key, value in self.options:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rooftop.core import expressions, head_text
-from rooftop.core.expressions import ExpressionError, Scope, TensorFacts, evaluate, walked
+from rooftop.core.expressions import ExpressionError, Scope, evaluate, walked
 from rooftop.core.head import HeadError
 from rooftop.core.spec import TARGETS, Meta, Problem
 
 VALUES: dict[str, Any] = {
     "a": 0, "b": 1, "c": -7, "d": 4096, "big": 1 << 70, "t": True, "f": False, "half": 0.5, "nan": float("nan"), "word": "bf16",
-    "third": Fraction(1, 3), "x": TensorFacts(Meta((5, 64), "f32", (72, 1), 8)), "none": TensorFacts(None), "card": TARGETS[90],
+    "third": Fraction(1, 3), "x": Meta((5, 64), "f32", (72, 1), 8), "none": None, "card": TARGETS[90],
 }  # fmt: skip
 LEAVES = [*VALUES, "3", "16", "0", "1.5", "'f32'", "absent"]
 CALLS = ["ceil({0})", "ceil({0} / {1})", "min({0}, {1})", "max({0}, {1}, {2})", "pow2({0})", "gcd({0}, {1})", "stride({0}, {1})", "aligned({0}, {1})",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rooftop.core.expressions import ExpressionError, TensorFacts, evaluate, integer
+from rooftop.core.expressions import ExpressionError, evaluate, integer
 from rooftop.core.spec import Meta
 
 
@@ -37,7 +37,7 @@ def test_expressions_refuse_numbers_that_grow_without_end() -> None:
         evaluate("*".join(["99999999999"] * 20), {})
 
 
-SCOPE = {"R": 4, "sms": 132, "x": TensorFacts(Meta((4, 8), "f32")), "c": TensorFacts(None)}
+SCOPE = {"R": 4, "sms": 132, "x": Meta((4, 8), "f32"), "c": None}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_long_expression_is_calculated_or_refused_at_once(text: str) -> None:
 )
 def test_a_window_that_slides_by_one_element_is_not_aligned(strides: tuple[int, int], aligned: bool) -> None:
     """Its rows begin at every element, although each stride is 1."""
-    assert evaluate("aligned(x, 16)", {"x": TensorFacts(Meta((6, 2), "f32", strides))}) is aligned
+    assert evaluate("aligned(x, 16)", {"x": Meta((6, 2), "f32", strides)}) is aligned
 
 
 def started(code: str, *words: str) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rooftop.core import settings
-from rooftop.core.expressions import ExpressionError, TensorFacts, evaluate
+from rooftop.core.expressions import ExpressionError, evaluate
 from rooftop.core.head import HeadError
 from rooftop.core.head_text import parse
 from rooftop.core.spec import TARGETS, Meta
@@ -44,9 +44,9 @@ def test_how_many_clusters_run_at_once_is_the_cards_to_say() -> None:
 
 
 def test_an_address_alone_may_be_asked_for() -> None:
-    odd = TensorFacts(Meta((4, 7), "f32", (7, 1), 16))
+    odd = Meta((4, 7), "f32", (7, 1), 16)
     assert evaluate("starts(x, 16) and not aligned(x, 16)", {"x": odd}) is True
-    assert evaluate("starts(x, 16)", {"x": TensorFacts(Meta((4,), "f32", (1,), 4))}) is False
+    assert evaluate("starts(x, 16)", {"x": Meta((4,), "f32", (1,), 4)}) is False
     with pytest.raises(ExpressionError, match="starts"):
         evaluate("starts(x, 0)", {"x": odd})
 

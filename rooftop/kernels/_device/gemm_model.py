@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 SHARED = 227 * 1024
 BARRIERS = 1024  # bytes of shared memory for mbarriers, alignment and warp specialisation
@@ -68,6 +68,7 @@ class Facts:
     b_straddles: bool = False
     integer: bool = False
 
+    @cached_property
     def swapped(self) -> Facts:
         return replace(self, m=self.n, n=self.m, a_straddles=self.b_straddles, b_straddles=self.a_straddles)
 
@@ -82,7 +83,7 @@ class Plan:
     slices: int
     split: int = 1
 
-    @property
+    @cached_property
     def units(self) -> int:
         return self.streamed * self.slices
 
@@ -141,7 +142,7 @@ def valid(config: Config, itemsize: int, out_bytes: int, vectors: int = 0) -> bo
 def seconds(config: Config, facts: Facts) -> float:
     """Predicted time."""
     p = plan(config, facts.m, facts.n, facts.k, facts.batch, facts.sms)
-    f = facts.swapped() if config.SWAP else facts
+    f = facts.swapped if config.SWAP else facts
     bm, bn, bk, itemsize = config.BM, config.BN, config.BK, f.itemsize
     line = bk * itemsize
     products = bm * bn * line / 2 / FMAS * (1.1 if f.integer and bn > 128 else 1.0)  # integers: two instructions of 128 columns
@@ -204,7 +205,7 @@ def _tiles(shapes: tuple[tuple[int, int, int, int], ...], swap: bool, itemsize: 
 
 
 def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
-    """All reasonable configs, in no order."""
+    """All reasonable configs, in no order, each once."""
     few = -(-facts.m // 128) * -(-facts.n // 128) * facts.batch < facts.sms
     for swap in (False, True) if swaps else (False,):
         columns = facts.m if swap else facts.n
@@ -219,12 +220,12 @@ def candidates(facts: Facts, swaps: bool = True) -> Iterable[Config]:
             for split in {most, -(-most // 2), -(-most // 4)}:
                 if split > 1:
                     yield replace(config, SPLIT=split)
-            streaming = replace(config, STREAM=True)
-            units = plan(streaming, facts.m, facts.n, facts.k, facts.batch, facts.sms).units
-            if p.whole > facts.sms and 0 < units < 2**31:
-                yield streaming
+            if p.whole > facts.sms:
+                streaming = replace(config, STREAM=True)
+                if 0 < plan(streaming, facts.m, facts.n, facts.k, facts.batch, facts.sms).units < 2**31:
+                    yield streaming
 
 
 def ranked(facts: Facts, swaps: bool = True) -> list[Config]:
     """The candidates, the best predicted first."""
-    return sorted(set(candidates(facts, swaps)), key=lambda c: (seconds(c, facts), c.SPLIT, c.BM, c.BN, c.BK, c.STREAM))
+    return sorted(candidates(facts, swaps), key=lambda c: (seconds(c, facts), c.SPLIT, c.BM, c.BN, c.BK, c.STREAM))

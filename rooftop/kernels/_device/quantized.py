@@ -28,13 +28,13 @@ def rounding(p: Problem) -> int:
 
 def text(name: str, *arguments: Any) -> str:
     """A kernel's name with its template arguments."""
-    return f"{name}<{', '.join(str(a).lower() if isinstance(a, bool) else str(a) for a in arguments)}>"
+    return f"{name}<{', '.join([str(a).lower() if isinstance(a, bool) else str(a) for a in arguments])}>"
 
 
 def arguments(p: Problem, listed: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or null if it is absent."""
     args = {name: (name if p.get(name) is not None else None) if kind == "ptr" else value for name, (kind, value) in listed.items()}
-    return args, tuple(kind for kind, _ in listed.values())
+    return args, tuple([kind for kind, _ in listed.values()])
 
 
 def packs(p: Problem, x: str, length: int, stride: int) -> tuple[int, bool]:

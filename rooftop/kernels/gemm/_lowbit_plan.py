@@ -4,6 +4,7 @@ for few rows."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.gemm_model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
@@ -43,20 +44,20 @@ def tiles_of(config: Config, p: Problem) -> int:
     return -(-m // config.BM) * -(-n // config.BN)
 
 
-def _stage(config: Config, bits: int) -> int:
-    return config.BM * 256 + config.BN * 16 * bits
+def _stage(bn: int, bm: int, bits: int) -> int:
+    return bm * 256 + bn * 16 * bits
 
 
-def seconds(config: Config, p: Problem) -> float:
+def _seconds(config: Config, p: Problem) -> float:
     """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the unpacking
     instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
     m, n, _ = sizes(p)
-    bits = bits_of(p)
+    format = str(p.option("format"))
     each, count = pieces(config, p)
-    items = tiles_of(config, p) * count
+    items = -(-m // config.BM) * -(-n // config.BN) * count
     products = config.BM * config.BN * 128 / FMAS
-    unpack = config.BN / 16 * 8 * (24 if bits != 6 and str(p.option("format")) != "e2m1" else 40) / 4
-    step = max(products + 150, WAIT + 1.2 * unpack + products / 2, _stage(config, bits) / FROM_L2 + 150)
+    unpack = config.BN / 16 * 8 * (24 if BITS[format] != 6 and format != "e2m1" else 40) / 4
+    step = max(products + 150, WAIT + 1.2 * unpack + products / 2, _stage(config.BN, config.BM, BITS[format]) / FROM_L2 + 150)
     blocks = min(items, p.device.sms)
     made = -(-items // p.device.sms) * (each * step + EPILOGUE + config.BM * config.BN * 2 / 64) / CLOCK
     memory = (p["codes"].numel + p["scale"].nbytes) / min(MEMORY, blocks * ONE)
@@ -64,19 +65,20 @@ def seconds(config: Config, p: Problem) -> float:
     return START / CLOCK + max(made, memory) + extra
 
 
-def configs(p: Problem) -> list[Config]:
-    """The best predicted first."""
-    bits, found = bits_of(p), []
+@lru_cache(maxsize=32)
+def ranked(p: Problem) -> tuple[tuple[float, Config], ...]:
+    """Configs with their predicted times, the fastest first."""
+    bits, (m, n, _), blocks, found = bits_of(p), sizes(p), p["codes"].shape[1], []
     for bn, bm in ((256, 128), (128, 128), (256, 64), (128, 64), (128, 32)):
         free = SHARED - BARRIERS - 2 * bn * bm
-        stages = min(6, free // _stage(Config(bn, bm), bits))
+        stages = min(6, free // _stage(bn, bm, bits))
         side = (p.device.sms * bn * bm) ** 0.5
         crowded = bn == 256 and p.get("zero") is not None and grouping(p)[0] == 32  # its scales and zero points do not fit the registers
         if stages < 2 or crowded:
             continue
         for split in SPLITS:
-            config = Config(bn, bm, stages, max(1, round(side / bn)), split)
-            each, count = pieces(config, p)
-            if split == 1 or (count == split and each >= 4 and tiles_of(config, p) * split <= p.device.sms):
-                found.append(config)
-    return sorted(found, key=lambda c: (seconds(c, p), c.SPLIT))
+            each = -(-blocks // split)
+            if split == 1 or (-(-blocks // each) == split and each >= 4 and -(-m // bm) * -(-n // bn) * split <= p.device.sms):
+                config = Config(bn, bm, stages, max(1, round(side / bn)), split)
+                found.append((_seconds(config, p), config))
+    return tuple(sorted(found, key=lambda one: (one[0], one[1].SPLIT)))

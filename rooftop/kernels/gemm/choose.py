@@ -90,4 +90,4 @@ def quantized_matmul(p: Problem, named: str = "") -> Chosen | str:
 
     if few.supports(p, None) is not None:
         return in_order(p, named, (wgmma,))
-    return in_order(p, named, (mma, wgmma) if few.predicted(p) <= min([_lowbit_plan.seconds(c, p) for c in _lowbit_plan.configs(p)]) else (wgmma, mma))
+    return in_order(p, named, (mma, wgmma) if few.predicted(p) <= _lowbit_plan.ranked(p)[0][0] else (wgmma, mma))

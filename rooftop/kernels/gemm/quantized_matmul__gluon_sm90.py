@@ -28,7 +28,7 @@ from rooftop.kernels._device import gemm_epilogue
 from rooftop.kernels._device.gemm_launch import TYPES
 from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
-from rooftop.kernels.gemm._lowbit_plan import Config, bits_of, configs, pieces, tiles_of
+from rooftop.kernels.gemm._lowbit_plan import Config, bits_of, pieces, ranked, tiles_of
 from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
@@ -189,7 +189,11 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    return configs(p)[0]
+    return ranked(p)[0][1]
+
+
+def configs(p: Problem) -> list[Config]:
+    return [config for _, config in ranked(p)]
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:

@@ -3,8 +3,10 @@ that unpack, tensor cores, and shared memory."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
@@ -23,8 +25,45 @@ IN_FLIGHT = 34e3  # bytes in flight that a multiprocessor needs for its share of
 FEW = 64  # the most rows of x in a block
 
 
-def _format(p: Problem) -> str:
-    return str(p.option("format"))
+@dataclass(frozen=True)
+class Facts:
+    """What the model sees of a product of x [m, k] with packed codes of n rows."""
+
+    m: int
+    n: int
+    k: int
+    format: str
+    bits: int
+    stripes: int  # of 16 rows of the weight
+    blocks: int  # of 128 columns
+    groups: int  # of columns in a block
+    bytes_of_weight: int  # codes and scales
+    tokens: int  # rows of x that a block supports, a power of two: half as many with zero points, whose sums take registers too
+    tiles: int  # groups of eight of them
+    channel: bool  # one scale a row and no zero points: accumulators are multiplied once, at the end
+    zero: bool
+    raw: bool  # codes are multiplied with an offset of 128, which the sums of x subtract again
+    share: int  # bytes of codes, scales and zero points of one stripe by 128 columns
+    sms: int
+    room: int  # bytes of shared memory that a block may have
+
+
+@lru_cache(maxsize=32)
+def _facts(p: Problem) -> Facts:
+    x, zero, scale, format = p["x"], p.get("zero"), p["scale"], str(p.option("format"))
+    (m, n, k), bits, (stripes, blocks), group = sizes(p), BITS[format], p["codes"].shape[:2], grouping(p)[0]
+    tokens = 1 << (min(m, FEW if zero is None else FEW // 2) - 1).bit_length()
+    tiles = max(1, tokens // 8)
+    channel = int(p.option("group")) == k and zero is None
+    # One more mma for each eight rows of x, and one instruction less for each pair of codes. Only if sums are over at most 128 columns, so that cancellation
+    # costs no accuracy that bf16 would show.
+    raw = x.dtype == "bf16" and bits <= 4 and format != "e2m1" and not channel and tiles <= 2
+    wide = 16 * (128 // group)
+    share = bits * 256 + (0 if channel else wide * scale.itemsize) + (0 if zero is None else wide * zero.itemsize)
+    return Facts(
+        m, n, k, format, bits, stripes, blocks, 128 // group, p["codes"].numel + scale.nbytes, tokens, tiles, channel, zero is not None, raw, share,
+        p.device.sms, p.device.shared_per_block,
+    )  # fmt: skip
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -42,115 +81,69 @@ def supports(p: Problem, head: Any) -> str | None:
 
 def predicted(p: Problem) -> float:
     """Seconds with the best config."""
-    best = choose(p, None)
-    return seconds(p, *(best[n] for n in ("high", "down", "along", "split", "deep"))) + LATE
+    return _ranked(_facts(p))[0][0] + LATE
 
 
-@lru_cache(maxsize=32)
-def _rows(p: Problem) -> tuple[int, int]:
-    """Rows of x that a block supports (a power of two), and groups of eight of them. Half as many with zero points, whose sums take registers too."""
-    m = min(p["x"].shape[0], FEW if p.get("zero") is None else FEW // 2)
-    tokens = 1 << (m - 1).bit_length()
-    return tokens, max(1, tokens // 8)
+def _shared(f: Facts, high: int, down: int, along: int, deep: int, slab: int) -> int:
+    """Bytes of shared memory of a block."""
+    of_x = (1 + -(-(deep - 1) // slab)) * slab * along * f.tokens * 256
+    return max(of_x + 8 * deep * high * f.share, (along - 1) * down * high * f.tiles * 512)
 
 
-@lru_cache(maxsize=32)
-def _channel(p: Problem) -> bool:
-    """One scale a row and no zero points: accumulators are multiplied once, at the end."""
-    return int(p.option("group")) == p["x"].shape[1] and p.get("zero") is None
-
-
-@lru_cache(maxsize=32)
-def _raw(p: Problem) -> bool:
-    """Whether codes are multiplied with an offset of 128, which the sums of x subtract again: one more mma for each eight rows of x, and one instruction
-    less for each pair of codes. Only if sums are over at most 128 columns, so that cancellation costs no accuracy that bf16 would show."""
-    return p["x"].dtype == "bf16" and BITS[_format(p)] <= 4 and _format(p) != "e2m1" and not _channel(p) and _rows(p)[1] <= 2
-
-
-@lru_cache(maxsize=32)
-def _share(p: Problem) -> int:
-    """Bytes of codes, scales and zero points of one stripe by 128 columns."""
-    zero, wide = p.get("zero"), 16 * (128 // grouping(p)[0])
-    of_scales = 0 if _channel(p) else wide * DTYPES[p["scale"].dtype].bytes
-    return BITS[_format(p)] * 256 + of_scales + (0 if zero is None else wide * DTYPES[zero.dtype].bytes)
-
-
-def _slab(p: Problem, along: int) -> int:
-    """Iterations for which x is loaded together: 16 KiB, at most 8."""
-    return max(1, min(8, 16384 // (along * _rows(p)[0] * 256)))
-
-
-def _shared(p: Problem, high: int, down: int, along: int, deep: int, slab: int) -> int:
-    tokens, tiles = _rows(p)
-    of_x = (1 + -(-(deep - 1) // slab)) * slab * along * tokens * 256
-    return max(of_x + 8 * deep * high * _share(p), (along - 1) * down * high * tiles * 512)
-
-
-def _registers(p: Problem, high: int) -> int:
-    """Registers of a thread's arrays, with some reserve."""
-    _, tiles = _rows(p)
-    bits = BITS[_format(p)]
-    sums = high * tiles * 4 * (1 if _channel(p) else 2) + (tiles * 4 if _raw(p) or p.get("zero") is not None else 0)
-    return 44 + sums + high * (8 + (3 if bits == 6 else bits // 2) * 4)
-
-
-def _resident(p: Problem, high: int, down: int, along: int, deep: int) -> int:
-    """Resident blocks of eight warps on a multiprocessor, limited by registers and shared memory."""
-    registers = _registers(p, high)
-    fit = 4 if registers <= 64 else 3 if registers <= 84 else 2 if registers <= 128 else 1
-    return max(1, min(fit, (p.device.shared_per_block + 1024) // (_shared(p, high, down, along, deep, _slab(p, along)) + 1024)))
-
-
-def seconds(p: Problem, high: int, down: int, along: int, split: int, deep: int) -> float:
+def seconds(f: Facts, high: int, down: int, along: int, split: int, deep: int, resident: int) -> float:
     """Predicted time."""
-    m, n, k = sizes(p)
-    tokens, tiles = _rows(p)
-    raw, bits = _raw(p), BITS[_format(p)]
-    ones = raw or p.get("zero") is not None
-    stripes, blocks = p["codes"].shape[:2]
-    tall, towers = -(-m // (8 * tiles)), -(-stripes // (down * high))
+    ones = f.raw or f.zero
+    tall, towers = -(-f.m // (8 * f.tiles)), -(-f.stripes // (down * high))
     count = towers * tall * split
-    each = -(-blocks // split)
+    each = -(-f.blocks // split)
     steps = -(-each // along)
-    codes = p["codes"].numel + p["scale"].nbytes
-    of_groups = 0 if _channel(p) else 128 // grouping(p)[0] * (6 + 4 * tiles * (2 if ones else 1))
-    loads = 3 if bits == 6 else bits // 2
-    issue = high * (32 * (UNPACK[_format(p)] - raw) + 8 * tiles + 2 * loads + of_groups + 14) + tiles * (8 if ones else 0) + 4 * tiles + 45
-    tensor = (high + ones) * 8 * tiles * MMA
-    through = high * 4 * bits + 16 * tiles  # cycles of shared memory, for the whole multiprocessor
-    staging = tokens * along * 16 * 12 / 32 / 4 + 20
-    resident = _resident(p, high, down, along, deep)
-    warps = 2 * min(resident, -(-count // p.device.sms))  # for each of four schedulers
-    busy = -(-count // p.device.sms) * steps * (along * down * max(issue / 4 / min(0.9, 0.2 * warps + 0.1 * high), tensor / 4, through) + staging) / CLOCK
-    rounds = -(-count // (p.device.sms * resident))
-    flight = min(count, p.device.sms * resident) * 8 * (deep - 1) * high * 256 * bits
-    idle = max(1.0, IN_FLIGHT * p.device.sms / flight)
-    memory = max(codes / MEMORY * idle, (codes * tall + towers * m * k * 2) / L2)
-    extra = 0.0 if split == 1 else SECOND + 2 * split * m * n * 4 / MEMORY
+    of_groups = 0 if f.channel else f.groups * (6 + 4 * f.tiles * (2 if ones else 1))
+    loads = 3 if f.bits == 6 else f.bits // 2
+    issue = high * (32 * (UNPACK[f.format] - f.raw) + 8 * f.tiles + 2 * loads + of_groups + 14) + f.tiles * (8 if ones else 0) + 4 * f.tiles + 45
+    tensor = (high + ones) * 8 * f.tiles * MMA
+    through = high * 4 * f.bits + 16 * f.tiles  # cycles of shared memory, for the whole multiprocessor
+    staging = f.tokens * along * 16 * 12 / 32 / 4 + 20
+    warps = 2 * min(resident, -(-count // f.sms))  # for each of four schedulers
+    busy = -(-count // f.sms) * steps * (along * down * max(issue / 4 / min(0.9, 0.2 * warps + 0.1 * high), tensor / 4, through) + staging) / CLOCK
+    rounds = -(-count // (f.sms * resident))
+    flight = min(count, f.sms * resident) * 8 * (deep - 1) * high * 256 * f.bits
+    idle = max(1.0, IN_FLIGHT * f.sms / flight)
+    memory = max(f.bytes_of_weight / MEMORY * idle, (f.bytes_of_weight * tall + towers * f.m * f.k * 2) / L2)
+    extra = 0.0 if split == 1 else SECOND + 2 * split * f.m * f.n * 4 / MEMORY
     return max(memory, busy) + 0.15 * min(memory, busy) + START + ROUND * (rounds - 1) + extra
 
 
-def _configs(p: Problem) -> list[dict[str, Any]]:
-    tokens, tiles = _rows(p)
-    blocks = p["codes"].shape[1]
-    few = {8: 3, 6: 3, 4: 4, 2: 6}[BITS[_format(p)]]
+@lru_cache(maxsize=32)
+def _ranked(f: Facts) -> tuple[tuple[float, dict[str, Any]], ...]:
+    """Configs with their predicted times, the fastest first."""
+    few = {8: 3, 6: 3, 4: 4, 2: 6}[f.bits]
     found = []
-    for high, (down, along), split, deep in product((1, 2), ((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, few + 2, 2)):
-        if _registers(p, high) > 250 or _shared(p, high, down, along, deep, _slab(p, along)) > p.device.shared_per_block:
+    for high in (1, 2):
+        sums = high * f.tiles * 4 * (1 if f.channel else 2) + (f.tiles * 4 if f.raw or f.zero else 0)
+        registers = 44 + sums + high * (8 + (3 if f.bits == 6 else f.bits // 2) * 4)  # of a thread's arrays, with some reserve
+        if registers > 250:
             continue
-        if split > 1 and (blocks < 2 * split * along or p["x"].shape[0] > 8 * tiles or -(-blocks // split) * (split - 1) >= blocks):
-            continue
-        made = {"format": FORMATS.index(_format(p)), "tokens": tokens, "tiles": tiles, "high": high, "down": down, "along": along, "deep": deep}
-        found.append({**made, "slab": _slab(p, along), "split": split, "resident": _resident(p, high, down, along, deep), "raw": int(_raw(p))})
-    return sorted(found, key=lambda c: seconds(p, c["high"], c["down"], c["along"], c["split"], c["deep"]))
+        fit = 4 if registers <= 64 else 3 if registers <= 84 else 2 if registers <= 128 else 1
+        for (down, along), split, deep in product(((1, 8), (2, 4), (4, 2), (8, 1)), (1, 2, 4, 8), (few, few + 2, 2)):
+            if split > 1 and (f.blocks < 2 * split * along or f.m > 8 * f.tiles or -(-f.blocks // split) * (split - 1) >= f.blocks):
+                continue
+            slab = max(1, min(8, 16384 // (along * f.tokens * 256)))  # iterations for which x is loaded together: 16 KiB
+            shared = _shared(f, high, down, along, deep, slab)
+            if shared > f.room:
+                continue
+            resident = max(1, min(fit, (f.room + 1024) // (shared + 1024)))  # blocks of eight warps on a multiprocessor
+            made = {"format": FORMATS.index(f.format), "tokens": f.tokens, "tiles": f.tiles, "high": high, "down": down, "along": along, "deep": deep}
+            made |= {"slab": slab, "split": split, "resident": resident, "raw": int(f.raw)}
+            found.append((seconds(f, high, down, along, split, deep, resident), made))
+    return tuple(sorted(found, key=itemgetter(0)))
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    return _configs(p)[0]
+    return dict(_ranked(_facts(p))[0][1])
 
 
 def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
-    return _configs(p)
+    return [dict(config) for _, config in _ranked(_facts(p))]
 
 
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
@@ -179,10 +172,10 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
     kernel = text(
         "few_rows", kind, config["format"], DTYPES[p["scale"].dtype].cuda, DTYPES[zero.dtype].cuda if zero else "unsigned char", zero is not None,
-        0 if _channel(p) else group, config["tokens"], config["tiles"], config["high"], config["down"], config["along"], config["deep"], config["slab"],
+        0 if _facts(p).channel else group, config["tokens"], config["tiles"], config["high"], config["down"], config["along"], config["deep"], config["slab"],
         config["resident"], bool(config["raw"]), whole, split > 1, p.get("x_scale") is not None,
     )  # fmt: skip
-    bytes_of_all = _shared(p, *(config[n] for n in ("high", "down", "along", "deep", "slab")))
+    bytes_of_all = _shared(_facts(p), *(config[n] for n in ("high", "down", "along", "deep", "slab")))
     grid = (-(-stripes // (config["down"] * config["high"])), -(-m // (8 * config["tiles"])), split)
     made = [Launch(kernel, grid, args, types=types, block=(32 * config["down"] * config["along"],), shared=bytes_of_all, chained=chained)]
     if split > 1:

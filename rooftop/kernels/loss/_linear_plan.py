@@ -41,16 +41,12 @@ def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
     tile): the last wave of each slice is rarely full."""
     if most >= columns:
         return columns
-    high = -(-rows // 128)
-
-    def waves(each: int) -> int:
-        return -(-high * -(-each // TILE) // sms)
-
-    def all_(each: int) -> tuple[int, int]:
+    high, found = -(-rows // 128), []
+    for each in range(TILE, most + 1, TILE):
         whole, rest = divmod(columns, each)
-        return whole * waves(each) + (waves(rest) if rest else 0), -each
-
-    return min(range(TILE, most + 1, TILE), key=all_, default=max(64, in_tiles(most)))
+        waves = whole * -(-high * (each // TILE) // sms) + -(-high * -(-rest // TILE) // sms)
+        found.append((waves, -each))
+    return -min(found)[1] if found else max(64, in_tiles(most))
 
 
 def sizes(p: Problem) -> tuple[int, int, int]:

@@ -17,8 +17,8 @@ def _width(p: Problem) -> int:
     """Elements of a pack, at most 16 bytes of `k`: every address, stride, half of the rotated part and the rest are multiples of it."""
     k, rotary = p["k"], int(p.option("rotary_dim"))
     width = 16 // k.itemsize
-    for m in (p[n] for n in ("k", "v", "k_cache", "v_cache")):
-        width = gcd(width, m.align // m.itemsize, *(s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1))
+    for m in [p[n] for n in ("k", "v", "k_cache", "v_cache")]:
+        width = gcd(width, m.align // m.itemsize, *[s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1])
     return gcd(width, rotary // 2, k.shape[3] - rotary)
 
 

@@ -19,9 +19,9 @@ MOST_TURNED = 48  # the most elements of a head that are rotated in shared memor
 
 def _on(p: Problem, width: int) -> int:
     """The most elements, a divisor of `width`, that every address and stride is a multiple of."""
-    for m in (p.get(n) for n in ("q", "k", "out_q", "out_k")):
-        if m is not None:
-            width = gcd(width, m.align // m.itemsize, *(s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1))
+    for name in ("q", "k", "out_q", "out_k"):
+        if (m := p.get(name)) is not None:
+            width = gcd(width, m.align // m.itemsize, *[s for s, n in zip(m.strides[:3], m.shape[:3], strict=True) if n > 1])
     return width
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -60,6 +61,7 @@ class Rows:
         return self.columns if self.aligned else (self.columns + 32 // self.itemsize) // 4 * 4
 
 
+@lru_cache(maxsize=16)
 def of(p: Problem) -> Rows:
     s = p["s"]
     per = 16 // s.itemsize
@@ -67,7 +69,7 @@ def of(p: Problem) -> Rows:
     aligned = columns % per == 0 and all(_aligned(m) for name in TENSORS if (m := p.get(name)) is not None)
     period = 1 if aligned or rows == 1 else 16 // gcd(16, s.strides[0] * s.itemsize)
     tensors = 2 if p.get("ds") is None else 3
-    sums = max(1, sum(p.get(name) is not None for name in ("dweight", "dbias")))
+    sums = max(1, (p.get("dweight") is not None) + (p.get("dbias") is not None))
     weight, card = p.get("weight") is not None, p.device
     return Rows(rows, columns, max(1, columns // per), aligned, period, tensors, weight, sums, s.itemsize, card.sms, card.shared_per_block)
 
@@ -134,7 +136,11 @@ def clusters_are_faster(p: Problem, centre: bool) -> bool:
 
 
 def choose(p: Problem) -> dict[str, int]:
-    r = of(p)
+    return dict(_fastest(of(p)))
+
+
+@lru_cache(maxsize=16)
+def _fastest(r: Rows) -> dict[str, int]:
     return min(_candidates(r), key=lambda c: _cycles(r, c))
 
 

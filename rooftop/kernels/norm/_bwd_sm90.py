@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any
 
@@ -44,12 +44,13 @@ class Rows:
     sms: int
     card: Device = TARGETS[90]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of a row."""
         return self.slices.row_bytes
 
 
+@lru_cache(maxsize=16)
 def of(p: Problem, centre: bool) -> Rows:
     s = p["s"]
     tensors = [p.get(n) for n in ("s", "dy", "dx", "ds", "weight")]
@@ -89,9 +90,11 @@ class Choice:
     max_rows: float = 1 << 62
 
     def takes(self, r: Rows) -> bool:
+        if not self.over < r.bytes <= self.most:
+            return False
         lies = {"": True, "aligned": r.slices.aligned, "odd": not r.slices.aligned}[self.alignment]
         return (
-            self.over < r.bytes <= self.most and lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
+            lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
             and self.itemsize in (0, r.slices.itemsize) and (r.second or not self.second) and (r.weight or r.bias or not self.summed)
             and r.count <= self.max_rows * r.sms
         )  # fmt: skip
@@ -195,7 +198,7 @@ def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
     multiprocessors would idle."""
     pieces, room = c["pieces"], _registers(c)
     half = r.slices.itemsize == 2
-    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces) == 2:  # rows that fill all threads
+    if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces, c["threads"]) == 2:  # rows that fill all threads
         return False
     if half and pieces == 4:
         return r.centre and c["cluster"] > 1 and room == 128
@@ -237,8 +240,15 @@ def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
 def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
     """Of rows of which `count` is 0: what fits does not depend on it."""
     joint = r.centre and r.slices.itemsize == 2
-    found = [_complete(r, share(*c, joint=joint)) for c in product((1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4), (3, 4))]
-    return tuple(c for c in found if runs(r, c) and _unspilled(r, c))
+    found = []
+    for size, pieces in product((1, 2, 4, 8, 16), (1, 2, 3, 4)):
+        one = _complete(r, share(size, pieces, 1, 3, joint=joint))
+        room = THREADS // (3 * one["threads"])  # blocks
+        for blocks, stages in product(range(1, min(room, 4) + 1), (3, 4)):
+            c = {**one, "blocks": blocks, "stages": stages}
+            if runs(r, c) and _unspilled(r, c):
+                found.append(c)
+    return tuple(found)
 
 
 def _fastest(r: Rows) -> dict[str, Any] | None:
@@ -278,16 +288,18 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
     """Bytes of dynamic shared memory: rows of s and dy in the ring, the weight, and the sums that are not in registers."""
     of_sums = 4 * (16 // r.slices.itemsize) * c["pieces"] * c["threads"]
     kept = (c["sums"] == "shared" and r.weight) + (c["sums"] != "registers" and r.bias)
-    return r.slices.slots(c["cluster"], c["pieces"]) * (c["stages"] * 32 + 16 * r.weight) + of_sums * kept + (0 if r.slices.aligned else 512)
+    slots = c["pieces"] * c["threads"] + (0 if r.slices.aligned else _cluster_slices.EDGE)
+    return slots * (c["stages"] * 32 + 16 * r.weight) + of_sums * kept + (0 if r.slices.aligned else 512)
 
 
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, blocks = c["threads"], c["blocks"]
+    if not 256 <= blocks * threads <= THREADS // (3 if c["sums"] == "registers" else 2) or (c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]):
+        return False
     static = 128 * -(-(threads // 2 * (2 if c["cluster"] == 1 else 1) + 32 * c["cluster"] + 32) // 128)
-    room = _cluster_slices.fits(blocks, threads, _shared(r, c), static) and blocks * threads * (3 if c["sums"] == "registers" else 2) <= THREADS
     grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and (r.weight or r.bias))
-    return room and grouped and (c["cluster"] == 1 or r.bytes > 4096 * c["cluster"])
+    return grouped and _cluster_slices.fits(blocks, threads, _shared(r, c), static)
 
 
 def configs(r: Rows) -> list[dict[str, Any]]:
@@ -312,7 +324,7 @@ def scratch(p: Problem, c: Mapping[str, Any], centre: bool) -> dict[str, Meta]:
 def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list[Launch]:
     r, (args, types) = of(p, centre), head.arguments(p, c)
     count, threads = clusters(p, r, c), c["threads"]
-    fit, element = r.slices.fit(c["cluster"], c["pieces"]), DTYPES[p["s"].dtype].cuda
+    fit, element = r.slices.fit(c["cluster"], c["pieces"], c["threads"]), DTYPES[p["s"].dtype].cuda
     config = [c["pieces"], threads, c["cluster"], c["group"], c["blocks"], c["stages"], SUMS[c["sums"]], fit]
     flags = [r.slices.runs(count) > 1, c["joint"], centre, r.weight, r.bias, r.second]
     (rows, columns, *tensors, eps) = args.items()

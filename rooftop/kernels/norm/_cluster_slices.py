@@ -6,6 +6,7 @@ either end, the edge; the four edge packs have slots of their own, and the first
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 
 from rooftop.core.spec import Device, Meta
@@ -27,7 +28,7 @@ class Slices:
     stride: int
     aligned: bool
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         return self.columns * self.itemsize
 
@@ -35,21 +36,17 @@ class Slices:
         """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines of 128 bytes are
         not split."""
         line = 1 if cluster == 1 else 8 if self.aligned else 2
-        packs = _ceil(self.row_bytes, 16) + (0 if self.aligned else 2)
-        of_block = _ceil(packs, line * cluster) * line
-        return 32 * _ceil(max(1, of_block - (0 if self.aligned else EDGE)), 32 * pieces)
+        packs = -(-self.row_bytes // 16) + (0 if self.aligned else 2)
+        of_block = -(-packs // (line * cluster)) * line
+        return 32 * -(-max(1, of_block - (0 if self.aligned else EDGE)) // (32 * pieces))
 
-    def slots(self, cluster: int, pieces: int) -> int:
-        """Packs of shared memory that a block's slice takes."""
-        return pieces * self.threads(cluster, pieces) + (0 if self.aligned else EDGE)
-
-    def fit(self, cluster: int, pieces: int) -> int:
+    def fit(self, cluster: int, pieces: int, threads: int) -> int:
         """FIT of cluster_slices.cuh: 0 for unaligned rows, 2 if every thread has all of its packs, else 1."""
         if not self.aligned:
             return 0
-        return 2 if self.row_bytes == 16 * cluster * pieces * self.threads(cluster, pieces) else 1
+        return 2 if self.row_bytes == 16 * cluster * pieces * threads else 1
 
-    @property
+    @cached_property
     def period(self) -> int:
         """Rows so far apart are equally far from 32 bytes."""
         sector = 32 // self.itemsize
@@ -60,11 +57,11 @@ class Slices:
         of unaligned rows from 32 bytes repeats with a period. If the number of clusters is a multiple of it, all rows of a cluster have one offset. Otherwise
         a cluster has several runs of rows, between which its ring runs empty (_same_alignment.cuh)."""
         if self.aligned:
-            each = _ceil(max(rows, 1), room)
-            return group * max(1, _ceil(_ceil(rows, each), group))
+            each = -(-max(rows, 1) // room)
+            return group * max(1, (-(-rows // each) + group - 1) // group)
         half = max(1, self.period // 2)  # if clusters are few: with one offset from 16 bytes, so that copies split sectors
         one = room // self.period * self.period or room // half * half
-        if one >= SATURATED * room or (one and _ceil(rows, one) <= _ceil(rows, room) + EMPTY * (self.runs(room) - 1)):
+        if one >= SATURATED * room or (one and -(-rows // one) <= -(-rows // room) + EMPTY * (self.runs(room) - 1)):
             return one
         return max(1, min(room, rows))
 
@@ -72,15 +69,11 @@ class Slices:
         """The most runs of rows that a cluster has, where rows divide evenly; one more where they do not."""
         if clusters < self.period and 2 * clusters % self.period == 0:
             return 1
-        return 1 + _ceil(self.period - gcd(self.period, clusters), clusters)
+        return 1 + -(-(self.period - gcd(self.period, clusters)) // clusters)
 
     def period_of(self, clusters: int) -> int:
         """`period` of _same_alignment.cuh."""
         return 1 if self.runs(clusters) == 1 else self.period
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def starts_alike(*tensors: Meta | None) -> bool:

@@ -50,8 +50,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 from rooftop.core.head import Head
@@ -78,12 +79,12 @@ class Rows:
     sms: int
     card: Device = TARGETS[90]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of a row."""
         return self.slices.row_bytes
 
-    @property
+    @cached_property
     def ringed(self) -> Rows:
         """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no sector is split."""
         half = self.slices.aligned and self.slices.stride * self.slices.itemsize % 32 != 0
@@ -95,6 +96,7 @@ class Rows:
         return self.weight + self.bias
 
 
+@lru_cache(maxsize=16)
 def of(p: Problem, centre: bool) -> Rows:
     x = p["x"]
     tensors = [p.get(n) for n in ("x", "y", "residual", "s", "weight", "bias")]
@@ -150,9 +152,11 @@ class Choice:
     max_rows: float = 1 << 62
 
     def takes(self, r: Rows) -> bool:
+        if not self.over < r.bytes <= self.most:
+            return False
         lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.alignment]
         return (
-            self.over < r.bytes <= self.most and lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
+            lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
             and self.itemsize in (0, r.slices.itemsize) and not (self.no_residual and r.residual) and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
         )  # fmt: skip
 
@@ -227,11 +231,10 @@ RUNS = 1.12  # several runs of rows a cluster must save more than this; what the
 SLOWEST = 1.15, 1.6  # limits of the estimate, without and with a mean: streaming clusters take so long, in which layer_norm also reads a bias
 
 
-def _in_the_ring(r: Rows, c: Mapping[str, Any]) -> float:
+def _in_the_ring(r: Rows, c: Mapping[str, Any], clusters: int) -> float:
     """The time of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A round, in which each cluster processes a row,
     takes as long as the memory traffic, or as a row's own reductions and instructions if these take longer. It does not depend on the number of rows, so a new
     number of rows compiles nothing new."""
-    clusters = _clusters(r, c, 1 << 30)
     flying = c["blocks"] * (c["stages"] - 1) * r.bytes / c["cluster"]
     least = 2 * r.bytes * clusters / (BYTES * r.sms)
     memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
@@ -245,10 +248,20 @@ def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _rings(r: Rows) -> tuple[dict[str, Any], ...]:
-    """The rings that fit if there are rows enough."""
-    found = [_complete(r, persistent(*c)) for c in product((1, 2, 4, 8, 16), (2, 4, 8), (1, 2, 3, 4), (3, 4))]
-    return tuple(c for c in found if runs(r, c))
+def _rings(r: Rows) -> tuple[tuple[tuple[float, ...], dict[str, Any]], ...]:
+    """The rings that fit if there are rows enough, and by what they are compared, the estimated time first. Of rows of which `count` is 2^30."""
+    found = []
+    for size, pieces in product((1, 2, 4, 8, 16), (2, 4, 8)):
+        one = _complete(r, persistent(size, pieces, 1, 3))
+        if one["threads"] > 1024:
+            continue
+        for blocks in (1, 2, 3, 4):
+            clusters = r.slices.clusters(r.count, _cluster_slices.resident(r.card, size, blocks))
+            for stages in (3, 4):
+                c = {**one, "blocks": blocks, "stages": stages}
+                if runs(r, c):
+                    found.append(((round(_in_the_ring(r, c, clusters), 2), size, pieces, blocks, stages, len(found)), c))
+    return tuple(found)
 
 
 def _ring(r: Rows) -> dict[str, Any] | None:
@@ -262,10 +275,11 @@ def _ring(r: Rows) -> dict[str, Any] | None:
     if not r.alike or r.residual or r.bytes <= longest:
         return None
     r = r.ringed
-    rings = ((c, _clusters(r, c, r.count)) for c in _rings(replace(r, count=1 << 30)))
-    fitting = [c for c, clusters in rings if r.count >= ROUNDS * clusters * r.slices.runs(clusters)]
-    timed = [(round(_in_the_ring(r, c), 2), c["cluster"], c["pieces"], c["blocks"], c["stages"], i) for i, c in enumerate(fitting)]
-    return dict(fitting[min(timed)[-1]]) if timed and min(timed)[0] <= SLOWEST[r.centre] else None
+    for by, c in sorted(_rings(replace(r, count=1 << 30)), key=itemgetter(0)):
+        clusters = _clusters(r, c, r.count)
+        if r.count >= ROUNDS * clusters * r.slices.runs(clusters):
+            return dict(c) if by[0] <= SLOWEST[r.centre] else None
+    return None
 
 
 def through_a_ring(p: Problem, centre: bool) -> bool:
@@ -286,7 +300,7 @@ def _static(c: Mapping[str, Any]) -> int:
 def _shared(r: Rows, c: Mapping[str, Any]) -> int:
     """Bytes of dynamic shared memory."""
     tensors = 2 if r.residual else 1
-    slots = r.slices.slots(c["cluster"], c["pieces"])
+    slots = c["pieces"] * c["threads"] + (0 if r.slices.aligned else _cluster_slices.EDGE)  # packs of 16 bytes of a block's slice
     match c["path"]:
         case "cluster":
             return 16 * tensors * -(-r.bytes // (16 * c["cluster"]))
@@ -318,10 +332,12 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
         case "persistent":
             odd = not r.slices.aligned and r.slices.itemsize == 2 and pieces >= 4  # 80 registers, and more spilled
             least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
-            if r.slices.runs(_clusters(r, c, r.count)) > 1:
-                least = max(48, least + 8)
-            held = blocks * threads <= (768 if odd else 2048) and 512 // -(-blocks * threads // 128) // 8 * 8 >= least
-            return r.alike and held and r.count * c["cluster"] > r.sms * blocks and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
+            registers = 512 // -(-blocks * threads // 128) // 8 * 8
+            if not r.alike or blocks * threads > (768 if odd else 2048) or registers < least or r.count * c["cluster"] <= r.sms * blocks:
+                return False
+            if registers < max(48, least + 8) and r.slices.runs(_clusters(r, c, r.count)) > 1:
+                return False
+            return _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
     return r.alike and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
 
 
@@ -340,7 +356,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head, centre: bool) -> list
     r, path, (args, types) = of(p, centre), c["path"], head.arguments(p, c)
     r = r.ringed if path == "persistent" else r
     threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
-    fit = r.slices.fit(size, pieces)
+    fit = r.slices.fit(size, pieces, threads)
     grid, config = {
         "cluster": (r.count * size, (threads, size, blocks)),
         "whole row": (r.count, (threads, pieces, blocks, c["early"])),

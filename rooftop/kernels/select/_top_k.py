@@ -160,7 +160,7 @@ def results(p: Problem, first: int, count: int, values: str | None, indices: str
 
 def launch(p: Problem, kernel: str, grid: int, block: int, args: Arguments, shared: int = 0) -> Launch:
     return Launch(
-        kernel, (grid,), {n: v for n, (v, _) in args.items()}, types=tuple(t for _, t in args.values()), block=(block,), shared=shared,
+        kernel, (grid,), {n: v for n, (v, _) in args.items()}, types=tuple([t for _, t in args.values()]), block=(block,), shared=shared,
         chained=p.device.arch >= 90,
     )  # fmt: skip
 

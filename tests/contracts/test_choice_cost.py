@@ -1,0 +1,51 @@
+"""What the choice of a kernel costs for a shape that was never seen: Python calls, since times are not deterministic. Modules are loaded beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+from contracts.calls import ops
+
+from rooftop.core import registry
+from rooftop.core.call import select
+from rooftop.core.contract import Contract
+from rooftop.core.spec import TARGETS
+
+CARD = TARGETS["h200"]
+LIKE_IT = dataclasses.replace(CARD, name="another card like it")  # problems of this card are in no cache
+MOST = 400
+# A model predicts the times of many tiles (products, attention); of many divisions of a row among blocks (norms), once for each number of columns.
+MORE = {
+    **dict.fromkeys(("matmul", "int_matmul", "scaled_matmul", "quantized_matmul", "attention", "rope_"), 800),
+    **dict.fromkeys(("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd"), 1200),
+}
+
+
+def calls(op: Contract, problem: Any) -> int:
+    """Calls of Python functions."""
+    count = 0
+
+    def called(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        select(op, problem)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.sampled("slow")
+@pytest.mark.parametrize("name", ops())
+def test_a_new_shape_costs_few_calls(name: str) -> None:
+    op = registry.op(name)
+    cases = [c for c in op.cases if "bench" in c.tags]
+    for case in cases:
+        select(op, op.problem(case, CARD))
+    assert {c.id: n for c in cases if (n := calls(op, op.problem(c, LIKE_IT))) > MORE.get(name, MOST)} == {}
