@@ -13,7 +13,9 @@ import pytest
 from rooftop.core import registry
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.spec import TARGETS, Case, Input, Problem, case
-from rooftop.kernels.norm import _bwd_sm90, _cluster_slices, _fwd_sm90
+from rooftop.kernels.norm import _cluster_slices
+from rooftop.kernels.norm import norms__cuda_sm90 as fwd
+from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -90,10 +92,8 @@ class Fixed(CudaImplementation):
         self._fixed = {**self.head.config, **config}
 
     def choose(self, problem: Problem) -> dict[str, Any]:
-        centre = self.op.startswith("layer_norm")
-        if "sums" in self._fixed:
-            return _bwd_sm90._complete(_bwd_sm90.of(problem, centre), self._fixed)
-        return _fwd_sm90._complete(_fwd_sm90.of(problem, centre), self._fixed)
+        kind = bwd if "sums" in self._fixed else fwd
+        return kind._complete(kind.of(problem), self._fixed)
 
 
 def given(rows: int, columns: int, dtype: str, full: bool) -> Case:
@@ -205,7 +205,7 @@ def run(name: str, config: dict[str, Any], rows: int, columns: int, dtype: str, 
     with mock.patch("rooftop.core.implementation.TARGETS", SMALL):
         found = checker.check(subject, given(rows, columns, dtype, full), backend="simt", seed=1)
     assert found.status == "ok", found.message
-    kernel = _fwd_sm90.KERNELS[config["path"]] if "path" in config else "norm_backward"
+    kernel = fwd.KERNELS[config["path"]] if "path" in config else "norm_backward"
     assert found.path[0].startswith(f"{kernel}<")
 
 
@@ -240,12 +240,12 @@ def test_a_ring_of_long_odd_rows_leaves_no_cluster_idle(columns: int, dtype: str
     problem = op.problem(case("c", x=x, residual=None, weight=weight, bias=weight, dims=1, eps=1e-5), TARGETS["h200"])
     config = found.choose(problem)
     assert config["path"] == "persistent"
-    assert _fwd_sm90._clusters(_fwd_sm90.of(problem, True), config, 1500) == _cluster_slices.resident(problem.device, config["cluster"], config["blocks"])
+    assert fwd._clusters(fwd.of(problem), config, 1500) == _cluster_slices.resident(problem.device, config["cluster"], config["blocks"])
 
 
 def rows_of_every_kind(backward: bool) -> Iterator[Any]:
     """What decides between the rows of a table: sizes beside each bound, how rows lie, options."""
-    table = _bwd_sm90.TABLE if backward else _fwd_sm90.TABLE
+    table = bwd.TABLE if backward else fwd.TABLE
     edges = {b for c in table for b in (c.over, c.most) if 0 < b < 1 << 40}
     sizes = {edge + step for edge in edges for step in (-64, -16, 0, 16, 64, 1024)} | {16, 1 << 20}
     for size, itemsize, lie, centre, flags, per in product(
@@ -254,14 +254,14 @@ def rows_of_every_kind(backward: bool) -> Iterator[Any]:
         columns = size // itemsize + (lie != "aligned")
         shape = _cluster_slices.Slices(columns, itemsize, columns, lie == "aligned")
         if backward:
-            yield _bwd_sm90.Rows(int(132 * per), shape, lie != "neither", *flags, centre, 132)
+            yield bwd.Rows(int(132 * per), shape, lie != "neither", *flags, centre, 132)
         else:
-            yield _fwd_sm90.Rows(int(132 * per), shape, lie != "neither", *flags, centre, 132)
+            yield fwd.Rows(int(132 * per), shape, lie != "neither", *flags, centre, 132)
 
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_each_row_of_the_table_has_a_reason_and_is_taken_by_some_rows(backward: bool) -> None:
-    table = _bwd_sm90.TABLE if backward else _fwd_sm90.TABLE
+    table = bwd.TABLE if backward else fwd.TABLE
     assert all(len(c.why) > 5 for c in table)
     used = {next(i for i, c in enumerate(table) if c.takes(r)) for r in rows_of_every_kind(backward)}
     assert len(used) == len(table), [table[i] for i in range(len(table)) if i not in used]
@@ -289,6 +289,6 @@ def test_no_clusters_of_odd_backward_rows_wait_for_others_to_end(name: str) -> N
         weight = Input((columns,), dtype)
         bias = weight if name == "layer_norm" else None
         problem = op.problem(case("c", x=Input((2000, columns), dtype), residual=None, weight=weight, bias=bias, dims=1, eps=1e-5), TARGETS["h200"])
-        rows, config = _bwd_sm90.of(problem, name == "layer_norm"), found.choose(problem)
+        rows, config = bwd.of(problem), found.choose(problem)
         resident = _cluster_slices.resident(problem.device, config["cluster"], config["blocks"])
-        assert 0.8 * resident <= _bwd_sm90.clusters(problem, rows, config) <= resident, (columns, dtype, config)
+        assert 0.8 * resident <= bwd.clusters(problem, rows, config) <= resident, (columns, dtype, config)

@@ -13,7 +13,7 @@ from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.choice import Chosen
 from rooftop.core.spec import TARGETS, Case, Input, Meta, Problem, case
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _bwd_staged, _fwd_staged, _split_tiles
+from rooftop.kernels.norm import _split_tiles, norms__staged__cuda_sm80, norms_bwd__staged__cuda_sm80
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -67,7 +67,7 @@ def test_staged_norms_leave_lanes_little_to_do_and_fill_whole_vectors(name: str)
             assert implementation.supports(problem) is None
             config, size = implementation.choose(problem), columns * problem["x"].itemsize
             assert config["lanes"] * (config["pieces"] - 1) < contiguous_rows.vectors(size) <= config["lanes"] * config["pieces"]
-            assert config["pieces"] <= _fwd_staged.PIECES[problem["x"].itemsize]
+            assert config["pieces"] <= norms__staged__cuda_sm80.PIECES[problem["x"].itemsize]
             assert config["rows"] * size % 16 == 0
             assert implementation.launches(problem, config)[0].shared <= 112 * 1024  # two blocks on a multiprocessor
     assert implementation.supports(op.problem(rows_of(name, 4, 2041, "bf16"))) == "takes rows of up to 2040 elements; given 2041"
@@ -136,7 +136,7 @@ def test_staged_backward_rows_of_any_length_are_right(name: str) -> None:
     for rows, columns, dtype in [(2100, 9, "bf16"), (700, 83, "f32"), (3, 7, "f16"), (141, 129, "bf16"), (300, 80, "bf16"), (5, 1, "f32"), (61, 701, "f16")]:
         c = rows_of(name.removesuffix("_bwd"), rows, columns, dtype)
         fixed = _fixed(implementation, implementation.choose(op.problem(c, small)))
-        with mock.patch.object(_bwd_staged, "blocks", lambda p, c: min(2, -(-p["s"].shape[0] // c["rows"]))):
+        with mock.patch.object(norms_bwd__staged__cuda_sm80, "blocks", lambda p, c: min(2, -(-p["s"].shape[0] // c["rows"]))):
             found = checker.check(Subject("fixed", op, fixed), c, backend="simt")
         assert found.status == "ok", f"{rows}x{columns} {dtype}: {found.message}"
 
@@ -182,7 +182,7 @@ def test_staged_backward_has_enough_bytes_in_flight_and_takes_many_odd_rows(name
         teams, launch = 256 // config["lanes"], staged.launches(problem, config)[0]
         assert config["lanes"] * (config["pieces"] - 1) < contiguous_rows.vectors(size) <= config["lanes"] * config["pieces"]
         assert config["rows"] % teams == 0 and teams % 8 == 0
-        resident = _bwd_staged.resident(problem, config["pieces"])
+        resident = norms_bwd__staged__cuda_sm80.resident(problem, config["pieces"])
         assert resident * (launch.shared + 1024) <= 228 * 1024
         assert resident * (config["stages"] - 1) * 2 * config["rows"] * size >= 50 * 1024, (columns, dtype, config)
         assert (_taken(name, problem) == staged.name) == (problem["s"].nbytes >= 32 << 20)

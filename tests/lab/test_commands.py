@@ -299,7 +299,7 @@ def test_where_names_the_files_of_what_was_asked_for(monkeypatch: pytest.MonkeyP
     """Of an op all kernels; of one kernel what that includes alone."""
     assert command(monkeypatch, "where", "layer_norm__cuda_sm90") == 0
     one = capsys.readouterr().out.split()
-    assert one[:2] == ["rooftop/ops/layer_norm.py", "rooftop/kernels/norm/norms__cuda_sm90.cu"] and "rooftop/kernels/norm/_fwd_sm90.py" in one
+    assert one[:2] == ["rooftop/ops/layer_norm.py", "rooftop/kernels/norm/norms__cuda_sm90.cu"] and "rooftop/kernels/norm/norms__cuda_sm90.py" in one
     assert not any("triton" in path or "bwd" in path for path in one)
     assert command(monkeypatch, "where", "layer_norm") == 0
     every = capsys.readouterr().out.split()

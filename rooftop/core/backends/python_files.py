@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from rooftop.core import settings
 from rooftop.core.digests import digest, strip
 from rooftop.core.head_text import shown, without_head
 from rooftop.core.helpers import with_imported
@@ -18,9 +19,11 @@ LOADED = "rooftop._files."  # how the names of modules begin that are loaded by 
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import one file by its path, once."""
-    name = LOADED + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_")
-    name += f"_{digest(str(path))[:6]}"
+    """Import one file by its path, once: one of the package as that module of it."""
+    if path.is_relative_to(settings.PACKAGE):
+        name = ".".join((settings.PACKAGE.name, *path.relative_to(settings.PACKAGE).with_suffix("").parts))
+    else:
+        name = LOADED + "_".join(path.with_suffix("").parts[-3:]).replace("-", "_") + f"_{digest(str(path))[:6]}"
     if name in sys.modules:
         return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, path)

@@ -21,14 +21,11 @@ from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels.norm import _bwd_sm90
 
 THREADS = 512  # of a block, at most
 RING = 96 * 1024  # bytes in flight to a multiprocessor: 40 KiB saturate an H200's memory, but a row also stays in the ring while it is processed
 RESERVED = 2048  # bytes of shared memory of a block besides the ring: 1 KiB of the system, and the static part
 BYTES = 19  # a cycle: a multiprocessor's share of an H200's 4.3 TB/s at 1.7 GHz
-ODD = 1.5  # factor on the memory time of odd rows: vectors of a warp that start amid 32 bytes are requested one by one
-CLUSTERS = 1.08  # clusters are preferred if the estimate for these kernels is more than so many times theirs
 OVERLAP = 0.25  # the fraction of the shorter times that is not hidden behind the longest
 ELEMENT, SUMS, EXCHANGE = 20, 120, 600  # instructions of an element, and of a warp's sums; cycles of a barrier and the sums after it
 TENSORS = ("s", "dy", "dx", "ds", "weight")
@@ -123,18 +120,6 @@ def _cycles(r: Rows, c: Mapping[str, int]) -> float:
     return rounds * (max(issue, latency, memory) + OVERLAP * (issue + latency + memory)) + partial / BYTES
 
 
-def clusters_are_faster(p: Problem, centre: bool) -> bool:
-    """Whether the kernel with clusters is preferred, by one estimate for both (_bwd_sm90.py). That estimate was within 0.1 of what these kernels took on an
-    H200, also for padded and odd rows, for which `_cycles` is too optimistic."""
-    r, s = of(p), p["s"]
-    if p.device.arch < 90 or s.shape[1] < 1024 or s.nbytes <= 32 << 20:
-        return False
-    c = choose(p)
-    least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / _bwd_sm90.BYTES
-    round_ = _bwd_sm90.lasts(least * (1 if r.aligned else ODD), c["team"] * c["teams"] // 32, c["vectors"], centre, r.itemsize)
-    return _bwd_sm90.share_of(p, centre) > CLUSTERS * least / round_
-
-
 def choose(p: Problem) -> dict[str, int]:
     return dict(_fastest(of(p)))
 
@@ -148,6 +133,15 @@ def configs(p: Problem) -> list[dict[str, int]]:
     """The configs for tuning: the best sixteen by the estimate."""
     r = of(p)
     return sorted(_candidates(r), key=lambda c: _cycles(r, c))[:16]
+
+
+def without_a_pivot(p: Problem) -> str | None:
+    """16-bit statistics are computed in one pass about a pivot, an element of the row's first vector of 16 bytes. A row without a whole vector would have the
+    pivot zero: if its elements are far from zero, cancellation would lose the digits of their spread."""
+    s = p["s"]
+    if p.op.startswith("layer_norm") and s.itemsize == 2 and s.shape[1] < 15 and not of(p).aligned:
+        return f"a row off 16 bytes must have at least 15 elements of 16 bits, a whole vector wherever it starts; given {s.shape[1]}"
+    return None
 
 
 def refuses(p: Problem) -> str | None:
@@ -177,8 +171,9 @@ def scratch(p: Problem, config: Mapping[str, int]) -> dict[str, Meta]:
     return partial_rows(p, blocks(of(p), config))
 
 
-def flags(r: Rows, centre: bool, made: Mapping[str, Meta]) -> str:
+def flags(p: Problem, made: Mapping[str, Meta]) -> str:
     """The last template arguments of the kernels: ALIGNED, CENTRE, SECOND, WEIGHT, BIAS."""
+    r, centre = of(p), p.op.startswith("layer_norm")
     return ", ".join(str(v).lower() for v in (r.aligned, centre, r.tensors == 3, r.weight, "pb" in made))
 
 
@@ -189,15 +184,15 @@ def arguments(p: Problem, config: Mapping[str, int], head: Head, made: Mapping[s
     return {**args, "period": of(p).period, **partial}, (*types, "i32", "ptr", "ptr")
 
 
-def launches(p: Problem, config: Mapping[str, int], head: Head, centre: bool) -> list[Launch]:
+def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     r, made = of(p), scratch(p, config)
     team, teams, vectors, stages = (config[name] for name in ("team", "teams", "vectors", "stages"))
     args, types = arguments(p, config, head, made)
     element = DTYPES[p["s"].dtype].cuda
     if team <= 32:
-        kernel = f"norm_bwd_warp<{element}, {team}, {vectors}, {stages}, {flags(r, centre, made)}>"
+        kernel = f"norm_bwd_warp<{element}, {team}, {vectors}, {stages}, {flags(p, made)}>"
     else:
-        kernel = f"norm_bwd_block<{element}, {vectors}, {stages}, {flags(r, centre, made)}>"
+        kernel = f"norm_bwd_block<{element}, {vectors}, {stages}, {flags(p, made)}>"
         args["teams"], types = teams, (*types, "i32")
     together = team * teams // 32 if team <= 32 else teams  # partial rows that a block adds in shared memory
     grid, shared = blocks(r, config), max(_ring(r, team * teams, vectors, stages), 8 * r.pitch * together if made and together > 1 else 0)

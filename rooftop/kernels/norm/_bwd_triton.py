@@ -20,7 +20,6 @@ from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
 from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm._fwd_triton import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
-from rooftop.kernels.norm._register_rows import centred
 
 
 @triton.jit
@@ -208,9 +207,9 @@ def choose(p: Problem) -> Config:
     if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two or three rows in flight
         full = 4 * columns > 3 * wide
         lanes, warps, parts, stages = (1, 8, 1, 3) if wide == 8192 else (2, 8, 1, 3) if full else (1, 4, 2, 3)
-        if wide == 8192 and full == centred(p) and p.get("ds") is None:  # measured: which one is faster depends on what is summed
+        if wide == 8192 and full == p.op.startswith("layer_norm") and p.get("ds") is None:  # measured: which one is faster depends on what is summed
             warps, stages = 16, 3 if full else 4
-        elif wide == 4096 and not full and not centred(p):
+        elif wide == 4096 and not full and not p.op.startswith("layer_norm"):
             lanes, warps, parts, stages = 2, 8, 1, 4
         found = Config("tile", wide, lanes, warps, parts=parts, stages=stages)
         while shared(p, found) > p.device.shared_per_block:
@@ -219,7 +218,7 @@ def choose(p: Problem) -> Config:
     if wide >= 512 and rows < 8 * p.device.sms:  # as many programs as have a row or two: fewer partial rows, and all are resident at once
         return Config("tile", wide, 1, 16 if wide == 8192 else min(8, wide // 256), parts=2)
     if wide == 256 and wide_access(p):  # a warp has a row, two more in flight
-        return Config("tile", wide, 2, 2, parts=6 if centred(p) else 8, stages=4 if centred(p) else 3)
+        return Config("tile", wide, 2, 2, parts=6 if p.op.startswith("layer_norm") else 8, stages=4 if p.op.startswith("layer_norm") else 3)
     lanes = max(lanes_of(p, rows, wide, 2048), 32 // wide)  # no fewer elements than threads: see _fwd_triton.py
     warps = max(1, min(16, wide * lanes // 512))
     parts = max(1, min(8, 32 // (2 * warps)))
@@ -262,7 +261,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     size = {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chain}
     sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
     if config.way == "tile":
-        blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centred(p), "STAGES": config.stages}
+        centre = p.op.startswith("layer_norm")
+        blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centre, "STAGES": config.stages}
         keep = p.get("weight") is not None and config.lanes > 1 and config.columns * p["s"].itemsize < 16 * 32 * config.warps
         more = {"KEEP": keep, "FIRST": bool(sums)}
         args = {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}
@@ -270,7 +270,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     else:
         long = 4096
         args = {"dy": "dy", "s": "s", "w": "weight", "found": "found", "C": columns, "dys": strides["dys"], "ss": strides["ss"], "eps": eps}
-        args |= {"rounds": -(-columns // long), "CENTRE": centred(p), "COLUMNS": long, "CHAINED": chain}
+        args |= {"rounds": -(-columns // long), "CENTRE": p.op.startswith("layer_norm"), "COLUMNS": long, "CHAINED": chain}
         blocks = {"found": "found", "R": rows, "C": columns, **strides, "blocks": -(-columns // config.columns), "height": config.parts}
         grid = (blocks["blocks"] * programs(p, config),)
         found = [Launch(_rows_bwd, (rows,), args, 8, chained=chain)]

@@ -18,7 +18,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevic
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.pdl import chained
-from rooftop.kernels.norm._register_rows import centred
 
 # -- device code -----------------------------------------------------------------------------------------------------
 
@@ -318,7 +317,7 @@ def choose(p: Problem) -> Config:
     warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
     early = lanes == 1 and wide_access(p) and 1024 <= columns <= 4096 and wide == columns
     if early:  # short rows are bound by latency: 8 elements a thread, or 16, or 32 if there are two reductions
-        warps = max(1, wide // (1024 if centred(p) and wide == 4096 else 512 if wide > 1024 else 256))
+        warps = max(1, wide // (1024 if p.op.startswith("layer_norm") and wide == 4096 else 512 if wide > 1024 else 256))
     most, more = pieces(columns, lanes, warps, p["x"].itemsize)
     return Config("tile", most, lanes, warps, more=more, early=early)
 
@@ -344,23 +343,24 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
+    centre = p.op.startswith("layer_norm")
     rows, columns = p["x"].shape
     names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
     strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
     eps, chain = float(p.option("eps")), chained(p.device)
     if config.way == "tile":
-        args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centred(p)}
+        args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
         args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}
         return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, chained=chain)]
     if config.way == "loop":
         rounds = -(-columns // config.columns)
-        args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centred(p), "COLUMNS": config.columns}
+        args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
         return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, chained=chain)]
     rounds = -(-columns // (config.columns * config.parts))
     width = rounds * config.columns
     parts = -(-columns // width)
     shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "CHAINED": chain}
-    first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centred(p)}
+    first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centre}
     source = "x" if p.get("residual") is None else "s"
     second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
     grid = (rows * parts,)

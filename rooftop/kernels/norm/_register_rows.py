@@ -25,11 +25,6 @@ REGISTER_FILE = 65536
 FLYING = 64 * 1024  # bytes that should be in flight to a multiprocessor: 40 KiB are enough while loading, but part of a row's time is arithmetic
 
 
-def centred(p: Problem) -> bool:
-    """Whether the mean is subtracted: layer_norm, forward or backward, and not rms_norm."""
-    return p.op.startswith("layer_norm")
-
-
 @dataclass(frozen=True)
 class Rows:
     """What the choice depends on."""

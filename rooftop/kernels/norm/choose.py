@@ -13,7 +13,13 @@ from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _bwd_long, _bwd_rows, _bwd_staged, _fwd_long, _fwd_sm90, _fwd_staged, _register_rows, _row_groups
+from rooftop.kernels.norm import _bwd_rows, _register_rows, _row_groups
+from rooftop.kernels.norm import norms__cuda_sm90 as clusters
+from rooftop.kernels.norm import norms__long__cuda_sm80 as long_rows
+from rooftop.kernels.norm import norms__staged__cuda_sm80 as staged
+from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
+from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
+from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
 
 KIB = 1 << 10
 Order = list[tuple[str, str]]
@@ -48,7 +54,7 @@ def _forward(p: Problem, centre: bool) -> Order:
     x, hopper = p["x"], p.device.arch >= 90
     columns = x.shape[1]
     size, residual = columns * x.itemsize, p.get("residual") is not None
-    ring = hopper and not residual and _fwd_sm90.through_a_ring(p, centre)
+    ring = hopper and not residual and clusters.through_a_ring(p)
     order: Order = []
     if size <= _register_rows.ROW_BYTES:
         if not residual and not ring and _stages(p, size, centre):
@@ -58,8 +64,8 @@ def _forward(p: Problem, centre: bool) -> Order:
         if hopper and _clusters(p, size, centre, ring):
             order.append(CLUSTERS)
         return [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED]
-    long = not (hopper and (size <= _fwd_long.STREAMED or ring)) and _fwd_long.refuses(p, centre) is None
-    if long and hopper and not residual and _fwd_long.share(p, centre) >= (0.55 if centre else 0.7):
+    long = not (hopper and (size <= long_rows.STREAMED or ring)) and long_rows.supports(p) is None
+    if long and hopper and not residual and long_rows.share(p) >= (0.55 if centre else 0.7):
         order.append(LONG)
     if not residual and _split(p, size, centre):
         order.append(SPLIT)
@@ -76,7 +82,7 @@ def _stages(p: Problem, size: int, centre: bool) -> bool:
     """From counted instructions; 0.82 to 0.93 at the odd and aligned lengths of one sweep. For odd rows, and for short rows of whole vectors of 16-bit types,
     which leave lanes idle if a warp holds them in registers. Only if every resident block has a range to copy, and no ring holds the rows: from 4 KiB on two
     blocks of eight lone rows each have too few warps (0.72 at 1159 columns of float32)."""
-    many = p["x"].shape[0] * size >= _fwd_staged.RESIDENT * p.device.sms
+    many = p["x"].shape[0] * size >= staged.RESIDENT * p.device.sms
     return many and (size % 16 != 0 or (p["x"].itemsize == 2 and size <= 1280 and (centre or size & (size - 1) != 0)))
 
 
@@ -102,7 +108,7 @@ def _clusters(p: Problem, size: int, centre: bool, ring: bool) -> bool:
     odd = columns % 16 != 0 or x.strides[0] % 16 != 0 or x.align < 16
     if size > (64 if centre else 128) * KIB or (not centre and size > 64 * KIB and columns > 32768) or (odd and (size > 6 * KIB or (centre and ring))):
         return True
-    if p.get("residual") is not None or not _fwd_sm90.of(p, centre).slices.aligned:
+    if p.get("residual") is not None or not clusters.of(p).slices.aligned:
         return False
     if centre:
         return size > 6 * KIB or (size >= 512 and columns & (columns - 1) == 0)
@@ -114,7 +120,7 @@ def _split(p: Problem, size: int, centre: bool) -> bool:
     a cluster holds: 0.41 to 0.54 there."""
     if p.device.arch >= 90 and size <= CLUSTER:
         return centre and size > (1400000 if p["x"].shape[1] % (16 // p["x"].itemsize) == 0 else 1 << 19)
-    return _fwd_long.refuses(p, centre) is not None or (centre and p.device.arch >= 90)
+    return long_rows.supports(p) is not None or (centre and p.device.arch >= 90)
 
 
 CLUSTER = 1800000  # bytes of the longest row that a cluster of sixteen blocks holds; a backward holds two tensors
@@ -126,9 +132,9 @@ def _backward(p: Problem, centre: bool) -> Order:
     size, second = columns * s.itemsize, p.get("ds") is not None
     in_registers = _bwd_rows.refuses(p) is None
     order: Order = []
-    if not second and s.nbytes >= _bwd_staged.MANY and (size % 16 or _padded(p, size)):
+    if not second and s.nbytes >= bwd_staged.MANY and (size % 16 or _padded(p, size)):
         order.append(STAGED)
-    if size > (CLUSTER // 2 if hopper else _register_rows.ROW_BYTES) and _bwd_long.refuses(p, centre) is not None:
+    if size > (CLUSTER // 2 if hopper else _register_rows.ROW_BYTES) and bwd_long_rows.supports(p) is not None:
         order.append(SPLIT)
     if in_registers and not _bwd_by_clusters(p, size, centre):
         order.append(ROWS)
@@ -144,7 +150,7 @@ def _padded(p: Problem, size: int) -> bool:
     """Aligned float32 rows with both sums that leave most of a second warp idle: norm_bwd_block takes 3900 cycles for seven or eight of them, however short
     they are (0.60 at 528 columns, 0.73 at 560); staged a row takes 510 instructions, so the memory is the limit."""
     both = p.get("dweight") is not None and p.get("dbias") is not None
-    least, most = _bwd_staged.PADDED
+    least, most = bwd_staged.PADDED
     return p["s"].itemsize == 4 and both and least <= contiguous_rows.vectors(size) <= most
 
 
@@ -156,7 +162,19 @@ def _bwd_by_clusters(p: Problem, size: int, centre: bool) -> bool:
         return False
     if size > 24576 if centre else (2048 < size <= 8192 and size % 16 == 0) or size > 16384:
         return True
-    return _bwd_rows.clusters_are_faster(p, centre)
+    return _clusters_are_faster(p, centre)
+
+
+def _clusters_are_faster(p: Problem, centre: bool) -> bool:
+    """By one estimate for both. It was within 0.1 of what these kernels took on an H200, also for padded and odd rows, for which the estimate of _bwd_rows.py
+    is too optimistic. The memory time of odd rows counts 1.5 times: vectors of a warp that start amid 32 bytes are requested one by one."""
+    r, s = _bwd_rows.of(p), p["s"]
+    if s.shape[1] < 1024 or s.nbytes <= 32 << 20:
+        return False
+    c = _bwd_rows.choose(p)
+    least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / bwd_clusters.BYTES
+    round_ = bwd_clusters.lasts(least * (1 if r.aligned else 1.5), c["team"] * c["teams"] // 32, c["vectors"], centre, r.itemsize)
+    return bwd_clusters.share_of(p) > 1.08 * least / round_
 
 
 def softmax(p: Problem, named: str = "") -> Chosen | str:

@@ -7,7 +7,6 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
 from rooftop.kernels.norm import _register_rows
-from rooftop.kernels.norm._register_rows import centred
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
 
@@ -38,7 +37,7 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     taken if `_cycles` estimates that it is 5 % faster. For the example of _register_rows.py (8192 columns of bf16) none is."""
     r = _register_rows.of(p, TENSORS)
     found = _register_rows.choose(r)
-    if not centred(p) or p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1 or r.rows * r.vectors <= 2048 * r.device.sms:
+    if not p.op.startswith("layer_norm") or p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1 or r.rows * r.vectors <= 2048 * r.device.sms:
         return found
     blocks = [c for c in _register_rows.configs(r) if 32 < c["team"] <= 512 and c["rows"] == 1 and c["team"] * (c["vectors"] - 1) < r.vectors]
     best = min(blocks, key=lambda c: _cycles(r, c), default=found)

@@ -1,6 +1,6 @@
 /* rooftop
 ops     = ["rms_norm", "layer_norm"]
-idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/norm/_fwd_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds an aligned row of 1 to 64 KiB in registers (32 to 44 KiB: persistent), and copies weight and bias to shared memory (cp.async) while it computes the statistics; float32 takes two passes over the registers, 16-bit types one pass about a pivot. Longer rows, and unaligned rows from 8 KiB, are divided among the blocks of a cluster and held in their shared memory; each thread computes its statistics in one pass about a pivot (its first element; in float32 the mean of its first four), and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier). cluster: the general case, one cluster a row with one cluster barrier, for what no other kernel supports."
+idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/norm/norms__cuda_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds an aligned row of 1 to 64 KiB in registers (32 to 44 KiB: persistent), and copies weight and bias to shared memory (cp.async) while it computes the statistics; float32 takes two passes over the registers, 16-bit types one pass about a pivot. Longer rows, and unaligned rows from 8 KiB, are divided among the blocks of a cluster and held in their shared memory; each thread computes its statistics in one pass about a pivot (its first element; in float32 the mean of its first four), and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier). cluster: the general case, one cluster a row with one cluster barrier, for what no other kernel supports."
 predict = { speedup = 1.4 }
 limit   = "Whole row: the bandwidth of a copy; weight and bias come from the L2 again for each row, without a visible cost (3.03 TB/s on an H100 for 32 KiB of float32). Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Streaming clusters: weight and bias are read again for each row. Tensors of a few MiB: latency, two reductions and a barrier between load and store."
 dtypes  = ["f32", "f16", "bf16"]
@@ -25,13 +25,13 @@ rows    = 1
 stages  = 3
 */
 // Device code: norm_cluster, norm_whole_row and norm_warp below; _fwd_slices_sm90.cuh has norm_persistent and norm_streaming. The table in
-// kernels/norm/_fwd_sm90.py chooses one for a call; its docstring has worked examples for rows of 8192 columns of float32 and of bfloat16. For float16 and
+// kernels/norm/norms__cuda_sm90.py chooses one for a call; its docstring has worked examples for rows of 8192 columns of float32 and of bfloat16. For float16 and
 // bfloat16 tensors of 64 MiB and more without a residual norms__cuda_sm80.cu is faster and is chosen first: its smaller blocks keep 80 KiB in flight instead
 // of 48, and weight and bias stay in L1, because the rows are loaded evict-first (its example: kernels/norm/_register_rows.py).
 // No kernel here calls gdc_launch_dependents(): all blocks load until the end, and an early launch would take their registers and bandwidth. So programmatic
 // dependent launch hides the launch latency of the next kernel, but not its first loads.
 // Forward of rms_norm and layer_norm on sm_90, first of two files; _fwd_slices_sm90.cuh has the kernels for long and for unaligned rows. CENTRE is true for
-// layer_norm: the mean is subtracted. The table in _fwd_sm90.py chooses the kernel and its template arguments, and has worked examples.
+// layer_norm: the mean is subtracted. The table in norms__cuda_sm90.py chooses the kernel and its template arguments, and has worked examples.
 //   norm_cluster    the general case, for what no other kernel supports: one cluster of blocks a row, in their shared memory
 //   norm_whole_row  one block a row, in registers (aligned rows of up to 64 KiB)
 //   norm_warp       one warp holds one or several short rows in registers

@@ -1,22 +1,71 @@
-"""Which rows norms__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes: rooftop/kernels/norm/_fwd_staged.py"""
+"""Which rows norms__staged__cuda_sm80.cu supports, and how it divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
+
+    lanes   of a row: the number that costs a row the fewest instructions
+    pieces  vectors of 16 bytes of a row that a lane holds, as float32
+    rows    of a block: a multiprocessor has 96 KiB in flight, in computation or in store, divided among the blocks that registers allow; a whole number of
+            rows for each team; and a few blocks a multiprocessor"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
-from rooftop.kernels.norm import _fwd_staged
-from rooftop.kernels.norm._register_rows import centred
+from rooftop.kernels._device import contiguous_rows
+from rooftop.kernels.norm import _staged_rows
+
+ROWS = ("x", "y")
+BLOCK = 256  # threads
+PIECES = {2: 8, 4: 16}  # most vectors a lane, by bytes of an element
+RESIDENT = 96 * 1024  # bytes of rows of all blocks on a multiprocessor
+MOST = 64 * 1024  # bytes of rows of a block
+TWO = 1.3  # the cost of two blocks instead of three: 16 warps hide less of each other's latencies than 24
+
+
+def row_bytes(p: Problem) -> int:
+    return int(p["x"].shape[1] * p["x"].itemsize)
+
+
+def _blocks(p: Problem, pieces: int) -> int:
+    """Blocks on a multiprocessor, by registers: the launch bounds of norms__staged__cuda_sm80.cu."""
+    return 3 if pieces <= (5 if p["x"].itemsize == 2 else 7 if p.op.startswith("layer_norm") else 8) else 2
+
+
+def _config(p: Problem, lanes: int, resident: int = RESIDENT) -> dict[str, Any]:
+    teams, size = BLOCK // lanes, row_bytes(p)  # 8 teams at least, so that they take whole vectors
+    pieces = -(-contiguous_rows.vectors(size) // lanes)
+    blocks = _blocks(p, pieces)
+    rounds = max(1, min(round(resident / (blocks * teams * size)), -(-p["x"].shape[0] // (blocks * p.device.sms * teams))))
+    return {"lanes": lanes, "pieces": pieces, "rows": teams * rounds}
+
+
+def _fits(p: Problem, c: Mapping[str, Any]) -> bool:
+    return bool(c["pieces"] <= PIECES[p["x"].itemsize]) and c["rows"] * row_bytes(p) <= MOST
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return _fwd_staged.refuses(p)
+    width = p["x"].itemsize
+    if found := _staged_rows.refuses(p, ROWS, 32 * PIECES[width] * 16 // width - 16 // width):
+        return found
+    if any(m.align < 16 for name in ("weight", "bias") if (m := p.get(name)) is not None):
+        return "weight and bias must start on 16 bytes"
+    return None
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return _fwd_staged.choose(p, centre=centred(p))
+    """The number of lanes with the lowest cost whose range of rows is not too long. Instructions as counted in the machine code."""
+    width = p["x"].itemsize
+    element = 9 if p.op.startswith("layer_norm") else 6 if width == 2 else 5
+
+    def cost(c: Mapping[str, Any]) -> float:
+        issued = contiguous_rows.cost(row_bytes(p), c["lanes"], 16 // width, element, masks=85, rest=75)
+        return issued * (1 if _blocks(p, c["pieces"]) == 3 else TWO)
+
+    return min((c for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, c := _config(p, lanes))), key=cost)
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return _fwd_staged.configs(p, centre=centred(p))
+    resident = (48 * 1024, 64 * 1024, RESIDENT, 128 * 1024)
+    found = [c for lanes in (1, 2, 4, 8, 16, 32) for n in resident if _fits(p, c := _config(p, lanes, n))]
+    return [c for k, c in enumerate(found) if c not in found[:k]]

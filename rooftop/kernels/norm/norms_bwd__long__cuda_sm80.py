@@ -1,39 +1,54 @@
-"""Which rows norms_bwd__long__cuda_sm80.cu supports, and how they are divided among blocks: rooftop/kernels/norm/_bwd_long.py"""
+"""Configs and launches of norms_bwd__long__cuda_sm80.cu, and which rows it supports: the backward where a row is too long for a block."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from rooftop.core.head import Head
-from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels.norm import _bwd_long, _bwd_rows
-from rooftop.kernels.norm._register_rows import centred
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem
+from rooftop.kernels.norm import _bwd_rows as short
+from rooftop.kernels.norm import _row_groups
+from rooftop.kernels.norm._row_groups import LongRows
 
 
-def supports(p: Problem, head: Head) -> str | None:
-    """16-bit statistics are computed in one pass about a pivot, an element of the row's first vector of 16 bytes. A row without a whole vector would have the
-    pivot zero: if its elements are far from zero, cancellation would lose the digits of their spread."""
-    s = p["s"]
-    if centred(p) and s.itemsize == 2 and s.shape[1] < 15 and not _bwd_rows.of(p).aligned:
-        return f"a row off 16 bytes must have at least 15 elements of 16 bits, a whole vector wherever it starts; given {s.shape[1]}"
-    return _bwd_long.refuses(p, centred(p))
+def of(p: Problem) -> LongRows:
+    r = short.of(p)
+    most = 4 if r.sums == 1 or (r.aligned and r.itemsize == 2) else 3  # more spill registers
+    return LongRows(r.count, r.vectors, r.aligned, r.period, r.tensors, int(r.weight), 4 if p.op.startswith("layer_norm") else 2, r.sms, r.shared, most)
 
 
-def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return _bwd_long.choose(p, centred(p))
+def supports(p: Problem, head: Head | None = None) -> str | None:
+    if reason := short.without_a_pivot(p):
+        return reason
+    return _row_groups.refuses(of(p), p["s"])
 
 
-def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return _bwd_long.configs(p, centred(p))
+def choose(p: Problem, head: Head) -> dict[str, int]:
+    return _row_groups.choose(of(p)) or {}
 
 
-def scratch(p: Problem, config: Any, head: Head) -> dict[str, Meta]:
-    return _bwd_long.scratch(p, config, centred(p))
+def configs(p: Problem, head: Head) -> list[dict[str, int]]:
+    return _row_groups.configs(of(p))
 
 
-def zeroed(p: Problem, config: Any, head: Head) -> tuple[str, ...]:
+def scratch(p: Problem, config: Mapping[str, int], head: Head) -> dict[str, Meta]:
+    """Partial rows of dweight and dbias, one a group; the mailbox, which starts as zeros."""
+    r = of(p)
+    return {**short.partial_rows(p, _row_groups.groups(r, config["blocks"])), "mail": _row_groups.mail(r, config["blocks"])}
+
+
+def zeroed(p: Problem, config: Mapping[str, int], head: Head) -> tuple[str, ...]:
     return ("mail",)
 
 
-def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
-    return _bwd_long.launches(p, config, head, centred(p))
+def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
+    r, made = of(p), scratch(p, config, head)
+    blocks, threads, vectors, stages, lag = (config[name] for name in ("blocks", "threads", "vectors", "stages", "lag"))
+    places = _row_groups.groups(r, blocks)
+    args, types = short.arguments(p, config, head, made)
+    args |= {"blocks": blocks, "all_mail": "mail"}
+    kernel = f"norm_bwd_long<{DTYPES[p['s'].dtype].cuda}, {vectors}, {stages}, {lag}, {short.flags(p, made)}>"
+    first = Launch(
+        kernel, (places * blocks,), args, types=(*types, "i32", "ptr"), block=(threads,), shared=_row_groups.ring(r, threads, vectors, stages), cooperative=True
+    )
+    return [first, *short.column_sums(p, places, made)]

@@ -8,7 +8,6 @@ from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._bwd_triton import _slabs_bwd
 from rooftop.kernels.norm._fwd_triton import pow2, wide_access
-from rooftop.kernels.norm._register_rows import centred
 from rooftop.kernels.norm._split_tiles import Config
 from rooftop.kernels.norm._split_triton import _fold_bwd, _shared, _statistics_bwd
 
@@ -47,8 +46,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     made, shared, chain = scratch(p, config), _shared(p, "s", config), chained(p.device)
     wide, lanes, warps, height = slab(p)
     strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
-    first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centred(p)}
-    fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]), "CENTRE": centred(p)}
+    centre = p.op.startswith("layer_norm")
+    first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
+    fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]), "CENTRE": centre}
     sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
     names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
     slabs, blocks = -(-rows // height), -(-columns // wide)
