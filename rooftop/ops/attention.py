@@ -99,7 +99,7 @@ def attention(
     out, lse = OP(
         q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale, k_scale, v_scale, sinks, left, right,
         q.shape[-1] ** -0.5 if scale is None else float(scale), 0.0 if softcap is None else float(softcap), float(dropout_p), signed(seed),
-        *ranges, implementation=implementation,
+        *ranges, implementation=implementation if implementation is not None or not return_lse else "",  # torch's own function gives no normaliser
     )  # fmt: skip
     if packed:
         out, lse = out[0], lse[0]
@@ -142,6 +142,23 @@ def reference(
     q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
     return _attention.forward(q, k, v, list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths)), options)
+
+
+def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, *rest: Any) -> Any:
+    """Torch's own without the normaliser, of dense sequences; a single query at the last position sees every key, causal or not."""
+    import torch
+
+    tensors, (left, right, scale, softcap, dropout_p, _), ranges = rest[:9], rest[9:15], rest[15:]
+    causal = right == 0 and q.shape[1] != 1
+    if any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED or right not in (UNBOUNDED, 0):
+        return NotImplemented
+    if (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
+        return NotImplemented
+    if q.element_size() == 2 and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much
+        return NotImplemented
+    a, b, c = (x.transpose(1, 2) for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2])
+    return out.transpose(1, 2), None
 
 
 def same(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -371,6 +388,7 @@ def _swept(dtype: str, batch: int, length: int, eighths: int) -> dict[str, Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=cases(),

@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, whole_seed
+from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
@@ -83,6 +84,18 @@ def _finish(v: Tensor, residual: Tensor | None, mask: Tensor | None, p: float, s
         mask = random_bits.kept(p, seed, tuple(v.shape), v.device)
     v = v if mask is None else v.where(mask, v.new_zeros(()))
     return v if residual is None else v + residual
+
+
+def cpu(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int) -> Tensor:
+    import torch
+
+    mask = random_bits.kept_on_cpu(p, seed, tuple(x.shape)) if p else mask
+    v, to = widen(x), x.dtype
+    v = v if bias is None else v + bias
+    v = v if scale == 1 else v * scale
+    v = v if mask is None else torch.where(mask, v, 0.0)
+    v = v if residual is None else v + residual
+    return v.clone() if v is x else v.to(to)
 
 
 def backward(dout: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int) -> tuple[Tensor, Tensor | None]:
@@ -178,6 +191,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
+from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import compiled
@@ -118,6 +119,17 @@ def reference(
     loss = loss.where((target >= 0) & (target < z.shape[-1]), float("nan")).where(target != ignore_index, 0.0)
     divisor = (target != ignore_index).sum().to(total.dtype) if reduction == "mean" else total.new_ones(())
     return loss if reduction == "none" else loss.sum() / divisor, torch.stack((most, total), -1), divisor
+
+
+def cpu(
+    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float, inplace: bool
+) -> Any:
+    if lse_square_scale:
+        return NotImplemented
+    try:
+        return _plain(widen(input), target, ignore_index, reduction, label_smoothing, lse_square_scale, softcap), None, None
+    except IndexError:  # a target out of range, of which the checks of the reference say more
+        return NotImplemented
 
 
 def backward(
@@ -378,6 +390,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -49,6 +49,13 @@ def reference(x: Tensor, k: int, nan: str) -> tuple[Tensor, Tensor]:
     return x.gather(-1, index.unsqueeze(-1)).squeeze(-1), index
 
 
+def cpu(x: Tensor, k: int, nan: str) -> Any:
+    if not _ordering.as_torch(x, None, nan):
+        return NotImplemented
+    index = _ordering.kth_by_torch(x, k)
+    return x.gather(-1, index.unsqueeze(-1)).squeeze(-1), index
+
+
 def backward(dvalue: Tensor, dindex: Tensor | None, x: Tensor, index: Tensor, k: int, nan: str) -> Tensor:
     """dx[index] = dvalue, 0 elsewhere"""
     import torch
@@ -122,6 +129,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),

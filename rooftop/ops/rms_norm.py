@@ -7,6 +7,7 @@ Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 191
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Tolerance
@@ -73,6 +74,13 @@ def _eager(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tens
     s = x if residual is None else x + residual
     y = torch.nn.functional.rms_norm(s, s.shape[-dims:], weight, eps)
     return y if bias is None else y + bias, None if residual is None else s
+
+
+def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+    """A single column gives gradients of nothing but rounding."""
+    if prod(x.shape[x.dim() - dims :]) <= 1 or any(t is not None and t.dtype != x.dtype for t in (weight, bias)):
+        return NotImplemented
+    return _eager(x, residual, weight, bias, dims, eps)
 
 
 def _torch() -> Callable[..., Any]:
@@ -206,6 +214,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=cases(bias=False),

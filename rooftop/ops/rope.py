@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
+from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import Kept, compiled
@@ -127,6 +128,21 @@ def reference(
     c, s = angles(rows + offset, cos, sin, rotary_dim, theta, q)
     s = -s if inverse else s
     return rotated(q, c, s, layout, rotary_dim), None if k is None else rotated(k, c, s, layout, rotary_dim)
+
+
+def cpu(
+    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int, theta: float, offset: int,
+    inverse: bool,
+) -> Any:  # fmt: skip
+    """Neighbouring rows of tables, read in place."""
+    count = q.shape[1]
+    if positions is not None or cos is None or sin is None or offset < 0 or offset + count > cos.shape[1] or not q.shape[-1]:
+        return NotImplemented
+    wide = widen(q)
+    c, s = (t[:, offset : offset + count, None].to(wide.dtype) for t in (cos, sin))
+    s = -s if inverse else s
+    out = rotated(wide, c, s, layout, rotary_dim).to(q.dtype)
+    return out, None if k is None else rotated(widen(k), c, s, layout, rotary_dim).to(q.dtype)
 
 
 def backward(
@@ -354,6 +370,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -48,6 +48,10 @@ def reference(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> 
     return x.gather(-1, indices), indices
 
 
+def cpu(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> Any:
+    return tuple(x.sort(dim=-1, descending=descending, stable=True)) if _ordering.as_torch(x, lengths, nan) else NotImplemented
+
+
 def backward(dvalues: Tensor, dindices: Tensor | None, indices: Tensor, descending: bool, nan: str) -> Tensor:
     """dx[indices_j] = dvalues_j"""
     import torch
@@ -148,6 +152,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),

@@ -102,6 +102,16 @@ def reference(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias:
     return finished(torch.cat(parts, 1)[:m] if parts else b.new_zeros(m, n), bias, alpha, activation)
 
 
+def cpu(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none") -> Any:
+    """torch.sparse of float32, without a gradient of its own."""
+    import torch
+
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (values, b, bias))
+    if wanted or b.dtype != torch.float32 or not (values.numel() and b.numel()):
+        return NotImplemented
+    return _torch()(values.contiguous(), columns, offsets, b.contiguous(), bias, alpha, activation)  # torch misreads rows with gaps
+
+
 def backward(
     dout: Tensor, values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, alpha: float, activation: str
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -318,6 +328,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

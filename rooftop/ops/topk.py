@@ -76,6 +76,13 @@ def reference(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str
     return values, indices
 
 
+def cpu(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> Any:
+    if k == 0 or not _ordering.as_torch(x, lengths, nan):
+        return NotImplemented
+    indices = _ordering.first_by_torch(x, k, largest)
+    return NotImplemented if indices is None else (x.gather(-1, indices), indices)
+
+
 def backward(dvalues: Tensor, dindices: Tensor | None, x: Tensor, indices: Tensor, k: int, largest: bool, nan: str) -> Tensor:
     """dx[indices_j] = dvalues_j, 0 elsewhere"""
     import torch
@@ -193,6 +200,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
