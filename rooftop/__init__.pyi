@@ -43,12 +43,12 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
     """The sum of `x` and `y`, element by element, rounded once.
 
     Args:
-        x, y: float32, float16 or bfloat16, of the same shape and dtype (no broadcasting: expand first), any strides.
+        x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a tensor of their shape and dtype.
+    Returns a tensor of their shape (broadcast) and dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for different shapes or devices."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices."""
 
 def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tensor:
     """Each rank's product with the rows of all ranks, [W, W M, N]: ``rooftop.all_gather_matmul_ranks(a, b)``.
@@ -256,9 +256,10 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
     """Cross-entropy between logits and class indices, as `torch.nn.functional.cross_entropy`, computed in float32.
 
     Args:
-        input: logits [N, C] or [C], float32, float16 or bfloat16.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value makes that row's loss and gradient NaN; under
-            `rooftop.debug()` it raises IndexError.
+        input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...], or second, as in
+            torch, [N, C, ...] for a target [N, ...]; shapes that fit both are refused.
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes that row's loss and
+            gradient NaN, and raises under `rooftop.debug()`.
         ignore_index: rows with this target have loss and gradient 0 and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
@@ -269,7 +270,7 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
             used afterwards; a second backward through it raises.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
+    Returns float32: a scalar, or the shape of `target` without a reduction. The mean over no rows is NaN, as torch's.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
@@ -459,7 +460,7 @@ def kthvalue(x: Tensor, k: int, dim: int=-1, keepdim: bool=False, *, nan: str='l
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (value, index), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is copied unchanged.
+    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is copied unchanged.
     Gradients flow from `value` to `x`.
 
     Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
@@ -491,7 +492,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
     Args:
         x: [..., H], float32, float16 or bfloat16.
         weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
-        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value makes the token's loss and the gradients NaN; `rooftop.debug()` raises IndexError.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss and the gradients
+            NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
             the products skip them too; elsewhere the products include their rows.
@@ -541,7 +543,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
     exactly by tensor cores.
 
     Args:
-        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be contiguous in memory; any other layout
+        a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns may be contiguous in memory; any other layout
             is copied into contiguous memory first.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None.
@@ -561,7 +563,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     With a 16-bit `a`, c, bias, gate and residual are float32, float16 or bfloat16; with a float32 `a` they are float32.
 
-    Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
+    Returns a new tensor [M, N] or [..., M, N]. With K = 0 the product counts as zeros.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
     operands of 16 bits, or tensors on different devices."""
@@ -906,7 +908,7 @@ def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | No
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
+    Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
     length stay where they are. A length below 0 counts as 0, one above the extent of `dim` as that extent; `rooftop.debug()` raises IndexError for it.
     Gradients flow from `values` to `x`.
 
@@ -1029,7 +1031,7 @@ def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, 
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
     the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity (integers: the least)
     for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that extent;
     `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
@@ -1069,6 +1071,21 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=Non
 
     Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is complex; IndexError
     for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None=None, *, activation: str='none', residual: Tensor | None=None, out_dtype: Any=None, precision: str='ieee', implementation: str | None=None) -> Tensor:
+    """act(x weightᵀ + bias) + residual, as `torch.nn.functional.linear` with what follows it: `rooftop.matmul` of `x` and `weight.T`.
+
+    Args:
+        x: [..., K], float32, float16 or bfloat16.
+        weight: [N, K], in the dtype of `x`.
+        bias: [N], or None.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh".
+        residual: [..., N], or None.
+        out_dtype, precision, implementation: as `rooftop.matmul`'s.
+
+    Returns [..., N].
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
 def load(path: str | Path, *, source: str | None=None) -> Any:
     """Load a `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.

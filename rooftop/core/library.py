@@ -102,8 +102,11 @@ def by_torch(op: Contract, given: Sequence[Any]) -> Any:
 def transformed(op: Contract, given: Sequence[Any]) -> Any:
     """The reference on tensors that a functional transform (`torch.func`) holds, computed as `fallback` does, in whatever layout."""
     tensors, options = op.flattened(given)
-    with autocast_off(tensors.values()):
-        result = op.reference(*op.arguments({n: widen(t) for n, t in tensors.items()}, options))
+    try:
+        with autocast_off(tensors.values()):
+            result = op.reference(*op.arguments({n: widen(t) for n, t in tensors.items()}, options))
+    except RuntimeError as error:  # vmap's, of values that decide what is computed
+        raise NotImplementedError(f"{op.name}: torch.func does not reach it with these arguments: {str(error).splitlines()[0]}") from error
     results = result if isinstance(result, tuple) else (result,)
     made = tuple(None if m is None else r.to(_torch_dtype(m.dtype)) for r, m in zip(results, _fake_metas(op, given), strict=True))
     return made if len(made) > 1 else made[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooftop.core import argument_checks
 from rooftop.core.spec import Meta, Problem, collapse
@@ -19,6 +19,13 @@ DTYPES = ("f32", "f16", "bf16", "i32", "i64")
 TORCH = ("float32", "float16", "bfloat16", "int32", "int64")
 NAN = ("largest", "smallest", "error")
 LONGEST = 2**31 - 2**16  # elements of a row: an index and a block's last round fit 31 bits
+
+
+class Ordered(NamedTuple):
+    """What sort, topk and kthvalue return, as torch's do: elements, and the places that they came from."""
+
+    values: Tensor
+    indices: Tensor
 
 
 def keys(x: Tensor, nan: str) -> Tensor:

@@ -56,7 +56,8 @@ def linear_cross_entropy(
     Args:
         x: [..., H], float32, float16 or bfloat16.
         weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
-        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value makes the token's loss and the gradients NaN; `rooftop.debug()` raises IndexError.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss and the gradients
+            NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
             the products skip them too; elsewhere the products include their rows.
@@ -442,6 +443,7 @@ OP = Op(
     cases=cases(),
     swept=SWEPT,
     faults=faults,
+    strict=True,
     work=work,
     same=same,
     tolerance=Tolerance(multiple=2.0),

@@ -44,7 +44,7 @@ def topk(
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
     the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity (integers: the least)
     for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that extent;
     `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
@@ -60,7 +60,7 @@ def topk(
     _ordering.row_lengths("topk", x, d, lengths)
     nan = _ordering.nan_order("topk", x, nan, d, lengths)
     values, indices = OP(x.movedim(d, -1), lengths, k, largest, nan, implementation=implementation)
-    return values.movedim(-1, d), indices.movedim(-1, d)
+    return _ordering.Ordered(values.movedim(-1, d), indices.movedim(-1, d))
 
 
 def reference(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> tuple[Tensor, Tensor]:
