@@ -126,7 +126,7 @@ def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor |
     Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
     `dim` out of range."""
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int=0, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, implementation: str | None=None) -> Any:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, order: str | None=None, implementation: str | None=None) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before their product.
 
     The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel supports run as plain
@@ -137,7 +137,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
             at most 256. With `cu_seqlens_q` [T, H, D].
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
-        causal: a query sees no key after its own position.
+        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and "lower_right" put the last
+            query at the last key, "upper_left" the first at the first, as torch's `is_causal` does (batches of one length alone).
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
         softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself.
@@ -146,7 +147,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
         dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A dropped weight
             is 0, also where it would be NaN.
-        seed: its low 32 bits and the index of an element decide what is dropped, in the forward and the backward.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal dropout. None: drawn from `generator`.
+            A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `q` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds
             that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
@@ -157,6 +160,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
         sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
+        order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and shapes that look
+            like "bhsd" are refused.
         implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
     Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no gradient.
@@ -194,7 +199,7 @@ def attention_ranges(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_
     pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into and returned; None: new ones.
     Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
 
-def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int=0, implementation: str | None=None) -> Tensor:
+def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
     """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even NaN.
 
     Args:
@@ -204,8 +209,9 @@ def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | 
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: its low 32 bits and an element's row-major index decide its mask, the same on every device and in every implementation. It is an
-            argument of the call: replays of a captured CUDA graph use the same mask.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal masks. None: drawn from `generator`. It and an element's
+            row-major index decide the mask, the same on every device and in every implementation. A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape and dtype of `x`.
@@ -724,11 +730,12 @@ def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | No
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize` raises for the rest."""
 
-def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str='bhsd', implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin)`` is Hugging Face's apply_rotary_pos_emb.
+def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str | None=None, implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin, order="bhsd")`` is Hugging Face's
+    apply_rotary_pos_emb.
 
     Args:
-        q: float32, float16 or bfloat16, [B, H, S, D] (`order="bhsd"`) or [B, S, H, D] (`"bshd"`), or the same without B. Any strides; transposed views
+        q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed views
             are read in place.
         k: as `q`, with any number of heads, or None.
         cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
@@ -739,7 +746,8 @@ def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor 
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: order of the dimensions, see `q`.
+        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows fit "bhsd" alone
+            are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
@@ -747,14 +755,14 @@ def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor 
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
-def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str='bhsd', implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
+def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str | None=None, implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
     """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor written.
 
     Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
     that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not overlap."""
 
-def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int=0, *, implementation: str | None=None) -> Tensor:
-    """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw the same indices; another seed gives a new draw.
+def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int | None=None, *, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
+    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is given a seed.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
@@ -762,7 +770,9 @@ def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
-        seed: any integer, of which the low 32 bits are used. Row r (counted row-major) uses the random bits of elements 2 r and 2 r + 1.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. None: drawn from `generator`. Row r (counted row-major) uses
+            the random bits of elements 2 r and 2 r + 1. A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
     Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all elements masked

@@ -55,8 +55,8 @@ X, TARGET = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch
         (lambda: rooftop.reduce(X, "sum", keepdim="no"), TypeError, "keepdim is 'no'"),
         (lambda: rooftop.reduce(X, "sum", 10**5000), ValueError, "dim is a whole number of 16610 bits"),
         (lambda: rooftop.reduce(X, "sum", (0, -(10**5000))), ValueError, "dim is a whole number of 16610 bits"),
-        (lambda: rooftop.rope(Q, rotary_dim=10**5000), ValueError, "rotary_dim is a whole number of 16610 bits"),
-        (lambda: rooftop.rope(Q, rotary_dim=True), TypeError, "rotary_dim is True, a bool"),
+        (lambda: rooftop.rope(Q, rotary_dim=10**5000, order="bhsd"), ValueError, "rotary_dim is a whole number of 16610 bits"),
+        (lambda: rooftop.rope(Q, rotary_dim=True, order="bhsd"), TypeError, "rotary_dim is True, a bool"),
         (lambda: rooftop.attention_mask(2, 2, window=(-(10**5000), 0)), ValueError, "window is a whole number of 16610 bits"),
         (lambda: rooftop.linear_cross_entropy(X, X, TARGET, return_lse="no"), TypeError, "return_lse is 'no'"),
         (lambda: rooftop.reduce(torch.tensor(1.0), "sum", 0), IndexError, r"dim is 0; x has 0 dimensions, so it must be None or \(\)"),
@@ -159,7 +159,7 @@ def test_a_loss_under_vmap_has_its_gradient() -> None:
     ("call", "values"),
     [
         (lambda x, v: rooftop.sample(x, v, top_k=3), (0.5, 0.7, 1.5)),
-        (lambda x, v: rooftop.rope(x.view(1, 1, 4, 8), theta=v), (1e4, 5e4, 3.0)),
+        (lambda x, v: rooftop.rope(x.view(1, 1, 4, 8), theta=v, order="bhsd"), (1e4, 5e4, 3.0)),
         (lambda x, v: rooftop.linear_cross_entropy(x, x, TARGET, softcap=v), (1.0, 5.0, 7.0)),
         (lambda x, v: rooftop.linear_jsd(x, x, x * 2, x, temperature=v), (1.0, 2.0, 3.0)),
         (lambda x, v: rooftop.cross_entropy(x, TARGET, softcap=v), (1.0, 2.0, 3.0)),
@@ -222,15 +222,15 @@ def test_an_empty_batch_is_rotated_by_its_positions() -> None:
     q, cos, sin = torch.randn(0, 2, 3, 8), torch.randn(9, 4), torch.randn(9, 4)
     for tables in ((cos, sin), (cos[None], sin[None]), (cos[None][:0], sin[None][:0])):
         for positions in (None, torch.zeros(0, 3, dtype=torch.int64), torch.arange(3)):
-            assert rooftop.rope(q, None, *tables, positions=positions).shape == q.shape
-            assert rooftop.rope_(q, None, *tables, positions=positions) is q
+            assert rooftop.rope(q, None, *tables, positions=positions, order="bhsd").shape == q.shape
+            assert rooftop.rope_(q, None, *tables, positions=positions, order="bhsd") is q
 
 
 def test_a_tensor_that_is_negated_when_it_is_read() -> None:
     turned = torch.randn(6, 8, dtype=torch.complex64).conj().imag
-    want = rooftop.rope(turned.resolve_neg()[None])
-    assert turned.is_neg() and torch.equal(rooftop.rope(turned[None]), want)
-    rooftop.rope_(turned[None])
+    want = rooftop.rope(turned.resolve_neg()[None], order="bhsd")
+    assert turned.is_neg() and torch.equal(rooftop.rope(turned[None], order="bhsd"), want)
+    rooftop.rope_(turned[None], order="bhsd")
     assert torch.equal(turned, want[0])
 
 
@@ -238,7 +238,7 @@ def test_rope_in_place_refuses_one_tensor_twice() -> None:
     q = torch.randn(1, 2, 3, 8)
     before = q.clone()
     with pytest.raises(ValueError, match="q and k are the same tensor"):
-        rooftop.rope_(q, q)
+        rooftop.rope_(q, q, order="bhsd")
     assert torch.equal(q, before)
 
 
