@@ -209,8 +209,8 @@ def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | 
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: any whole number, of which the low 32 bits count: equal calls give equal masks. None: drawn from `generator`. It and an element's
-            row-major index decide the mask, the same on every device and in every implementation. A call in a CUDA graph that is captured needs one; every replay uses it.
+        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every device and in every
+            implementation. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -466,8 +466,8 @@ def kthvalue(x: Tensor, k: int, dim: int=-1, keepdim: bool=False, *, nan: str='l
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is copied unchanged.
-    Gradients flow from `value` to `x`.
+    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values are copied as
+    they stand. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
     out of range."""
@@ -549,8 +549,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
     exactly by tensor cores.
 
     Args:
-        a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns may be contiguous in memory; any other layout
-            is copied into contiguous memory first.
+        a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns
+            may be contiguous in memory; any other layout is copied into contiguous memory first.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
@@ -746,8 +746,8 @@ def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor 
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows fit "bhsd" alone
-            are refused.
+        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows
+            fit "bhsd" alone are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
@@ -770,8 +770,8 @@ def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
-        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. None: drawn from `generator`. Row r (counted row-major) uses
-            the random bits of elements 2 r and 2 r + 1. A call in a CUDA graph that is captured needs one; every replay uses it.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits of elements 2 r and
+            2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
@@ -1041,10 +1041,10 @@ def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, 
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
-    the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity (integers: the least)
-    for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that extent;
-    `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0,
+    and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity
+    (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that
+    extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError
     for a `dim` out of range."""

@@ -57,7 +57,7 @@ class Grad:
     into    output of the backward -> the saved tensor whose memory it may reuse if the option `inplace` is true
     tolerance  of the backward's outputs; by default the forward's, if that is one for all outputs
     narrow     the gradients at the same precision, if that is not `backward` in float32, rounded once; parameters as `backward`'s
-    cpu        as the contract's: torch's own function for the gradients on the CPU, where torch does not differentiate the forward's; parameters as `backward`'s
+    cpu        as the contract's: torch's own function for the gradients on the CPU, where torch does not differentiate the forward's
     undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may be too. So a kernel
                may multiply the NaN of a hidden pair by 0, or skip it
 
@@ -120,10 +120,11 @@ class Contract:
     arrange     (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page tables, codes) by consistent
                 ones of the same shape and dtype
     tolerance   one for all outputs, or name -> Tolerance
-    cpu         torch's own function for calls on tensors of the CPU, with the reference's parameters: plain torch on the tensors as they are, which torch itself
-                differentiates. Its results are within the contract (`rooftop.lab.check.contracts` holds it to that); it returns NotImplemented where torch's
-                function computes something else, and the reference runs. It may leave out (None) outputs that the public function does
-                not return, or returns only where it calls the op with `implementation=""`, which runs the reference. No kernel is judged by it
+    cpu         torch's own function for calls on tensors of the CPU, with the reference's parameters: plain torch on the tensors as they are, which
+                torch itself differentiates. Its results are within the contract (`rooftop.lab.check.contracts` holds it to that); it returns
+                NotImplemented where torch's function computes something else, and the reference runs. It may leave out (None) outputs that the public
+                function does not return, or returns only where it calls the op with `implementation=""`, which runs the reference. No kernel is judged
+                by it
     strict      what `faults` finds is an error on tensors of the CPU without `rooftop.debug()`, too
     same        the result at the same precision, if that is not the reference in float32, rounded once; parameters as the reference's
     compare     output -> its own comparison instead of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)

@@ -49,7 +49,7 @@ def seed(op: str, given: Any, generator: Any, like: Any, used: bool = True) -> A
     if device.type != "cuda":
         return torch.randint(-(2**31), 2**31, (), dtype=torch.int64, device="cpu", generator=generator).item()
     if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(f"{op}: a CUDA graph is being captured, which would repeat one drawn seed in every replay; give seed=, and another one for another graph")
+        raise RuntimeError(f"{op}: a CUDA graph is being captured, which would repeat one drawn seed in every replay; give seed=")
     return _of_philox(torch.cuda.default_generators[device.index] if generator is None else generator)
 
 

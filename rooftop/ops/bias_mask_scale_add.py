@@ -12,7 +12,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
@@ -46,8 +45,8 @@ def bias_mask_scale_add(
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: any whole number, of which the low 32 bits count: equal calls give equal masks. None: drawn from `generator`. It and an element's
-            row-major index decide the mask, the same on every device and in every implementation. A call in a CUDA graph that is captured needs one; every replay uses it.
+        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every device and in every
+            implementation. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -93,7 +92,7 @@ def cpu(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | 
     import torch
 
     mask = random_bits.kept_on_cpu(p, seed, tuple(x.shape)) if p else mask
-    v, to = widen(x), x.dtype
+    to, v = x.dtype, x.float() if x.element_size() == 2 else x
     v = v if bias is None else v + bias
     v = v if scale == 1 else v * scale
     v = v if mask is None else torch.where(mask, v, 0.0)

@@ -30,8 +30,8 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: st
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is copied unchanged.
-    Gradients flow from `value` to `x`.
+    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values are copied as
+    they stand. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
     out of range."""

@@ -46,8 +46,8 @@ def matmul(
     exactly by tensor cores.
 
     Args:
-        a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns may be contiguous in memory; any other layout
-            is copied into contiguous memory first.
+        a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns
+            may be contiguous in memory; any other layout is copied into contiguous memory first.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.

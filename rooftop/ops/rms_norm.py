@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
@@ -77,10 +78,14 @@ def _eager(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tens
 
 
 def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-    """A single column gives gradients of nothing but rounding."""
-    if prod(x.shape[x.dim() - dims :]) <= 1 or any(t is not None and t.dtype != x.dtype for t in (weight, bias)):
+    """Of 16 bits torch rounds before the weight: that is done in float32. A single column has gradients of nothing but rounding."""
+    if prod(x.shape[x.dim() - dims :]) <= 1:
         return NotImplemented
-    return _eager(x, residual, weight, bias, dims, eps)
+    if x.element_size() > 2:
+        return _eager(x, residual, weight, bias, dims, eps)
+    s = x if residual is None else x + residual
+    y, _ = _eager(s.float(), None, widen(weight), widen(bias), dims, eps)
+    return y.to(x.dtype), None if residual is None else s
 
 
 def _torch() -> Callable[..., Any]:

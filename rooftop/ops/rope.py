@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import Kept, compiled
@@ -52,8 +51,8 @@ def rope(
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows fit "bhsd" alone
-            are refused.
+        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows
+            fit "bhsd" alone are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
@@ -68,8 +67,8 @@ def rope(
 
 
 def named_order(op: str, order: str | None, q: Any, cos: Any, positions: Any) -> str:
-    """The order of the dimensions; where none is named, "bshd". Raises ValueError where it is not named and the tables have a row for each place in the other one:
-    as many as the second dimension that counts from the end, and not as the third."""
+    """The order of the dimensions; where none is named, "bshd". Raises ValueError where none is named and the tables have as many rows as
+    "bhsd" has tokens, and not as "bshd" has."""
     import torch
 
     if order is not None:
@@ -78,8 +77,8 @@ def named_order(op: str, order: str | None, q: Any, cos: Any, positions: Any) ->
         tokens, heads, rows = q.shape[-3], q.shape[-2], cos.shape[-2]
         if rows == heads != tokens:
             raise ValueError(
-                f"{op}: q has shape {tuple(q.shape)} and cos {tuple(cos.shape)}, with a row for each of {heads}: give order='bhsd' if q is [B, heads, tokens, D], "
-                "order='bshd' if it is [B, tokens, heads, D]"
+                f"{op}: q has shape {tuple(q.shape)} and cos {tuple(cos.shape)}, with a row for each of {heads}: give order='bhsd' if q is "
+                "[B, heads, tokens, D], order='bshd' if it is [B, tokens, heads, D]"
             )
     return ORDERS[0]
 
@@ -158,11 +157,11 @@ def cpu(
     count = q.shape[1]
     if positions is not None or cos is None or sin is None or offset < 0 or offset + count > cos.shape[1] or not q.shape[-1]:
         return NotImplemented
-    wide = widen(q)
+    wide = q.float() if q.element_size() == 2 else q
     c, s = (t[:, offset : offset + count, None].to(wide.dtype) for t in (cos, sin))
     s = -s if inverse else s
     out = rotated(wide, c, s, layout, rotary_dim).to(q.dtype)
-    return out, None if k is None else rotated(widen(k), c, s, layout, rotary_dim).to(q.dtype)
+    return out, None if k is None else rotated(k.to(wide.dtype), c, s, layout, rotary_dim).to(q.dtype)
 
 
 def backward(

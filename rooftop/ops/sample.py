@@ -48,8 +48,8 @@ def sample(
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
-        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. None: drawn from `generator`. Row r (counted row-major) uses
-            the random bits of elements 2 r and 2 r + 1. A call in a CUDA graph that is captured needs one; every replay uses it.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits of elements 2 r and
+            2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 

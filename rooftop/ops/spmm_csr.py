@@ -109,7 +109,8 @@ def cpu(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tenso
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (values, b, bias))
     if wanted or b.dtype != torch.float32 or not (values.numel() and b.numel()):
         return NotImplemented
-    return _torch()(values.contiguous(), columns, offsets, b.contiguous(), bias, alpha, activation)  # torch misreads rows with gaps
+    values, columns, offsets, b = (t.contiguous() for t in (values, columns, offsets, b))  # torch misreads what lies with gaps
+    return _torch()(values, columns, offsets, b, bias, alpha, activation)
 
 
 def backward(

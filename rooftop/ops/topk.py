@@ -44,10 +44,10 @@ def topk(
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
-    the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity (integers: the least)
-    for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that extent;
-    `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0,
+    and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity
+    (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that
+    extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError
     for a `dim` out of range."""

@@ -11,6 +11,7 @@ import torch
 import torch.autograd.forward_ad as forward
 
 import rooftop
+from rooftop.core import registry
 from rooftop.core.implementation import UnsupportedError
 from rooftop.core.names import RegistryError
 
@@ -115,25 +116,29 @@ def test_the_first_call_of_a_process(program: str) -> None:
     assert run.returncode == 0, run.stderr[-2000:]
 
 
-def test_a_second_derivative_is_refused_where_it_would_be_zero() -> None:
+def test_a_second_derivative_is_torchs_or_is_refused_where_it_would_be_zero() -> None:
     x = X.clone().requires_grad_()
     (first,) = torch.autograd.grad(rooftop.square(x).sum(), x, create_graph=True)
+    assert torch.equal(first, 2 * x) and torch.equal(torch.autograd.grad(first.square().sum(), x)[0], 8 * x)
+    (first,) = torch.autograd.grad(registry.op("square")(x, implementation="").sum(), x, create_graph=True)  # recorded as a kernel's call is
     assert torch.equal(first, 2 * x)
     with pytest.raises(NotImplementedError, match="square can be differentiated once"):
         torch.autograd.grad(first.square().sum(), x)
 
 
 @pytest.mark.parametrize("way", [torch.func.grad, torch.func.jacrev, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))], ids=["grad", "jacrev", "jvp"])
-def test_transforms_that_do_not_reach_ops_are_refused(way: Callable[..., Callable[[torch.Tensor], object]]) -> None:
+def test_transforms_reach_calls_on_the_cpu_and_no_kernels(way: Callable[..., Callable[[torch.Tensor], object]]) -> None:
+    torch.testing.assert_close(way(lambda x: rooftop.gelu(x).sum())(X), way(lambda x: torch.nn.functional.gelu(x).sum())(X))
     with pytest.raises(NotImplementedError, match=r"torch\.func's grad, vjp and jvp do not reach"):
-        way(lambda x: rooftop.gelu(x).sum())(X)
+        way(lambda x: rooftop.gelu(x, implementation="triton").sum())(X)
 
 
-def test_forward_mode_is_refused() -> None:
+def test_forward_mode_is_torchs_or_is_refused() -> None:
     with forward.dual_level():
         assert torch.equal(rooftop.square(X), X * X)
+        assert torch.equal(forward.unpack_dual(rooftop.square(forward.make_dual(X, X))).tangent, 2 * X * X)
         with pytest.raises(NotImplementedError, match="square: forward-mode differentiation"):
-            rooftop.square(forward.make_dual(X, X))
+            registry.op("square")(forward.make_dual(X, X), implementation="")
 
 
 def test_vmap_goes_through_the_registered_op() -> None:

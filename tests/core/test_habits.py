@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 import rooftop
 

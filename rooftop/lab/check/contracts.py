@@ -75,8 +75,8 @@ def reference_passes(op: Contract) -> None:
 
 
 def cpu_passes(op: Contract, dtype: str = "") -> int:
-    """Torch's own function (`Contract.cpu`) is judged by the reference as a kernel is, in each case that it takes: values, shapes, dtypes, no memory of an input.
-    Returns how many it takes. Raises Broken where it takes none of any dtype, too."""
+    """Torch's own function (`Contract.cpu`) is judged by the reference as a kernel is, in each case that it takes: values, shapes, dtypes, no memory of an
+    input. Returns how many it takes. Raises Broken where it takes none of any dtype, too."""
     assert op.cpu is not None
     taken = 0
     for c in small(op, dtype):
@@ -110,14 +110,14 @@ def cpu_passes(op: Contract, dtype: str = "") -> int:
 
 
 def cpu_gradients_pass(op: Contract, dtype: str = "") -> int:
-    """What torch makes of the gradients of its own function is judged by the contract of the backward, in each case that it takes. Returns how many these are."""
+    """What torch makes of the gradients of its own function is judged by the contract of the backward, in each case that it takes. Returns how many."""
     grad, bwd = op.grad, op.bwd
     assert op.cpu is not None and grad is not None and bwd is not None
     names = [entry.partition("=")[0] for entry in grad.wrt]
     compared = 0
     for c in small(op, dtype):
         tensors, options = make(op, c, "cpu", 0)
-        leaves = {n: t.detach().requires_grad_() if n in names and t is not None and computes(t) else t for n, t in tensors.items()}
+        leaves: dict[str, Any] = {n: t.detach().requires_grad_() if n in names and t is not None and computes(t) else t for n, t in tensors.items()}
         found = op.cpu(*op.arguments(leaves, options))
         if found is NotImplemented:
             continue
