@@ -153,7 +153,6 @@ def caller(op: Contract) -> Callable[..., Any]:
     recording = gradients.recorded(op, lambda *args, implementation: unrecorded(args, implementation)) if plainly else None
 
     native = op.cpu is not None
-    hidden = tuple(op.output_names.index(n) for n in op.grad.non_differentiable) if op.grad is not None else ()
     keys = torch._C._dispatch_keys
     common = _common()
 
@@ -161,7 +160,7 @@ def caller(op: Contract) -> Callable[..., Any]:
         on_gpu = any(args[i] is not None and args[i].is_cuda for i in tensor_positions)
         if native and not on_gpu and implementation is None:
             found = library.by_torch(op, args)
-            if found is not NotImplemented and not (hidden and any(found[i] is None for i in hidden)):
+            if found is not NotImplemented and not library.leaves_out(op, args, found):
                 return found
         return call(*args, implementation=implementation) if on_gpu else library.on_cpu(op, args, implementation)
 

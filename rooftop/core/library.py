@@ -99,6 +99,12 @@ def by_torch(op: Contract, given: Sequence[Any]) -> Any:
         return op.cpu(*given)
 
 
+def leaves_out(op: Contract, given: Sequence[Any], found: Any) -> bool:
+    """Whether torch's own function gave no value for an output that the call has."""
+    results = found if isinstance(found, tuple) else (found,)
+    return any(r is None for r in results) and any(r is None and m is not None for r, m in zip(results, _fake_metas(op, given), strict=True))
+
+
 def transformed(op: Contract, given: Sequence[Any]) -> Any:
     """The reference on tensors that a functional transform (`torch.func`) holds, computed as `fallback` does, in whatever layout."""
     tensors, options = op.flattened(given)

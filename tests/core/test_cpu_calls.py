@@ -75,6 +75,31 @@ def test_what_is_negated_sparse_or_of_a_subclass_is_no_plain_tensor() -> None:
     assert torch.equal(made(torch.ones(3).as_subclass(Own)).as_subclass(torch.Tensor), torch.full((3,), 3.0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_gradients_where_torchs_function_leaves_out_what_the_backward_needs(dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(1, n, 2, 16).to(dtype).requires_grad_() for n in (3, 5, 5))
+    flow = torch.randn(1, 3, 2, 16).to(dtype)
+    found = torch.autograd.grad(rooftop.attention(q, k, v), (q, k, v), flow)
+    want = torch.autograd.grad(rooftop.attention(q, k, v, return_lse=True)[0], (q, k, v), flow)
+    torch.testing.assert_close(found, want, rtol=1e-2, atol=1e-2)
+    x, w = torch.randn(4, 8).to(dtype).requires_grad_(), torch.randn(16, 8).to(dtype).requires_grad_()
+    loss, lse = rooftop.linear_cross_entropy(x, w, torch.tensor([1, 2, 3, 15]), return_lse=True)
+    assert lse.shape == (4,) and all(bool(g.any()) for g in torch.autograd.grad(loss, (x, w)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_gradients_of_one_key_one_column_and_one_class_are_zeros(dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(2, n, h, 64).to(dtype).requires_grad_() for n, h in ((9, 4), (1, 2), (1, 2)))
+    found = torch.autograd.grad(rooftop.attention(q, k, v), (q, k, v), torch.randn(2, 9, 4, 64).to(dtype))
+    assert not found[0].any() and not found[1].any() and found[2].any()
+    x, y = torch.randn(50, 1).to(dtype).requires_grad_(), torch.randn(50, 1).to(dtype)
+    for out in (rooftop.softmax(x), rooftop.layer_norm(x, 1)):
+        assert not torch.autograd.grad(out, x, y)[0].any()
+    assert not torch.autograd.grad(rooftop.cross_entropy(x, torch.zeros(50, dtype=torch.int64)), x)[0].any()
+    h, w = torch.randn(50, 16).to(dtype).requires_grad_(), torch.randn(1, 16).to(dtype).requires_grad_()
+    assert not any(g.any() for g in torch.autograd.grad(rooftop.linear_cross_entropy(h, w, torch.zeros(50, dtype=torch.int64)), (h, w)))
+
+
 # -- derivatives ---------------------------------------------------------------------------------------------------
 
 

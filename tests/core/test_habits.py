@@ -14,7 +14,8 @@ import rooftop
 
 @pytest.mark.parametrize(("ours", "theirs"), [
     (lambda x: rooftop.topk(x, 3), lambda x: torch.topk(x, 3)), (rooftop.sort, torch.sort),
-    (lambda x: rooftop.kthvalue(x, 3), lambda x: torch.kthvalue(x, 3)), (lambda x: rooftop.kthvalue(x, 3, keepdim=True), lambda x: torch.kthvalue(x, 3, keepdim=True)),
+    (lambda x: rooftop.kthvalue(x, 3), lambda x: torch.kthvalue(x, 3)),
+    (lambda x: rooftop.kthvalue(x, 3, keepdim=True), lambda x: torch.kthvalue(x, 3, keepdim=True)),
 ])  # fmt: skip
 def test_results_of_two_tensors_have_names(ours: object, theirs: object) -> None:
     x = torch.randperm(35).view(5, 7).float()
@@ -57,7 +58,7 @@ def test_linear_is_torchs_with_what_follows_it() -> None:
         rooftop.linear(x, w.t())
     with pytest.raises(ValueError, match=r"^linear: .*activation is 'tanh'"):
         rooftop.linear(x, w, activation="tanh")
-    with pytest.raises(TypeError, match="^linear: x is a list"):
+    with pytest.raises(TypeError, match=r"^linear: x is a list"):
         rooftop.linear([1.0], w)  # type: ignore[arg-type]
 
 
