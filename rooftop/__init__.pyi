@@ -43,12 +43,12 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
     """The sum of `x` and `y`, element by element, rounded once.
 
     Args:
-        x, y: float32, float16 or bfloat16, of the same shape and dtype (no broadcasting: expand first), any strides.
+        x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a tensor of their shape and dtype.
+    Returns a tensor of their shape (broadcast) and dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for different shapes or devices."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices."""
 
 def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tensor:
     """Each rank's product with the rows of all ranks, [W, W M, N]: ``rooftop.all_gather_matmul_ranks(a, b)``.
@@ -126,7 +126,7 @@ def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor |
     Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
     `dim` out of range."""
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int=0, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, implementation: str | None=None) -> Any:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, order: str | None=None, implementation: str | None=None) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before their product.
 
     The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel supports run as plain
@@ -137,7 +137,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
             at most 256. With `cu_seqlens_q` [T, H, D].
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
-        causal: a query sees no key after its own position.
+        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and "lower_right" put the last
+            query at the last key, "upper_left" the first at the first, as torch's `is_causal` does (batches of one length alone).
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
         softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself.
@@ -146,7 +147,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
         dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A dropped weight
             is 0, also where it would be NaN.
-        seed: its low 32 bits and the index of an element decide what is dropped, in the forward and the backward.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal dropout. None: drawn from `generator`.
+            A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `q` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds
             that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
@@ -157,6 +160,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool=False, window: tu
         sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
+        order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and shapes that look
+            like "bhsd" are refused.
         implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
     Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no gradient.
@@ -194,7 +199,7 @@ def attention_ranges(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_
     pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into and returned; None: new ones.
     Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
 
-def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int=0, implementation: str | None=None) -> Tensor:
+def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
     """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even NaN.
 
     Args:
@@ -204,8 +209,9 @@ def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | 
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: its low 32 bits and an element's row-major index decide its mask, the same on every device and in every implementation. It is an
-            argument of the call: replays of a captured CUDA graph use the same mask.
+        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every device and in every
+            implementation. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape and dtype of `x`.
@@ -256,9 +262,10 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
     """Cross-entropy between logits and class indices, as `torch.nn.functional.cross_entropy`, computed in float32.
 
     Args:
-        input: logits [N, C] or [C], float32, float16 or bfloat16.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value makes that row's loss and gradient NaN; under
-            `rooftop.debug()` it raises IndexError.
+        input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...], or second, as in
+            torch, [N, C, ...] for a target [N, ...]; shapes that fit both are refused.
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes that row's loss and
+            gradient NaN, and raises under `rooftop.debug()`.
         ignore_index: rows with this target have loss and gradient 0 and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
@@ -269,7 +276,7 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
             used afterwards; a second backward through it raises.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
+    Returns float32: a scalar, or the shape of `target` without a reduction. The mean over no rows is NaN, as torch's.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
@@ -459,8 +466,8 @@ def kthvalue(x: Tensor, k: int, dim: int=-1, keepdim: bool=False, *, nan: str='l
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (value, index), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is copied unchanged.
-    Gradients flow from `value` to `x`.
+    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values are copied as
+    they stand. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
     out of range."""
@@ -491,7 +498,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
     Args:
         x: [..., H], float32, float16 or bfloat16.
         weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
-        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value makes the token's loss and the gradients NaN; `rooftop.debug()` raises IndexError.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss and the gradients
+            NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
             the products skip them too; elsewhere the products include their rows.
@@ -541,8 +549,8 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
     exactly by tensor cores.
 
     Args:
-        a: [M, K], or [B, M, K] for a batch; float32, float16 or bfloat16. Rows or columns may be contiguous in memory; any other layout
-            is copied into contiguous memory first.
+        a: [M, K], or [B, M, K] for a batch; [..., M, K] with a `b` of two dimensions, as in a linear layer; float32, float16 or bfloat16. Rows or columns
+            may be contiguous in memory; any other layout is copied into contiguous memory first.
         b: [K, N], or [B, K, N], in the dtype of `a`, likewise.
         c: of the shape of the result, or None.
         alpha, beta: scales. With beta = 0, c is not read: NaN in it does not matter.
@@ -561,7 +569,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor | None=None, alpha: float=1.0, bet
 
     With a 16-bit `a`, c, bias, gate and residual are float32, float16 or bfloat16; with a float32 `a` they are float32.
 
-    Returns a new tensor [M, N] or [B, M, N]. With K = 0 the product counts as zeros.
+    Returns a new tensor [M, N] or [..., M, N]. With K = 0 the product counts as zeros.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation or precision, a precision other than "ieee" with
     operands of 16 bits, or tensors on different devices."""
@@ -722,11 +730,12 @@ def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | No
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize` raises for the rest."""
 
-def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str='bhsd', implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin)`` is Hugging Face's apply_rotary_pos_emb.
+def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str | None=None, implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin, order="bhsd")`` is Hugging Face's
+    apply_rotary_pos_emb.
 
     Args:
-        q: float32, float16 or bfloat16, [B, H, S, D] (`order="bhsd"`) or [B, S, H, D] (`"bshd"`), or the same without B. Any strides; transposed views
+        q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed views
             are read in place.
         k: as `q`, with any number of heads, or None.
         cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
@@ -737,7 +746,8 @@ def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor 
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: order of the dimensions, see `q`.
+        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows
+            fit "bhsd" alone are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
@@ -745,14 +755,14 @@ def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor 
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
-def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str='bhsd', implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
+def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str | None=None, implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
     """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor written.
 
     Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
     that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not overlap."""
 
-def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int=0, *, implementation: str | None=None) -> Tensor:
-    """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw the same indices; another seed gives a new draw.
+def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int | None=None, *, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
+    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is given a seed.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
@@ -760,7 +770,9 @@ def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
-        seed: any integer, of which the low 32 bits are used. Row r (counted row-major) uses the random bits of elements 2 r and 2 r + 1.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits of elements 2 r and
+            2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
     Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all elements masked
@@ -906,7 +918,7 @@ def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | No
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
+    Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
     length stay where they are. A length below 0 counts as 0, one above the extent of `dim` as that extent; `rooftop.debug()` raises IndexError for it.
     Gradients flow from `values` to `x`.
 
@@ -1029,10 +1041,10 @@ def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, 
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
-    the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity (integers: the least)
-    for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that extent;
-    `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0,
+    and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity
+    (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that
+    extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError
     for a `dim` out of range."""
@@ -1069,6 +1081,21 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=Non
 
     Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is complex; IndexError
     for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None=None, *, activation: str='none', residual: Tensor | None=None, out_dtype: Any=None, precision: str='ieee', implementation: str | None=None) -> Tensor:
+    """act(x weightᵀ + bias) + residual, as `torch.nn.functional.linear` with what follows it: `rooftop.matmul` of `x` and `weight.T`.
+
+    Args:
+        x: [..., K], float32, float16 or bfloat16.
+        weight: [N, K], in the dtype of `x`.
+        bias: [N], or None.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh".
+        residual: [..., N], or None.
+        out_dtype, precision, implementation: as `rooftop.matmul`'s.
+
+    Returns [..., N].
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
 def load(path: str | Path, *, source: str | None=None) -> Any:
     """Load a `.cu` file with a head (docs/head.md) as a callable on tensors: ``y = rooftop.load("my.cu")(x, dim=1)``.

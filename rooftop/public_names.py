@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core import settings
 from rooftop.core.tensor_kinds import refusing
 
-OWN = ("load", "register", "explain", "debug")
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OWN = ("linear", "load", "register", "explain", "debug")
 STUB = settings.PACKAGE / "__init__.pyi"
 
 
@@ -85,6 +88,28 @@ def debug(enabled: bool = True) -> AbstractContextManager[None]:
     from rooftop.core import debugging
 
     return debugging.debug(enabled)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "none", residual: Tensor | None = None, out_dtype: Any = None,
+    precision: str = "ieee", implementation: str | None = None,
+) -> Tensor:  # fmt: skip
+    """act(x weightᵀ + bias) + residual, as `torch.nn.functional.linear` with what follows it: `rooftop.matmul` of `x` and `weight.T`.
+
+    Args:
+        x: [..., K], float32, float16 or bfloat16.
+        weight: [N, K], in the dtype of `x`.
+        bias: [N], or None.
+        activation: "none", "relu", "silu", "gelu" or "gelu_tanh".
+        residual: [..., N], or None.
+        out_dtype, precision, implementation: as `rooftop.matmul`'s.
+
+    Returns [..., N].
+
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
+    from rooftop.ops import matmul
+
+    return matmul.linear(x, weight, bias, activation, residual, out_dtype, precision, implementation)
 
 
 def load(path: str | Path, *, source: str | None = None) -> Any:

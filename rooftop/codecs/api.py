@@ -89,7 +89,15 @@ class Compressed:
         return cls(from_bytes(data), torch)
 
     def save(self, path: str | Path) -> None:
+        """Write its bytes to a file."""
         whole_file.write(path, bytes(self))
+
+    @classmethod
+    def load(cls, path: str | Path, *, torch: bool = False) -> Compressed:
+        """Of a file that `save`, or `rooftop compress`, wrote. `torch`: whether it decompresses to a torch tensor, else a NumPy array.
+
+        Raises FormatError (a ValueError) for a file that is no container, is cut off or damaged; OSError where it cannot be read."""
+        return cls.read(Path(path).read_bytes(), torch=torch)
 
 
 def compress(

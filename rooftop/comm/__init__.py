@@ -32,3 +32,7 @@ def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module 'rooftop.comm' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"rooftop.{_FROM[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -57,6 +57,7 @@ class Grad:
     into    output of the backward -> the saved tensor whose memory it may reuse if the option `inplace` is true
     tolerance  of the backward's outputs; by default the forward's, if that is one for all outputs
     narrow     the gradients at the same precision, if that is not `backward` in float32, rounded once; parameters as `backward`'s
+    cpu        as the contract's: torch's own function for the gradients on the CPU, where torch does not differentiate the forward's
     undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may be too. So a kernel
                may multiply the NaN of a hidden pair by 0, or skip it
 
@@ -75,6 +76,7 @@ class Grad:
     same: Mapping[str, str] = field(default_factory=dict)
     tolerance: Tolerance | Mapping[str, Tolerance] | None = None
     narrow: Callable[..., Any] | None = None
+    cpu: Callable[..., Any] | None = None
     undefined: Callable[..., Any] | None = None
 
     @property
@@ -118,6 +120,12 @@ class Contract:
     arrange     (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page tables, codes) by consistent
                 ones of the same shape and dtype
     tolerance   one for all outputs, or name -> Tolerance
+    cpu         torch's own function for calls on tensors of the CPU, with the reference's parameters: plain torch on the tensors as they are, which
+                torch itself differentiates. Its results are within the contract (`rooftop.lab.check.contracts` holds it to that); it returns
+                NotImplemented where torch's function computes something else, and the reference runs. It may leave out (None) outputs that the public
+                function does not return, or returns only where it calls the op with `implementation=""`, which runs the reference. No kernel is judged
+                by it
+    strict      what `faults` finds is an error on tensors of the CPU without `rooftop.debug()`, too
     same        the result at the same precision, if that is not the reference in float32, rounded once; parameters as the reference's
     compare     output -> its own comparison instead of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
     sizes       output -> the output that holds the number of its valid leading elements; the others are not compared
@@ -159,6 +167,8 @@ class Contract:
         into: Mapping[str, str] | None = None,
         runtime_options: Sequence[str] = (),
         arrange: Callable[..., Mapping[str, Any]] | None = None,
+        cpu: Callable[..., Any] | None = None,
+        strict: bool = False,
         same: Callable[..., Any] | None = None,
         compare: Mapping[str, Callable[[Judged], str | None]] | None = None,
         sizes: Mapping[str, str] | None = None,
@@ -179,7 +189,7 @@ class Contract:
         self.arrange, self.same, self.compare, self.sizes = arrange, same, dict(compare or {}), dict(sizes or {})
         self.measured_work, self.faults, self.bucket, self.public, self.twin_of = measured_work, faults, bucket, public, twin_of
         self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
-        self.undefined = undefined
+        self.undefined, self.cpu, self.strict = undefined, cpu, strict
         self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
         self.runtime_options = tuple(runtime_options)
         self.objects = objects
@@ -378,7 +388,7 @@ class Contract:
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, undefined=grad.undefined, swept=self.swept,
+            into=grad.into, same=grad.narrow, cpu=grad.cpu, undefined=grad.undefined, swept=self.swept,
             runtime_options=tuple(n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters),
         )  # fmt: skip
 

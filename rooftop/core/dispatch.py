@@ -1,7 +1,8 @@
 """From a call to its launches: the implementation and the config are chosen and prepared once for each kind of input; later calls only launch.
 
 Eager calls on plain tensors run the prepared launches directly and are recorded for autograd if a gradient is needed. torch.compile, functional transforms,
-dispatch modes and tensor subclasses go through the op registered with `torch.library`."""
+dispatch modes and tensor subclasses go through the op registered with `torch.library`. Eager calls on tensors of the CPU run torch's own function, where the
+contract names one (`Contract.cpu`), and torch differentiates it; else the reference. The functional transforms (`torch.func`) have the reference there."""
 
 from __future__ import annotations
 
@@ -151,8 +152,16 @@ def caller(op: Contract) -> Callable[..., Any]:
     plainly = op.grad is not None and not (op.mutates or op.into or lists)
     recording = gradients.recorded(op, lambda *args, implementation: unrecorded(args, implementation)) if plainly else None
 
+    native = op.cpu is not None
+    keys = torch._C._dispatch_keys
+    common = _common()
+
     def unrecorded(args: Sequence[Any], implementation: str | None) -> Any:
         on_gpu = any(args[i] is not None and args[i].is_cuda for i in tensor_positions)
+        if native and not on_gpu and implementation is None:
+            found = library.by_torch(op, args)
+            if found is not NotImplemented and not library.leaves_out(op, args, found):
+                return found
         return call(*args, implementation=implementation) if on_gpu else library.on_cpu(op, args, implementation)
 
     def elsewhere(args: Sequence[Any], implementation: str | None, grad: bool) -> Any:
@@ -191,9 +200,20 @@ def caller(op: Contract) -> Callable[..., Any]:
         if is_compiling():
             return registered(*args, implementation or "")
         top = transform()
+        if top is not None and not (implementation or mutated_positions or lists) and all(args[i] is None or _dense_on_cpu(args[i]) for i in tensor_positions):
+            return library.transformed(op, args)
+        if native and top is None and implementation is None and not modes():
+            for i in tensor_positions:
+                t = args[i]
+                if t is not None and (keys(t).raw_repr() not in common or type(t) not in plain):
+                    break
+            else:
+                found = library.by_torch(op, args)
+                if found is not NotImplemented:
+                    return found
         if modes() or top is not None:
             if top is not None and top.key() in differentiating:
-                raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach registered ops; torch.autograd and torch.compile do")
+                raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach kernels; torch.autograd and torch.compile do")
             return registered(*args, implementation or "")
         if lists:
             tensor_kinds.refuse(op.name, [(names[i], args[i]) for i in tensor_positions])
@@ -236,11 +256,27 @@ def caller(op: Contract) -> Callable[..., Any]:
     return call
 
 
+def _common() -> set[int]:
+    """What torch's dispatcher sees in a dense tensor of the CPU, one of inference mode too: neither sparse, nested, quantised nor negated, and no transform."""
+    import torch
+
+    key = torch._C.DispatchKey
+    inferred = torch._C.DispatchKeySet(key.CPU).add(key.AutocastCPU)
+    return {inferred.raw_repr(), inferred.add(key.ADInplaceOrView).add(key.AutogradCPU).raw_repr()}
+
+
+def _dense_on_cpu(t: Tensor) -> bool:
+    import torch
+
+    return type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_cpu and tensor_kinds.kind_of(t) is None
+
+
 def explain(op: Contract, args: Sequence[Any]) -> Explanation:
     tensors, options = op.flattened(args)
     first = next(t for t in tensors.values() if t is not None)
     if not first.is_cuda:
-        return Explanation(op.name, str(first.device), None, "the reference, in plain torch (kernels run on CUDA tensors)")
+        what = "the reference, in plain torch" if op.cpu is None else "torch's own function where that computes it, else the reference, in plain torch"
+        return Explanation(op.name, str(first.device), None, f"{what} (kernels run on CUDA tensors)")
     device = _device(_device_index(op, tensors))
     return explain_problem(op, op.problem_of(metas_of(tensors), options, device))
 

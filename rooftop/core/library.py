@@ -81,9 +81,41 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
 
         named(op, implementation)  # raises for a name that does not exist
         raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
-    if debugging.on:
+    if debugging.on or op.strict:
         debugging.check(op, given)
     return fallback(op, given)
+
+
+def by_torch(op: Contract, given: Sequence[Any]) -> Any:
+    """The result of torch's own function on tensors of the CPU (`Contract.cpu`), NotImplemented where that does not compute it."""
+    import torch
+
+    assert op.cpu is not None
+    if debugging.on:
+        debugging.check(op, given)
+    if not torch._C._is_any_autocast_enabled():
+        return op.cpu(*given)
+    with autocast_off(op.flattened(given)[0].values()):
+        return op.cpu(*given)
+
+
+def leaves_out(op: Contract, given: Sequence[Any], found: Any) -> bool:
+    """Whether torch's own function gave no value for an output that the call has."""
+    results = found if isinstance(found, tuple) else (found,)
+    return any(r is None for r in results) and any(r is None and m is not None for r, m in zip(results, _fake_metas(op, given), strict=True))
+
+
+def transformed(op: Contract, given: Sequence[Any]) -> Any:
+    """The reference on tensors that a functional transform (`torch.func`) holds, computed as `fallback` does, in whatever layout."""
+    tensors, options = op.flattened(given)
+    try:
+        with autocast_off(tensors.values()):
+            result = op.reference(*op.arguments({n: widen(t) for n, t in tensors.items()}, options))
+    except RuntimeError as error:  # vmap's, of values that decide what is computed
+        raise NotImplementedError(f"{op.name}: torch.func does not reach it with these arguments: {str(error).splitlines()[0]}") from error
+    results = result if isinstance(result, tuple) else (result,)
+    made = tuple(None if m is None else r.to(_torch_dtype(m.dtype)) for r, m in zip(results, _fake_metas(op, given), strict=True))
+    return made if len(made) > 1 else made[0]
 
 
 def fallback(op: Contract, given: Sequence[Any]) -> Any:

@@ -66,14 +66,17 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
             raise ValueError(f"{op.name}_: into is {{{out!r}: {given!r}}}; it takes an output ({', '.join(op.output_names)}) to a tensor "
                              f"({', '.join(n for n in op.tensor_names if n not in op.list_names)})")  # fmt: skip
 
-    def written(function: Callable[..., Any]) -> Callable[..., None]:
+    def written(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def run(*args: Any) -> None:
+        def run(*args: Any) -> Any:
             tensors, _ = op.flattened(args)
             results = function(*args)
+            if results is NotImplemented:
+                return results
             for name, result in zip(op.output_names, results if isinstance(results, tuple) else (results,), strict=True):
                 if result is not None:
                     tensors[into[name]].copy_(result)
+            return None
 
         return run
 
@@ -92,7 +95,7 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
         written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
         mutates=tuple(into.values()), into=into, runtime_options=op.runtime_options, twin_of=op, deterministic=op.deterministic,
         tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public,
-        objects=op.objects, swept=op.swept, same=written(op.same) if op.same else None,
+        objects=op.objects, swept=op.swept, same=written(op.same) if op.same else None, cpu=written(op.cpu) if op.cpu else None,
         compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},
         sizes={given: into[op.sizes[out]] for out, given in into.items() if out in op.sizes},
         bucket=None if bucket is None else lambda p: bucket(as_op(p)),

@@ -53,6 +53,10 @@ class Quantized:
     scale_dtype: str
     seed: int | None = None
 
+    def __repr__(self) -> str:
+        scales = f"{tuple(self.scale.shape)} of {self.scale_dtype}"
+        return f"Quantized({self.format}, {self.dtype} {self.shape}, scales {scales}, {self.nbytes:,} bytes on {self.device})"
+
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The values, in the dtype that was quantised or another floating one."""
         import rooftop

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOW = 0xFFFFFFFF
+ROUND = 1 << 15  # elements that are hashed together on the CPU; divides 2^32
 FACTORS = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D)
 
 
@@ -65,6 +66,30 @@ def kept(p: float, seed: int, shape: tuple[int, ...], device: Any) -> Tensor:
     from math import prod
 
     return (bits(seed, prod(shape), device) >= threshold(p)).view(shape)
+
+
+def kept_on_cpu(p: float, seed: int, shape: tuple[int, ...]) -> Tensor:
+    """The same as `kept` on the CPU, in wrapping int32 and a cache's worth at a time."""
+    from math import prod
+
+    import torch
+
+    found = torch.empty(prod(shape), dtype=torch.bool)
+    base, seed, at_once = torch.arange(min(ROUND, found.numel()), dtype=torch.int32), seed & LOW, ROUND
+    part, shifted = torch.empty_like(base), torch.empty_like(base)
+    for start in range(0, found.numel(), at_once):
+        n = min(at_once, found.numel() - start)
+        h, s = part[:n], shifted[:n]
+        torch.add(base[:n], signed(start), out=h)
+        for word in (seed * 0x9E3779B9, seed + (start >> 32) * 0x7FEB352D):
+            h.bitwise_xor_(signed(word))
+            for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+                torch.bitwise_right_shift(h, shift, out=s)
+                h.bitwise_xor_(s.bitwise_and_((1 << (32 - shift)) - 1))
+                if factor != 1:
+                    h.mul_(signed(factor))
+        torch.ge(h.bitwise_xor_(-(2**31)), signed(threshold(p) ^ 0x80000000), out=found[start : start + n])  # as unsigned numbers
+    return found.view(shape)
 
 
 def signed(seed: int) -> int:

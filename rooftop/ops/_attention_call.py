@@ -4,15 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.argument_checks import among, flag, number, positive, whole_seed
+from rooftop.core.argument_checks import among, flag, number, positive
 from rooftop.ops._attention import UNBOUNDED
 
 FAR = 2**30 - 1  # as far as a window reaches
 EIGHT_BITS = "torch.float8_e4m3fn"
+CAUSAL = ("upper_left", "lower_right")
+ORDERS = ("bshd", "bhsd")
+MANY = 256  # heads: more than models have
+
+
+def first_order(op: str, order: Any, q: Any, k: Any, v: Any, pages: Any) -> str:
+    """The order of the dimensions; where none is named, "bshd". Raises ValueError for one that does not exist, and for shapes that do not name it and look like
+    [B, H, S, D]: they fit that alone, or as [B, S, H, D] there were more heads than models have, or as many as tokens of grouped heads."""
+    import torch
+
+    if order is not None and order not in ORDERS:
+        raise ValueError(f"{op}: order is {order!r}; it must be one of {', '.join(map(repr, ORDERS))}, or None for {ORDERS[0]!r}")
+    if order is not None or pages is not None or not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (q, k, v)):
+        return order or ORDERS[0]
+    (batch, one, other, _), (of_k, one_k, other_k, _) = q.shape, k.shape
+    if batch != of_k or k.shape[:3] != v.shape[:3] or not (one_k and other_k) or one % one_k:  # not [B, H, S, D]
+        return ORDERS[0]
+    grouped = one > one_k and other == other_k and other > one
+    if other % other_k or (other > MANY >= one) or grouped:
+        raise ValueError(
+            f"{op}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}, which look like [B, heads, tokens, D]: give order='bhsd' if they are that, "
+            "order='bshd' if they are [B, tokens, heads, D]"
+        )
+    return ORDERS[0]
+
+
+def turned(t: Any, order: str) -> Any:
+    """From an order to [B, S, H, D], and back."""
+    return t.transpose(-3, -2) if order == "bhsd" and hasattr(t, "transpose") and t.dim() >= 3 else t
+
+
+def upper_left(q: Any, k: Any, v: Any, bias: Any, mask: Any, right: int) -> tuple[Any, Any, Any, Any, int]:
+    """k, v, bias, mask and the window's right end with which the first query is at the first key: keys behind the last query are seen by none, and where there
+    are fewer keys than queries the window reaches over the difference."""
+    queries, keys = q.shape[1], k.shape[1]
+    if keys <= queries:
+        return k, v, bias, mask, right + queries - keys
+    cut = [t[..., :queries] if t is not None and not isinstance(t, (tuple, list)) and t.shape[-1] > 1 else t for t in (bias, mask)]
+    if isinstance(mask, (tuple, list)):
+        cut[1] = tuple(t.clamp(max=queries) for t in mask)
+    return k[:, :queries], v[:, :queries], cut[0], cut[1], right
 
 
 def validated(
-    q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, softcap: Any, bias: Any, mask: Any, dropout_p: Any, seed: Any, cu_q: Any, cu_k: Any,
+    q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, softcap: Any, bias: Any, mask: Any, dropout_p: Any, cu_q: Any, cu_k: Any,
     pages: Any, lengths: Any, slopes: Any, q_scale: Any, k_scale: Any, v_scale: Any, sinks: Any, return_lse: Any, deterministic: Any,
 ) -> tuple[int, int]:  # fmt: skip
     """(left, right) of the window."""
@@ -105,7 +146,6 @@ def validated(
             raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {' or '.join(map(str, accepted))}")
         if "scale" in name and str({"q": q, "k": k, "v": v}[name[0]].dtype) != EIGHT_BITS:
             raise refuse(f"{name} is given, and {name[0]} is no {EIGHT_BITS}")
-    whole_seed("attention", seed)
     number("attention", "dropout_p", dropout_p, "at least 0 and below 1")
     if not 0 <= dropout_p < 1:
         raise refuse(f"dropout_p is {dropout_p}; it must be at least 0 and below 1")
@@ -117,12 +157,19 @@ def validated(
         positive("attention", "softcap", softcap)
     flag("attention", "return_lse", return_lse)
     flag("attention", "deterministic", deterministic)
+    if causal == "upper_left":
+        if any(t is not None for t in (cu_q, pages, lengths)):
+            raise refuse("causal is 'upper_left' with cu_seqlens, page_table or cache_lengths; it belongs to batches of one length")
+        if k.shape[1] < q.shape[1] and (slopes is not None or (window is not None and window[0] != UNBOUNDED)):
+            raise refuse(f"causal is 'upper_left' with {q.shape[1]} queries and {k.shape[1]} keys; a window or alibi_slopes needs a key for each query")
     return window_of(causal, window)
 
 
 def window_of(causal: Any, window: Any) -> tuple[int, int]:
-    if not isinstance(causal, bool):
-        raise TypeError(f"attention: causal is {causal!r}, a {type(causal).__name__}; it must be a bool")
+    if not isinstance(causal, (bool, str)):
+        raise TypeError(f"attention: causal is {causal!r}, a {type(causal).__name__}; it must be True, False, {' or '.join(map(repr, CAUSAL))}")
+    if isinstance(causal, str) and causal not in CAUSAL:
+        raise ValueError(f"attention: causal is {causal!r}; it must be True, False, {' or '.join(map(repr, CAUSAL))}")
     if window is None:
         return UNBOUNDED, 0 if causal else UNBOUNDED
     if not isinstance(window, (tuple, list)) or len(window) != 2 or any(isinstance(n, bool) or not isinstance(n, int) for n in window):

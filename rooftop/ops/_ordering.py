@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rooftop.core import argument_checks
 from rooftop.core.spec import Meta, Problem, collapse
@@ -19,6 +19,13 @@ DTYPES = ("f32", "f16", "bf16", "i32", "i64")
 TORCH = ("float32", "float16", "bfloat16", "int32", "int64")
 NAN = ("largest", "smallest", "error")
 LONGEST = 2**31 - 2**16  # elements of a row: an index and a block's last round fit 31 bits
+
+
+class Ordered(NamedTuple):
+    """What sort, topk and kthvalue return, as torch's do: elements, and the places that they came from."""
+
+    values: Tensor
+    indices: Tensor
 
 
 def keys(x: Tensor, nan: str) -> Tensor:
@@ -60,6 +67,72 @@ def last_value(x: Tensor, largest: bool) -> float | int:
         return float("-inf") if largest else float("inf")
     info = torch.iinfo(x.dtype)
     return info.min if largest else info.max
+
+
+# -- with torch's own functions, on the CPU ------------------------------------------------------------------------
+
+
+def as_torch(x: Tensor, lengths: Tensor | None, nan: str) -> bool:
+    """Whether torch has the same order of values: its NaN is the largest."""
+    return lengths is None and x.numel() > 0 and (nan == "largest" or not x.is_floating_point() or not bool(x.isnan().any()))
+
+
+def first_by_torch(x: Tensor, k: int, largest: bool) -> Tensor | None:
+    """The indices of the k first of each row; None where a row of int64 has equal values among them. torch.topk gives any of several equal values, so that rows
+    in which two of the k + 1 first are equal are ordered by value and index in one number."""
+    import torch
+
+    x = x.detach()
+    if x.element_size() == 2:  # most rows of these dtypes have equal values
+        return _first_by_number(x, k, largest)
+    values, found = x.topk(min(k + 1, x.shape[-1]), -1, largest)
+    a, b = values[..., 1:], values[..., :-1]
+    tied = (a == b).any(-1)
+    if x.is_floating_point():
+        tied = tied | (a.isnan() & b.isnan()).any(-1)
+    found = found[..., :k]
+    if bool(tied.any()):
+        if x.dtype == torch.int64:
+            return None
+        found = found.clone()
+        found[tied] = _first_by_number(x[tied], k, largest)
+    return found.contiguous()
+
+
+def _first_by_number(x: Tensor, k: int, largest: bool) -> Tensor:
+    """The same of dtypes of at most 32 bits, by numbers that no two elements of a row share: the value's place among all, then the index."""
+    import torch
+
+    n = x.shape[-1]
+    short = x.element_size() == 2 and n <= 1 << 16
+    bits = (x + 0.0 if short else x.float() + 0.0).contiguous().view(torch.int16 if short else torch.int32) if x.is_floating_point() else x
+    if x.is_floating_point():  # -0.0 + 0.0 is +0.0
+        bits = torch.where(bits < 0, bits ^ (2**15 - 1 if short else 2**31 - 1), bits)
+        bits = bits.masked_fill_(x.isnan(), 2**15 - 1 if short else 2**31 - 1)
+    place = torch.arange(n, dtype=torch.int32 if short else torch.int64)
+    last = (1 << 16) - 1 if short else (1 << 31) - 1
+    number = bits.to(place.dtype) << (16 if short else 31)
+    number |= last - place if largest else place
+    found = number.topk(k, -1, largest).values & last
+    return (last - found if largest else found).to(torch.int64)
+
+
+def kth_by_torch(x: Tensor, k: int) -> Tensor:
+    """The index of the k-th smallest of each row: torch.kthvalue gives that of any element of this value."""
+    x = x.detach()
+    value, found = x.kthvalue(k, -1)
+    equal = _equal(x, value)
+    several = equal.sum(-1) > 1
+    if bool(several.any()):
+        x, value, equal = x[several], value[several], equal[several]
+        before = (x < value.unsqueeze(-1)).sum(-1).where(value == value, (x == x).sum(-1))
+        found = found.clone()
+        found[several] = (equal.cumsum(-1) == (k - before).unsqueeze(-1)).byte().argmax(-1)
+    return found
+
+
+def _equal(x: Tensor, value: Tensor) -> Tensor:
+    return (x == value.unsqueeze(-1)) | ((x != x) & (value != value).unsqueeze(-1)) if x.is_floating_point() else x == value.unsqueeze(-1)
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Elementwise sum of two tensors of one shape: the hello world.
+"""Elementwise sum of two tensors: the hello world.
 
     out_i = x_i + y_i"""
 
@@ -20,17 +20,18 @@ def add(x: Tensor, y: Tensor, *, implementation: str | None = None) -> Tensor:
     """The sum of `x` and `y`, element by element, rounded once.
 
     Args:
-        x, y: float32, float16 or bfloat16, of the same shape and dtype (no broadcasting: expand first), any strides.
+        x, y: float32, float16 or bfloat16, of one dtype, and of one shape or of shapes that torch broadcasts; any strides.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a tensor of their shape and dtype.
+    Returns a tensor of their shape (broadcast) and dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for different shapes or devices."""
-    _validate(x, y)
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not broadcast or different devices."""
+    x, y = _validate(x, y)
     return OP(x, y, implementation=implementation)
 
 
-def _validate(x: Tensor, y: Tensor) -> None:
+def _validate(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the shape of the result."""
     import torch
 
     for name, t in (("x", x), ("y", y)):
@@ -40,10 +41,14 @@ def _validate(x: Tensor, y: Tensor) -> None:
             raise TypeError(f"add: {name} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
     if x.dtype != y.dtype:
         raise TypeError(f"add: x is {x.dtype} and y is {y.dtype}; they must be the same")
-    if x.shape != y.shape:
-        raise ValueError(f"add: x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they must be the same (expand first)")
     if x.device != y.device:
         raise ValueError(f"add: x lies on {x.device} and y on {y.device}; they must be on one device")
+    if x.shape == y.shape:
+        return x, y
+    if any(m != n and 1 not in (m, n) for m, n in zip(reversed(x.shape), reversed(y.shape), strict=False)):
+        raise ValueError(f"add: x has shape {tuple(x.shape)} and y {tuple(y.shape)}; they must be alike, or broadcast as torch's do")
+    wide_x, wide_y = torch.broadcast_tensors(x, y)
+    return wide_x, wide_y
 
 
 def reference(x: Tensor, y: Tensor) -> Tensor:
@@ -117,6 +122,7 @@ def _tail_not_added(x: Tensor, y: Tensor) -> Tensor:
 
 OP = Op(
     reference,
+    cpu=reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -194,6 +194,27 @@ def reference(
             cache[page, row] = values
 
 
+def cpu(
+    k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, page_table: Tensor | None, cu_seqlens: Tensor | None,
+    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str, rotary_dim: int,
+    limit: float,
+) -> Any:  # fmt: skip
+    """Whole rows of contiguous caches, for which there is room."""
+    count, starts = k.shape[1], lengths.tolist()
+    if limit or not starts or any(t is not None for t in (page_table, cu_seqlens, new_lengths, cos)):
+        return NotImplemented
+    if min(starts) < 0 or max(starts) + count > k_cache.shape[1]:
+        return NotImplemented
+    if min(starts) == max(starts):
+        at = slice(starts[0], starts[0] + count)
+        k_cache[:, at], v_cache[:, at] = k, v
+        return None
+    for b, start in enumerate(starts):
+        at = slice(start, start + count)
+        k_cache[b, at], v_cache[b, at] = k[b], v[b]
+    return None
+
+
 def faults(
     k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, page_table: Tensor | None, cu_seqlens: Tensor | None,
     new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str, rotary_dim: int,
@@ -394,6 +415,7 @@ def _changed(change: str) -> Callable[..., None]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

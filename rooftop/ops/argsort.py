@@ -45,6 +45,10 @@ def reference(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> 
     return _ordering.ordered(x, lengths, descending, nan)
 
 
+def cpu(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> Any:
+    return x.argsort(dim=-1, descending=descending, stable=True) if _ordering.as_torch(x, lengths, nan) else NotImplemented
+
+
 def outputs(x: Meta, lengths: Meta | None, descending: bool, nan: str) -> dict[str, Meta]:
     return {"out": Meta(x.shape, "i64")}
 
@@ -81,6 +85,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=[c for c in sort.OP.cases if c.dtype in ("f32", "i64") or "edge" not in c.tags or c.name in _ordering.FEW],

@@ -15,29 +15,31 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Input, Meta, Problem, Work
-from rooftop.formats.random_bits import signed
-from rooftop.ops import _attention
+from rooftop.ops import _attention, _attention_call, _randomness
 from rooftop.ops._attention import UNBOUNDED
 from rooftop.ops._attention_call import validated
 from rooftop.ops._attention_cases import arrange, cases
 from rooftop.ops._attention_peers import cudnn, cudnn_backward, flash, flash_backward
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
 
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    causal: bool = False,
+    causal: bool | str = False,
     window: tuple[int, int] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     bias: Tensor | None = None,
     mask: Tensor | tuple[Tensor, Tensor] | None = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
+    seed: int | None = None,
+    generator: torch.Generator | None = None,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
     page_table: Tensor | None = None,
@@ -49,6 +51,7 @@ def attention(
     sinks: Tensor | None = None,
     return_lse: bool = False,
     deterministic: bool = True,
+    order: str | None = None,
     implementation: str | None = None,
 ) -> Any:
     """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before their product.
@@ -61,7 +64,8 @@ def attention(
             at most 256. With `cu_seqlens_q` [T, H, D].
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
-        causal: a query sees no key after its own position.
+        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and "lower_right" put the last
+            query at the last key, "upper_left" the first at the first, as torch's `is_causal` does (batches of one length alone).
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
         softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself.
@@ -70,7 +74,9 @@ def attention(
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
         dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A dropped weight
             is 0, also where it would be NaN.
-        seed: its low 32 bits and the index of an element decide what is dropped, in the forward and the backward.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal dropout. None: drawn from `generator`.
+            A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `q` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds
             that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
@@ -81,16 +87,22 @@ def attention(
         sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
+        order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and shapes that look
+            like "bhsd" are refused.
         implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
 
     Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no gradient.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
+    first = _attention_call.first_order("attention", order, q, k, v, page_table)
+    q, k, v = (_attention_call.turned(t, first) for t in (q, k, v))
     left, right = validated(
-        q, k, v, causal, window, scale, softcap, bias, mask, dropout_p, seed, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes,
+        q, k, v, causal, window, scale, softcap, bias, mask, dropout_p, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes,
         q_scale, k_scale, v_scale, sinks, return_lse, deterministic,
     )  # fmt: skip
     packed = cu_seqlens_q is not None
+    if causal == "upper_left":
+        k, v, bias, mask, right = _attention_call.upper_left(q, k, v, bias, mask, right)
     ranges: tuple[Any, Any] = (None, None)
     if isinstance(mask, (tuple, list)):
         ranges, mask = tuple(mask), None
@@ -98,11 +110,13 @@ def attention(
         q, k, v = q[None], k[None], v[None]
     out, lse = OP(
         q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale, k_scale, v_scale, sinks, left, right,
-        q.shape[-1] ** -0.5 if scale is None else float(scale), 0.0 if softcap is None else float(softcap), float(dropout_p), signed(seed),
-        *ranges, implementation=implementation,
+        q.shape[-1] ** -0.5 if scale is None else float(scale), 0.0 if softcap is None else float(softcap), float(dropout_p),
+        _randomness.seed("attention", seed, generator, q, dropout_p > 0),
+        *ranges, implementation=implementation if implementation is not None or not return_lse else "",  # torch's own function gives no normaliser
     )  # fmt: skip
     if packed:
         out, lse = out[0], lse[0]
+    out = _attention_call.turned(out, first)
     return (out, lse) if return_lse else out
 
 
@@ -142,6 +156,28 @@ def reference(
     q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
     return _attention.forward(q, k, v, list(_attention.parts(q, k, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths)), options)
+
+
+def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, *rest: Any) -> Any:
+    """Torch's own without the normaliser, of dense sequences; a single query at the last position sees every key, causal or not."""
+    import torch
+
+    tensors, (left, right, scale, softcap, dropout_p, _), ranges = rest[:9], rest[9:15], rest[15:]
+    causal = right == 0 and q.shape[1] != 1
+    if any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED or right not in (UNBOUNDED, 0):
+        return NotImplemented
+    if (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
+        return NotImplemented
+    if k.shape[1] == 1 and not causal:  # a softmax of one score, whose gradient is exactly 0
+        wide_q, wide_k, wide_v = (x.float() if x.element_size() == 2 else x for x in (q, k, v))
+        group = q.shape[2] // k.shape[2]
+        score = (wide_q * wide_k.repeat_interleave(group, 2)).sum(-1, keepdim=True) * scale
+        return (score.softmax(-1) * wide_v.repeat_interleave(group, 2)).to(q.dtype), None
+    if q.element_size() == 2 and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much
+        return NotImplemented
+    a, b, c = (x.transpose(1, 2) for x in (q, k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2])
+    return out.transpose(1, 2), None
 
 
 def same(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -318,7 +354,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
             return None
         more["mask"] = (tensors["key_begin"], tensors["key_end"])
     named = {"window": (options["left"], options["right"]), "softcap": options["softcap"] or None, "return_lse": True}
-    return first, {**more, **named, **{n: options[n] for n in ("scale", "dropout_p", "seed")}}
+    return first, {"order": "bshd", **more, **named, **{n: options[n] for n in ("scale", "dropout_p", "seed")}}
 
 
 def _same_lse(judged: Judged) -> str | None:
@@ -371,6 +407,7 @@ def _swept(dtype: str, batch: int, length: int, eighths: int) -> dict[str, Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=cases(),

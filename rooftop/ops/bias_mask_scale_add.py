@@ -11,14 +11,16 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.argument_checks import number, whole_seed
+from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
+from rooftop.ops import _randomness
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import EDGES, FLOATS, by_rows, sizes, validate
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -30,7 +32,8 @@ def bias_mask_scale_add(
     *,
     scale: float | None = None,
     p: float = 0.0,
-    seed: int = 0,
+    seed: int | None = None,
+    generator: torch.Generator | None = None,
     implementation: str | None = None,
 ) -> Tensor:
     """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even NaN.
@@ -42,8 +45,9 @@ def bias_mask_scale_add(
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: its low 32 bits and an element's row-major index decide its mask, the same on every device and in every implementation. It is an
-            argument of the call: replays of a captured CUDA graph use the same mask.
+        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every device and in every
+            implementation. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape and dtype of `x`.
@@ -62,13 +66,12 @@ def bias_mask_scale_add(
         if t is not None and (tuple(t.shape) != shape or t.device != x.device):
             raise ValueError(f"bias_mask_scale_add: {what} has shape {tuple(t.shape)} on {t.device}; it must be {shape} on {x.device}")
     number("bias_mask_scale_add", "p", p, "0 to 1")
-    whole_seed("bias_mask_scale_add", seed)
     if scale is not None:
         number("bias_mask_scale_add", "scale", scale, "a number, or None")
     if not 0 <= p <= 1 or (p and mask is not None):
         raise ValueError(f"bias_mask_scale_add: p is {p}; it must be 0 to 1, and 0 where a mask is given")
     chosen = (1 / (1 - p) if p < 1 else 0.0) if scale is None else float(scale)
-    return OP(x, bias, residual, mask, chosen, float(p), random_bits.signed(seed), implementation=implementation)
+    return OP(x, bias, residual, mask, chosen, float(p), _randomness.seed("bias_mask_scale_add", seed, generator, x, p > 0), implementation=implementation)
 
 
 def reference(
@@ -83,6 +86,18 @@ def _finish(v: Tensor, residual: Tensor | None, mask: Tensor | None, p: float, s
         mask = random_bits.kept(p, seed, tuple(v.shape), v.device)
     v = v if mask is None else v.where(mask, v.new_zeros(()))
     return v if residual is None else v + residual
+
+
+def cpu(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int) -> Tensor:
+    import torch
+
+    mask = random_bits.kept_on_cpu(p, seed, tuple(x.shape)) if p else mask
+    to, v = x.dtype, x.float() if x.element_size() == 2 else x
+    v = v if bias is None else v + bias
+    v = v if scale == 1 else v * scale
+    v = v if mask is None else torch.where(mask, v, 0.0)
+    v = v if residual is None else v + residual
+    return v.clone() if v is x else v.to(to)
 
 
 def backward(dout: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int) -> tuple[Tensor, Tensor | None]:
@@ -178,6 +193,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

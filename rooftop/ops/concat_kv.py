@@ -183,6 +183,7 @@ def _changed(change: str) -> Callable[..., Tensor]:
 
 OP = Op(
     reference,
+    cpu=reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

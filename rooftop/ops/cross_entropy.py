@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
+from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import compiled
@@ -37,9 +38,10 @@ def cross_entropy(
     """Cross-entropy between logits and class indices, as `torch.nn.functional.cross_entropy`, computed in float32.
 
     Args:
-        input: logits [N, C] or [C], float32, float16 or bfloat16.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value makes that row's loss and gradient NaN; under
-            `rooftop.debug()` it raises IndexError.
+        input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...], or second, as in
+            torch, [N, C, ...] for a target [N, ...]; shapes that fit both are refused.
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes that row's loss and
+            gradient NaN, and raises under `rooftop.debug()`.
         ignore_index: rows with this target have loss and gradient 0 and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
@@ -50,15 +52,16 @@ def cross_entropy(
             used afterwards; a second backward through it raises.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns float32: a scalar, or [N] without a reduction. The mean over no rows is NaN, as torch's.
+    Returns float32: a scalar, or the shape of `target` without a reduction. The mean over no rows is NaN, as torch's.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
     _validate(input, target, ignore_index, reduction, label_smoothing, lse_square_scale, softcap)
-    single = input.dim() == 1
-    x, t = (input[None], target[None]) if single else (input, target)
+    if input.dim() > 2 and target.shape != input.shape[:-1]:
+        input = input.movedim(1, -1)
+    x, t = (input, target) if input.dim() == 2 else (input.reshape(-1, input.shape[-1]), target.reshape(-1))
     cap = 0.0 if softcap is None else float(softcap)
     loss, _, _ = OP(x, t, int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap, inplace_backward, implementation=implementation)
-    return loss[0] if single and reduction == "none" else loss
+    return loss.view(target.shape) if reduction == "none" else loss
 
 
 def _validate(
@@ -73,9 +76,17 @@ def _validate(
         raise TypeError(f"cross_entropy: input is {input.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
     if target.dtype != torch.int64:
         raise TypeError(f"cross_entropy: target is {target.dtype}; accepted is torch.int64 (class indices; probabilities are not)")
-    if input.dim() not in (1, 2) or target.shape != input.shape[:-1]:
-        raise ValueError(f"cross_entropy: input has shape {tuple(input.shape)} and target {tuple(target.shape)}; they must be [N, C] and [N], or [C] and []")
-    if input.shape[-1] == 0:
+    last = input.dim() > 0 and target.shape == input.shape[:-1]
+    second = input.dim() > 2 and target.shape == (*input.shape[:1], *input.shape[2:])
+    if not last and not second:
+        accepted = "[N, C] and [N], [C] and [], [..., C] and [...], or [N, C, ...] and [N, ...]"
+        raise ValueError(f"cross_entropy: input has shape {tuple(input.shape)} and target {tuple(target.shape)}; they must be {accepted}")
+    if last and second:
+        raise ValueError(
+            f"cross_entropy: input has shape {tuple(input.shape)} and target {tuple(target.shape)}: the classes may be the last dimension or the second; "
+            "give input.flatten(0, -2) and target.flatten(), or input.movedim(1, -1).flatten(0, -2)"
+        )
+    if input.shape[-1 if last else 1] == 0:
         raise ValueError("cross_entropy: input has no classes")
     if target.device != input.device:
         raise ValueError(f"cross_entropy: input lies on {input.device} and target on {target.device}; they must be on one device")
@@ -118,6 +129,17 @@ def reference(
     loss = loss.where((target >= 0) & (target < z.shape[-1]), float("nan")).where(target != ignore_index, 0.0)
     divisor = (target != ignore_index).sum().to(total.dtype) if reduction == "mean" else total.new_ones(())
     return loss if reduction == "none" else loss.sum() / divisor, torch.stack((most, total), -1), divisor
+
+
+def cpu(
+    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float, inplace: bool
+) -> Any:
+    if lse_square_scale:
+        return NotImplemented
+    try:
+        return _plain(widen(input), target, ignore_index, reduction, label_smoothing, lse_square_scale, softcap), None, None
+    except IndexError:  # a target out of range, of which the checks of the reference say more
+        return NotImplemented
 
 
 def backward(
@@ -378,11 +400,13 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows", models={"columns": "vocabulary"}, axis="columns"),
     faults=faults,
+    strict=True,
     work=work,
     tolerance=Tolerance(multiple=4.0),
     compare={"normaliser": _same_normaliser},

@@ -173,6 +173,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

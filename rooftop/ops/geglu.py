@@ -50,6 +50,14 @@ def backward(dy: Tensor, a: Tensor, b: Tensor | None, approximate: str) -> tuple
     return joined(gelu.backward(dy * value, gate, approximate), dy * gelu.reference(gate, approximate), b)
 
 
+def cpu(a: Tensor, b: Tensor | None, approximate: str) -> Any:
+    """In float32 where gradients follow, whose intermediate values overflow in 16 bits."""
+    wide = a.element_size() == 2 and (a.requires_grad or (b is not None and b.requires_grad))
+    gate, value = (x.float() if wide else x for x in halves(a, b))
+    found = gelu.cpu(gate, approximate)
+    return found if found is NotImplemented else (found * value).to(a.dtype)
+
+
 def _eager(a: Tensor, b: Tensor | None, approximate: str) -> Tensor:
     import torch
 
@@ -85,6 +93,7 @@ def _exact(cases: list[Case]) -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=[*gated_cases(approximate="tanh"), *_exact(gated_cases(approximate="none"))],

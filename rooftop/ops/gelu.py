@@ -44,6 +44,26 @@ def reference(x: Tensor, approximate: str) -> Tensor:
     return x * ((1 + (sqrt(2 / pi) * (x + 0.044715 * x**3)).tanh()) / 2)
 
 
+def _eager(x: Tensor, approximate: str) -> Tensor:
+    import torch
+
+    return torch.nn.functional.gelu(x, approximate=approximate)
+
+
+def cpu(x: Tensor, approximate: str) -> Any:
+    """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of bfloat16's denormals."""
+    import torch
+
+    if approximate == "tanh" or x.dtype == torch.float16 or not x.is_contiguous():
+        return _eager(x, approximate)
+    short = x.dtype == torch.bfloat16
+    if short and x.dim() > 1 and x.shape[-1] > 1 and x.shape[-2] > 1:
+        return _eager(x.mT, approximate).mT
+    if x.numel() and not x.detach().amax().item() < 1e37:
+        return NotImplemented
+    return _eager(x.float(), approximate).to(x.dtype) if short else _eager(x, approximate)
+
+
 def backward(dy: Tensor, x: Tensor, approximate: str) -> Tensor:
     """dx = dy · (Φ(x) + x Φ'(x))"""
     if approximate == "none":
@@ -65,9 +85,7 @@ def work_bwd(p: Problem) -> Work:
 
 
 def _torch() -> Callable[..., Any]:
-    import torch
-
-    return lambda x, approximate: torch.nn.functional.gelu(x, approximate=approximate)
+    return _eager
 
 
 def _torch_backward() -> Callable[..., Any]:
@@ -87,6 +105,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=lambda x, approximate: {"y": together(x)},
     canonical=canonical,
     cases=_cases(),

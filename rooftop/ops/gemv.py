@@ -69,6 +69,17 @@ def reference(a: Tensor, x: Tensor) -> Tensor:
     return x @ a.transpose(-1, -2)
 
 
+def cpu(a: Tensor, x: Tensor) -> Tensor:
+    """A product of one vector by torch's own of a matrix and a vector."""
+    wide, rows = (a, x) if a.element_size() > 2 else (a.float(), x.float())
+    if a.shape[0] == 1:
+        matrix, many = wide.squeeze(0), rows.squeeze(0)  # whose gradients are views, as those of an index are not
+        found = (matrix @ many.squeeze(0)).view(1, 1, -1) if x.shape[1] == 1 else (many @ matrix.t()).unsqueeze(0)
+    else:
+        found = rows @ wide.transpose(1, 2)
+    return found if wide is a else found.to(a.dtype)
+
+
 def backward(dy: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """da = dyᵀ x, dx = dy a"""
     from rooftop.ops import matmul
@@ -203,6 +214,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

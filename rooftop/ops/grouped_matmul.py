@@ -77,6 +77,19 @@ def reference(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
     return torch.stack(parts) if parts else a.new_zeros(0, a.shape[0], b.shape[1])
 
 
+def cpu(a: Tensor, b: Tensor, offsets: Tensor) -> Any:
+    """The rows of each group by a product of their own, written where they belong."""
+    import torch
+
+    ends = offsets.tolist()
+    if a.dim() != 2 or b.dim() != 3 or a.element_size() == 2 or not ends or sorted(ends) != ends or ends[0] < 0 or ends[-1] > a.shape[0]:
+        return NotImplemented
+    parts = [a[begin:end] @ b[g] for g, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))]
+    if ends[-1] < a.shape[0]:
+        parts.append(a.new_zeros(a.shape[0] - ends[-1], b.shape[2]))
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
 def backward(dout: Tensor, a: Tensor, b: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """da = dout bᵀ and db = aᵀ dout, group by group; where K is cut each is the product of the other form."""
     turned = dout.transpose(-1, -2)
@@ -183,6 +196,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -30,8 +30,8 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: st
         nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (value, index), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and the value is copied unchanged.
-    Gradients flow from `value` to `x`.
+    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values are copied as
+    they stand. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
     out of range."""
@@ -40,12 +40,19 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: st
     argument_checks.flag("kthvalue", "keepdim", keepdim)
     nan = _ordering.nan_order("kthvalue", x, nan)
     value, index = OP(x.movedim(d, -1), k, nan, implementation=implementation)
-    return (value.unsqueeze(d), index.unsqueeze(d)) if keepdim else (value, index)
+    return _ordering.Ordered(value.unsqueeze(d), index.unsqueeze(d)) if keepdim else _ordering.Ordered(value, index)
 
 
 def reference(x: Tensor, k: int, nan: str) -> tuple[Tensor, Tensor]:
     """Along the last dimension."""
     index = _ordering.ordered(x, None, False, nan)[..., k - 1].contiguous()
+    return x.gather(-1, index.unsqueeze(-1)).squeeze(-1), index
+
+
+def cpu(x: Tensor, k: int, nan: str) -> Any:
+    if not _ordering.as_torch(x, None, nan):
+        return NotImplemented
+    index = _ordering.kth_by_torch(x, k)
     return x.gather(-1, index.unsqueeze(-1)).squeeze(-1), index
 
 
@@ -122,6 +129,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),

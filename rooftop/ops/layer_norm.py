@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
@@ -75,6 +76,32 @@ def _eager(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tens
 
     s = x if residual is None else x + residual
     return torch.nn.functional.layer_norm(s, s.shape[-dims:], weight, bias, eps), None if residual is None else s
+
+
+def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+    """Torch sums gradients of 16 bits in 16 bits: `cpu_backward` makes those. A single column has gradients of nothing but rounding."""
+    import torch
+
+    if prod(x.shape[x.dim() - dims :]) <= 1:
+        return NotImplemented
+    if x.element_size() == 2 and torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, residual, weight, bias)):
+        return NotImplemented
+    return _eager(x, residual, weight, bias, dims, eps)
+
+
+def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+    """Of rows from which the mean is taken beforehand: of equal elements exactly zeros are left."""
+    import torch
+
+    if prod(s.shape[s.dim() - dims :]) <= 1 or not s.numel():
+        return NotImplemented
+    wide, axes = s.float(), tuple(range(-dims, 0))
+    off = wide - wide.mean(axes, keepdim=True)
+    scale = (off.square().mean(axes, keepdim=True) + eps).rsqrt()
+    need = [True, weight is not None, bias is not None]
+    found = torch.ops.aten.native_layer_norm_backward(dy.float(), off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), need)
+    dx = (found[0] if ds is None else found[0] + ds.float()).to(s.dtype)
+    return dx, None if weight is None else found[1].to(weight.dtype), None if bias is None else found[2].to(bias.dtype)
 
 
 def _torch() -> Callable[..., Any]:
@@ -184,6 +211,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=cases(bias=True),
@@ -197,6 +225,7 @@ OP = Op(
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
+        cpu=cpu_backward,
         peers={"torch": _torch_backward, "torch.compile": _compiled_backward, "liger": _liger_backward},
         wrong={
             "mean of g forgotten": lambda dy, ds, s, weight, bias, dims, eps: (

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 REDUCTIONS = ("mean", "sum", "none")
 MEMORY = ("fast", "small")
 PIECE = 2**29  # logits that the reference holds at a time
+FEW = 2**24  # logits that a call on the CPU may hold for its backward
 UNITS = {"f64": "fma64", "f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
 
 
@@ -55,7 +56,8 @@ def linear_cross_entropy(
     Args:
         x: [..., H], float32, float16 or bfloat16.
         weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
-        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value makes the token's loss and the gradients NaN; `rooftop.debug()` raises IndexError.
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss and the gradients
+            NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
         ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
             the products skip them too; elsewhere the products include their rows.
@@ -84,12 +86,13 @@ def linear_cross_entropy(
     wanted = (wants_gradient(x), wants_gradient(weight), wants_gradient(bias))
     cap = 0.0 if softcap is None else float(softcap)
     options = (int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap)
+    given = implementation if implementation is not None or not return_lse else ""  # torch's own function gives no normaliser
     if group is not None:
         from rooftop.ops._vocabulary import split_loss
 
         loss, state = split_loss(OP, rows, weight, bias, flat, options, (to, memory), wanted, group, implementation)
     else:
-        loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=implementation)
+        loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
     loss = loss.reshape(target.shape) if reduction == "none" else loss
     return (loss, (state[:, 0] + state[:, 1].log()).detach().reshape(target.shape)) if return_lse else loss
 
@@ -173,6 +176,24 @@ def reference(
     classes, where it is a slice of the vocabulary; 0 classes: it is all."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
     return _forward(x, weight, bias, target, _options(weight, rest), memory, narrow=False)
+
+
+def cpu(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float,
+    softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool, bias_grad: bool, inplace: bool,
+) -> Any:  # fmt: skip
+    """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
+    import torch
+
+    if x_grad or weight_grad or bias_grad or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or x.shape[0] * weight.shape[0] > FEW:
+        return NotImplemented
+    z = torch.nn.functional.linear(x, weight, bias)
+    z = softcap * (z / softcap).tanh() if softcap else z
+    try:
+        loss = torch.nn.functional.cross_entropy(z, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing)
+    except IndexError:  # a target out of range, of which the checks of the reference say more
+        return NotImplemented
+    return (loss, *[None] * 5)
 
 
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -416,11 +437,13 @@ def _last_chunk_alone(dloss: Tensor, *rest: Any) -> Any:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
     swept=SWEPT,
     faults=faults,
+    strict=True,
     work=work,
     same=same,
     tolerance=Tolerance(multiple=2.0),

@@ -41,8 +41,8 @@ def reduce(
     Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a dimension out
     of range."""
     dims = _validate(x, op, dim, correction, keepdim)
-    kept = [1 if i in dims else n for i, n in enumerate(x.shape)]
-    if _groups(x, dims) > 2:  # one more pass, for what alternates more often than the kernels follow
+    kept = [1 if i in dims else n for i, n in enumerate(x.shape)] if keepdim else []
+    if len(dims) > 2 and _groups(x, dims) > 2:  # one more pass, for what alternates more often than the kernels follow
         order = [i for i in range(x.dim()) if i not in dims] + list(dims)
         x = x.permute(order).contiguous()
         dims = tuple(range(x.dim() - len(dims), x.dim()))
@@ -58,10 +58,11 @@ def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: i
     if op not in OPS:
         raise ValueError(f"reduce: op is {op!r}; it is one of {', '.join(OPS)}")
     floats = (torch.float32, torch.float16, torch.bfloat16)
-    accepted = floats if op in ("mean", "var") else (*floats, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-    if x.dtype not in accepted:
+    if x.dtype not in floats and (op in ("mean", "var") or x.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)):
+        accepted = floats if op in ("mean", "var") else (*floats, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
         raise TypeError(f"reduce: x is {x.dtype}; accepted for {op!r} are {', '.join(map(str, accepted))}")
-    argument_checks.number("reduce", "correction", correction, "a whole number", whole=True)
+    if correction != 1 or type(correction) is not int:
+        argument_checks.number("reduce", "correction", correction, "a whole number", whole=True)
     argument_checks.flag("reduce", "keepdim", keepdim)
     rank = x.dim()
     given = tuple(range(rank)) if dim is None else argument_checks.shape("reduce", "dim", dim)
@@ -80,8 +81,12 @@ def _validate(x: Tensor, op: str, dim: int | Sequence[int] | None, correction: i
 
 def _groups(x: Tensor, dims: tuple[int, ...]) -> int:
     """How often a reduced dimension follows one that is kept, or comes first."""
-    kinds = [i in dims for i, n in enumerate(x.shape) if n > 1]
-    return sum(now and not before for before, now in zip([False, *kinds], kinds, strict=False))
+    found, before = 0, False
+    for i, n in enumerate(x.shape):
+        if n > 1:
+            now = i in dims
+            found, before = found + (now and not before), now
+    return found
 
 
 def _dims(dims: str) -> tuple[int, ...]:
@@ -291,6 +296,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -7,8 +7,10 @@ Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 191
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
@@ -73,6 +75,17 @@ def _eager(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tens
     s = x if residual is None else x + residual
     y = torch.nn.functional.rms_norm(s, s.shape[-dims:], weight, eps)
     return y if bias is None else y + bias, None if residual is None else s
+
+
+def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+    """Of 16 bits torch rounds before the weight: that is done in float32. A single column has gradients of nothing but rounding."""
+    if prod(x.shape[x.dim() - dims :]) <= 1:
+        return NotImplemented
+    if x.element_size() > 2:
+        return _eager(x, residual, weight, bias, dims, eps)
+    s = x if residual is None else x + residual
+    y, _ = _eager(s.float(), None, widen(weight), widen(bias), dims, eps)
+    return y.to(x.dtype), None if residual is None else s
 
 
 def _torch() -> Callable[..., Any]:
@@ -206,6 +219,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=cases(bias=False),

@@ -19,7 +19,7 @@ from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables
 if TYPE_CHECKING:
     from torch import Tensor
 
-ORDERS = ("bhsd", "bshd")
+ORDERS = ("bshd", "bhsd")
 
 
 def rope(
@@ -33,13 +33,14 @@ def rope(
     theta: float = 10000.0,
     layout: str = "half",
     rotary_dim: int | None = None,
-    order: str = "bhsd",
+    order: str | None = None,
     implementation: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin)`` is Hugging Face's apply_rotary_pos_emb.
+    """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin, order="bhsd")`` is Hugging Face's
+    apply_rotary_pos_emb.
 
     Args:
-        q: float32, float16 or bfloat16, [B, H, S, D] (`order="bhsd"`) or [B, S, H, D] (`"bshd"`), or the same without B. Any strides; transposed views
+        q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed views
             are read in place.
         k: as `q`, with any number of heads, or None.
         cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
@@ -50,17 +51,36 @@ def rope(
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: order of the dimensions, see `q`.
+        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows
+            fit "bhsd" alone are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
     Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
     row is outside of the tables gets NaN in its rotated elements (`rooftop.debug()` reports it). The gradient is the inverse rotation; the tables have none.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
+    order = named_order("rope", order, q, cos, positions)
     given = arguments("rope", q, k, cos, sin, positions, offset, theta, layout, rotary_dim, order)
     out_q, out_k = OP(*given, implementation=implementation)
     rotated_q = _outer(out_q, q, order)
     return rotated_q if k is None else (rotated_q, _outer(out_k, k, order))
+
+
+def named_order(op: str, order: str | None, q: Any, cos: Any, positions: Any) -> str:
+    """The order of the dimensions; where none is named, "bshd". Raises ValueError where none is named and the tables have as many rows as
+    "bhsd" has tokens, and not as "bshd" has."""
+    import torch
+
+    if order is not None:
+        return order
+    if isinstance(q, torch.Tensor) and isinstance(cos, torch.Tensor) and positions is None and q.dim() in (3, 4) and cos.dim() in (2, 3):
+        tokens, heads, rows = q.shape[-3], q.shape[-2], cos.shape[-2]
+        if rows == heads != tokens:
+            raise ValueError(
+                f"{op}: q has shape {tuple(q.shape)} and cos {tuple(cos.shape)}, with a row for each of {heads}: give order='bhsd' if q is "
+                "[B, heads, tokens, D], order='bshd' if it is [B, tokens, heads, D]"
+            )
+    return ORDERS[0]
 
 
 def arguments(
@@ -127,6 +147,21 @@ def reference(
     c, s = angles(rows + offset, cos, sin, rotary_dim, theta, q)
     s = -s if inverse else s
     return rotated(q, c, s, layout, rotary_dim), None if k is None else rotated(k, c, s, layout, rotary_dim)
+
+
+def cpu(
+    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int, theta: float, offset: int,
+    inverse: bool,
+) -> Any:  # fmt: skip
+    """Neighbouring rows of tables, read in place."""
+    count = q.shape[1]
+    if positions is not None or cos is None or sin is None or offset < 0 or offset + count > cos.shape[1] or not q.shape[-1]:
+        return NotImplemented
+    wide = q.float() if q.element_size() == 2 else q
+    c, s = (t[:, offset : offset + count, None].to(wide.dtype) for t in (cos, sin))
+    s = -s if inverse else s
+    out = rotated(wide, c, s, layout, rotary_dim).to(q.dtype)
+    return out, None if k is None else rotated(k.to(wide.dtype), c, s, layout, rotary_dim).to(q.dtype)
 
 
 def backward(
@@ -354,6 +389,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -18,12 +18,14 @@ from rooftop.core.op import Judged, Op
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
-from rooftop.ops import _ordering
+from rooftop.ops import _ordering, _randomness
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 LEAST = 5e-38  # of a temperature above 0: kernels multiply by log2(e) / temperature, in float32
+AT_ONCE = 1 << 15  # logits that are drawn from together on the CPU
 UNIT = 2**32  # multiples of a weight's unit in 1
 
 
@@ -33,11 +35,12 @@ def sample(
     top_k: int | None = None,
     top_p: float = 1.0,
     min_p: float = 0.0,
-    seed: int = 0,
+    seed: int | None = None,
     *,
+    generator: torch.Generator | None = None,
     implementation: str | None = None,
 ) -> Tensor:
-    """One index drawn from each row of `logits`, along the last dimension. Deterministic: equal calls draw the same indices; another seed gives a new draw.
+    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is given a seed.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
@@ -45,7 +48,9 @@ def sample(
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
-        seed: any integer, of which the low 32 bits are used. Row r (counted row-major) uses the random bits of elements 2 r and 2 r + 1.
+        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits of elements 2 r and
+            2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
+        generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
     Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all elements masked
@@ -53,16 +58,17 @@ def sample(
 
     Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without dimensions or an empty
     vocabulary, or where a named implementation cannot take `logits`."""
-    _validate(logits, temperature, top_k, top_p, min_p, seed)
+    _validate(logits, temperature, top_k, top_p, min_p)
+    drawn = _randomness.seed("sample", seed, generator, logits, temperature != 0)
     if 0 < temperature < LEAST:
         temperature = LEAST
     return OP(
-        logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), random_bits.signed(seed),
+        logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), drawn,
         implementation=implementation,
     )  # fmt: skip
 
 
-def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: float, min_p: float, seed: int) -> None:
+def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: float, min_p: float) -> None:
     import torch
 
     if not isinstance(logits, torch.Tensor):
@@ -83,7 +89,6 @@ def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: floa
         raise ValueError(f"sample: top_p is {top_p}; it must be above 0 and at most 1")
     if not 0 <= min_p <= 1:
         raise ValueError(f"sample: min_p is {min_p}; it must be 0 to 1")
-    argument_checks.whole_seed("sample", seed)
 
 
 def uniform(seed: int, rows: int, device: Any) -> Tensor:
@@ -147,6 +152,27 @@ def reference(logits: Tensor, temperature: float, top_k: int, top_p: float, min_
     x = x.float()
     order = _ordering.ordered(x, None, True, "smallest")
     found = _draw(x, order, _weights(x, temperature), top_k, top_p, min_p, uniform(seed, rows, x.device))
+    return found.view(logits.shape[:-1])
+
+
+def cpu(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> Any:
+    """The same arithmetic, a cache's worth of rows at a time, and in order only where a filter asks for it."""
+    import torch
+
+    x = logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)
+    if temperature == 0 or not x.shape[0]:
+        return NotImplemented
+    found = torch.empty(x.shape[0], dtype=torch.int64)
+    share, step = uniform(seed, x.shape[0], x.device), max(1, AT_ONCE // x.shape[1])
+    for i in range(0, x.shape[0], step):
+        part = x[i : i + step].float()
+        weights = _weights(part, temperature)
+        if top_k or top_p < 1:
+            order = _ordering.ordered(part, None, True, "smallest") if bool(part.isnan().any()) else part.sort(dim=-1, descending=True, stable=True).indices
+            weights = _kept(part, order, weights, top_k, top_p, min_p)
+        elif min_p > 0:
+            weights = weights.where(weights >= min_p * UNIT, 0.0)
+        found[i : i + step] = _at(weights, share[i : i + step])
     return found.view(logits.shape[:-1])
 
 
@@ -300,6 +326,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -60,6 +60,7 @@ def _torch_backward() -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=reference,
     outputs=lambda x: {"y": together(x)},
     canonical=canonical,
     cases=cases(lambda x: {"x": x}, traffic=2),

@@ -211,6 +211,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=reference,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

@@ -31,7 +31,7 @@ def sort(
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
+    Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
     length stay where they are. A length below 0 counts as 0, one above the extent of `dim` as that extent; `rooftop.debug()` raises IndexError for it.
     Gradients flow from `values` to `x`.
 
@@ -39,13 +39,17 @@ def sort(
     `dim` out of range."""
     d, nan = _ordering.sorting("sort", x, dim, descending, lengths, nan)
     values, indices = OP(x.movedim(d, -1), lengths, descending, nan, implementation=implementation)
-    return values.movedim(-1, d), indices.movedim(-1, d)
+    return _ordering.Ordered(values.movedim(-1, d), indices.movedim(-1, d))
 
 
 def reference(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> tuple[Tensor, Tensor]:
     """Along the last dimension."""
     indices = _ordering.ordered(x, lengths, descending, nan)
     return x.gather(-1, indices), indices
+
+
+def cpu(x: Tensor, lengths: Tensor | None, descending: bool, nan: str) -> Any:
+    return tuple(x.sort(dim=-1, descending=descending, stable=True)) if _ordering.as_torch(x, lengths, nan) else NotImplemented
 
 
 def backward(dvalues: Tensor, dindices: Tensor | None, indices: Tensor, descending: bool, nan: str) -> Tensor:
@@ -148,6 +152,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),

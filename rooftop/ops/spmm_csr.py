@@ -102,6 +102,17 @@ def reference(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias:
     return finished(torch.cat(parts, 1)[:m] if parts else b.new_zeros(m, n), bias, alpha, activation)
 
 
+def cpu(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none") -> Any:
+    """torch.sparse of float32, without a gradient of its own."""
+    import torch
+
+    wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (values, b, bias))
+    if wanted or b.dtype != torch.float32 or not (values.numel() and b.numel()):
+        return NotImplemented
+    values, columns, offsets, b = (t.contiguous() for t in (values, columns, offsets, b))  # torch misreads what lies with gaps
+    return _torch()(values, columns, offsets, b, bias, alpha, activation)
+
+
 def backward(
     dout: Tensor, values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, alpha: float, activation: str
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -318,6 +329,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),

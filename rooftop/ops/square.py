@@ -55,6 +55,7 @@ def _torch() -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=lambda x: x * x if x.element_size() == 2 and "bf" not in str(x.dtype) else x.square(),  # whose gradient is (2 x) dy: float16 overflows
     outputs=lambda x: {"y": together(x)},
     canonical=canonical,
     cases=cases(lambda x: {"x": x}, traffic=2),

@@ -46,6 +46,12 @@ def backward(dy: Tensor, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor | 
     return joined(dy * value * (s * (1 + gate * (1 - s))), dy * (gate * s), b)
 
 
+def cpu(a: Tensor, b: Tensor | None) -> Tensor:
+    """In float32 where gradients follow, whose intermediate values overflow in 16 bits."""
+    wide = a.element_size() == 2 and (a.requires_grad or (b is not None and b.requires_grad))
+    return _eager(a.float(), None if b is None else b.float()).to(a.dtype) if wide else _eager(a, b)
+
+
 def _eager(a: Tensor, b: Tensor | None) -> Tensor:
     import torch
 
@@ -74,6 +80,7 @@ def _liger() -> Callable[..., Any]:
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=canonical,
     cases=gated_cases(),

@@ -44,10 +44,10 @@ def topk(
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0, and values are
-    the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity (integers: the least)
-    for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that extent;
-    `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0,
+    and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity
+    (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that
+    extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
     Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError
     for a `dim` out of range."""
@@ -60,7 +60,7 @@ def topk(
     _ordering.row_lengths("topk", x, d, lengths)
     nan = _ordering.nan_order("topk", x, nan, d, lengths)
     values, indices = OP(x.movedim(d, -1), lengths, k, largest, nan, implementation=implementation)
-    return values.movedim(-1, d), indices.movedim(-1, d)
+    return _ordering.Ordered(values.movedim(-1, d), indices.movedim(-1, d))
 
 
 def reference(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> tuple[Tensor, Tensor]:
@@ -74,6 +74,13 @@ def reference(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str
         indices = indices.masked_fill(short, -1)
         values = values.masked_fill(short, _ordering.last_value(x, largest))
     return values, indices
+
+
+def cpu(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> Any:
+    if k == 0 or not _ordering.as_torch(x, lengths, nan):
+        return NotImplemented
+    indices = _ordering.first_by_torch(x, k, largest)
+    return NotImplemented if indices is None else (x.gather(-1, indices), indices)
 
 
 def backward(dvalues: Tensor, dindices: Tensor | None, x: Tensor, indices: Tensor, k: int, largest: bool, nan: str) -> Tensor:
@@ -193,6 +200,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),

@@ -58,6 +58,15 @@ def reference(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str
     return mask
 
 
+def cpu(x: Tensor, lengths: Tensor | None, k: int, largest: bool, nan: str) -> Any:
+    import torch
+
+    if k == 0 or not _ordering.as_torch(x, lengths, nan):
+        return NotImplemented
+    indices = _ordering.first_by_torch(x, k, largest)
+    return NotImplemented if indices is None else torch.zeros(x.shape, dtype=torch.bool).scatter_(-1, indices, True)
+
+
 def outputs(x: Meta, lengths: Meta | None, k: int, largest: bool, nan: str) -> dict[str, Meta]:
     return {"out": Meta(x.shape, "bool")}
 
@@ -143,6 +152,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
+    cpu=cpu,
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),

@@ -37,3 +37,7 @@ def __getattr__(name: str) -> Any:
     if name not in _NEED_TORCH:
         raise AttributeError(f"module 'rooftop.quant' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"rooftop.{_NEED_TORCH[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -24,3 +24,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'rooftop.sparse' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"rooftop.sparse.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,9 +10,19 @@ from rooftop.core.call import select
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS
-from rooftop.lab.check.contracts import backward_is_the_gradient, can_fail, is_rejected, less_is_rejected, reference_passes
+from rooftop.lab.check.contracts import (
+    backward_is_the_gradient,
+    can_fail,
+    cpu_gradients_pass,
+    cpu_passes,
+    is_rejected,
+    less_is_rejected,
+    reference_passes,
+)  # fmt: skip
 
-__all__ = ["backward_is_the_gradient", "can_fail", "choices_are_made", "is_rejected", "less_is_rejected", "reference_passes"]
+__all__ = [
+    "backward_is_the_gradient", "can_fail", "choices_are_made", "cpu_gradients_pass", "cpu_passes", "is_rejected", "less_is_rejected", "reference_passes",
+]  # fmt: skip
 
 
 def choices_are_made(op: Contract, found: Sequence[Implementation]) -> None:

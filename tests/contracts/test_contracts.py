@@ -36,6 +36,21 @@ def test_the_backward_is_the_gradient_of_the_reference(name: str) -> None:
     rules.backward_is_the_gradient(registry.op(name))
 
 
+CPU = [(n, d) for n in OPS if registry.op(n).cpu for d in dtypes(registry.op(n))]
+
+
+@pytest.mark.sampled("cpu")
+@pytest.mark.parametrize(("name", "dtype"), CPU)
+def test_what_calls_on_the_cpu_run_is_within_the_contract(name: str, dtype: str) -> None:
+    rules.cpu_passes(registry.op(name), dtype)
+
+
+@pytest.mark.sampled("cpu")
+@pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, d in CPU if registry.op(n).bwd])
+def test_gradients_of_what_calls_on_the_cpu_run_are_within_the_contract(name: str, dtype: str) -> None:
+    rules.cpu_gradients_pass(registry.op(name), dtype)
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_the_choice_for_every_case_and_target_is_made_without_a_gpu(name: str) -> None:
     rules.choices_are_made(registry.op(name), registry.implementations(name))

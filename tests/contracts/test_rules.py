@@ -80,6 +80,28 @@ def test_its_public_function_is_called_in_its_own_dtypes(name: str) -> None:
         assert gradients(call.op.reference, call, call.make())["x"].dtype == torch.bfloat16
 
 
+def test_what_calls_on_the_cpu_run_is_judged() -> None:
+    def wide(x: Tensor) -> Tensor:
+        return 3 * x.float()
+
+    assert rules.cpu_passes(contract(cpu=lambda x: 3 * x)) == 2
+    assert rules.cpu_passes(contract(cpu=lambda x: 3 * x if bool(x.isfinite().all()) else NotImplemented)) == 1
+    for cpu, said in ((lambda x: 3 * x.nan_to_num(), "NaN"), (lambda x: 2 * x, "y: "), (wide, "float32"), (lambda x: x.mul_(3), "memory of an input"),
+                      (lambda x: NotImplemented, "takes none")):  # fmt: skip
+        with pytest.raises(AssertionError, match=said):
+            rules.cpu_passes(contract(cpu=cpu))
+
+
+def test_gradients_of_what_calls_on_the_cpu_run_are_judged() -> None:
+    def backward(dy: Tensor) -> Tensor:
+        return 3 * dy
+
+    grad = Grad(wrt=("x",), saves=(), backward=backward, outputs=lambda dy: {"dx": dy}, work=lambda p: Work(0, 0, {}))
+    assert rules.cpu_gradients_pass(contract(grad=grad, cpu=lambda x: 3 * x)) == 2
+    with pytest.raises(AssertionError, match="thrice on the CPU, gradients of odd bf16: dx: "):
+        rules.cpu_gradients_pass(contract(grad=grad, cpu=lambda x: 3 * x.detach() + 0 * x))
+
+
 def test_what_an_op_must_write_into_is_judged() -> None:
     call = first("made_up_append", HOUSE)
     assert call.op.output_names == () and call.run(call.make()) == ()

@@ -11,6 +11,7 @@ import torch
 import torch.autograd.forward_ad as forward
 
 import rooftop
+from rooftop.core import registry
 from rooftop.core.implementation import UnsupportedError
 from rooftop.core.names import RegistryError
 
@@ -55,8 +56,8 @@ X, TARGET = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)), torch
         (lambda: rooftop.reduce(X, "sum", keepdim="no"), TypeError, "keepdim is 'no'"),
         (lambda: rooftop.reduce(X, "sum", 10**5000), ValueError, "dim is a whole number of 16610 bits"),
         (lambda: rooftop.reduce(X, "sum", (0, -(10**5000))), ValueError, "dim is a whole number of 16610 bits"),
-        (lambda: rooftop.rope(Q, rotary_dim=10**5000), ValueError, "rotary_dim is a whole number of 16610 bits"),
-        (lambda: rooftop.rope(Q, rotary_dim=True), TypeError, "rotary_dim is True, a bool"),
+        (lambda: rooftop.rope(Q, rotary_dim=10**5000, order="bhsd"), ValueError, "rotary_dim is a whole number of 16610 bits"),
+        (lambda: rooftop.rope(Q, rotary_dim=True, order="bhsd"), TypeError, "rotary_dim is True, a bool"),
         (lambda: rooftop.attention_mask(2, 2, window=(-(10**5000), 0)), ValueError, "window is a whole number of 16610 bits"),
         (lambda: rooftop.linear_cross_entropy(X, X, TARGET, return_lse="no"), TypeError, "return_lse is 'no'"),
         (lambda: rooftop.reduce(torch.tensor(1.0), "sum", 0), IndexError, r"dim is 0; x has 0 dimensions, so it must be None or \(\)"),
@@ -115,25 +116,29 @@ def test_the_first_call_of_a_process(program: str) -> None:
     assert run.returncode == 0, run.stderr[-2000:]
 
 
-def test_a_second_derivative_is_refused_where_it_would_be_zero() -> None:
+def test_a_second_derivative_is_torchs_or_is_refused_where_it_would_be_zero() -> None:
     x = X.clone().requires_grad_()
     (first,) = torch.autograd.grad(rooftop.square(x).sum(), x, create_graph=True)
+    assert torch.equal(first, 2 * x) and torch.equal(torch.autograd.grad(first.square().sum(), x)[0], 8 * x)
+    (first,) = torch.autograd.grad(registry.op("square")(x, implementation="").sum(), x, create_graph=True)  # recorded as a kernel's call is
     assert torch.equal(first, 2 * x)
     with pytest.raises(NotImplementedError, match="square can be differentiated once"):
         torch.autograd.grad(first.square().sum(), x)
 
 
 @pytest.mark.parametrize("way", [torch.func.grad, torch.func.jacrev, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))], ids=["grad", "jacrev", "jvp"])
-def test_transforms_that_do_not_reach_ops_are_refused(way: Callable[..., Callable[[torch.Tensor], object]]) -> None:
+def test_transforms_reach_calls_on_the_cpu_and_no_kernels(way: Callable[..., Callable[[torch.Tensor], object]]) -> None:
+    torch.testing.assert_close(way(lambda x: rooftop.gelu(x).sum())(X), way(lambda x: torch.nn.functional.gelu(x).sum())(X))
     with pytest.raises(NotImplementedError, match=r"torch\.func's grad, vjp and jvp do not reach"):
-        way(lambda x: rooftop.gelu(x).sum())(X)
+        way(lambda x: rooftop.gelu(x, implementation="triton").sum())(X)
 
 
-def test_forward_mode_is_refused() -> None:
+def test_forward_mode_is_torchs_or_is_refused() -> None:
     with forward.dual_level():
         assert torch.equal(rooftop.square(X), X * X)
+        assert torch.equal(forward.unpack_dual(rooftop.square(forward.make_dual(X, X))).tangent, 2 * X * X)
         with pytest.raises(NotImplementedError, match="square: forward-mode differentiation"):
-            rooftop.square(forward.make_dual(X, X))
+            registry.op("square")(forward.make_dual(X, X), implementation="")
 
 
 def test_vmap_goes_through_the_registered_op() -> None:
@@ -158,8 +163,8 @@ def test_a_loss_under_vmap_has_its_gradient() -> None:
 @pytest.mark.parametrize(
     ("call", "values"),
     [
-        (lambda x, v: rooftop.sample(x, v, top_k=3), (0.5, 0.7, 1.5)),
-        (lambda x, v: rooftop.rope(x.view(1, 1, 4, 8), theta=v), (1e4, 5e4, 3.0)),
+        (lambda x, v: rooftop.sample(x, v, top_k=3, seed=5), (0.5, 0.7, 1.5)),
+        (lambda x, v: rooftop.rope(x.view(1, 1, 4, 8), theta=v, order="bhsd"), (1e4, 5e4, 3.0)),
         (lambda x, v: rooftop.linear_cross_entropy(x, x, TARGET, softcap=v), (1.0, 5.0, 7.0)),
         (lambda x, v: rooftop.linear_jsd(x, x, x * 2, x, temperature=v), (1.0, 2.0, 3.0)),
         (lambda x, v: rooftop.cross_entropy(x, TARGET, softcap=v), (1.0, 2.0, 3.0)),
@@ -222,15 +227,15 @@ def test_an_empty_batch_is_rotated_by_its_positions() -> None:
     q, cos, sin = torch.randn(0, 2, 3, 8), torch.randn(9, 4), torch.randn(9, 4)
     for tables in ((cos, sin), (cos[None], sin[None]), (cos[None][:0], sin[None][:0])):
         for positions in (None, torch.zeros(0, 3, dtype=torch.int64), torch.arange(3)):
-            assert rooftop.rope(q, None, *tables, positions=positions).shape == q.shape
-            assert rooftop.rope_(q, None, *tables, positions=positions) is q
+            assert rooftop.rope(q, None, *tables, positions=positions, order="bhsd").shape == q.shape
+            assert rooftop.rope_(q, None, *tables, positions=positions, order="bhsd") is q
 
 
 def test_a_tensor_that_is_negated_when_it_is_read() -> None:
     turned = torch.randn(6, 8, dtype=torch.complex64).conj().imag
-    want = rooftop.rope(turned.resolve_neg()[None])
-    assert turned.is_neg() and torch.equal(rooftop.rope(turned[None]), want)
-    rooftop.rope_(turned[None])
+    want = rooftop.rope(turned.resolve_neg()[None], order="bhsd")
+    assert turned.is_neg() and torch.equal(rooftop.rope(turned[None], order="bhsd"), want)
+    rooftop.rope_(turned[None], order="bhsd")
     assert torch.equal(turned, want[0])
 
 
@@ -238,7 +243,7 @@ def test_rope_in_place_refuses_one_tensor_twice() -> None:
     q = torch.randn(1, 2, 3, 8)
     before = q.clone()
     with pytest.raises(ValueError, match="q and k are the same tensor"):
-        rooftop.rope_(q, q)
+        rooftop.rope_(q, q, order="bhsd")
     assert torch.equal(q, before)
 
 
@@ -270,5 +275,5 @@ def test_under_debug_a_fault_is_told_once_and_of_keys_alone_too() -> None:
         before = k.clone()
         for rotate in (rooftop.rope, rooftop.rope_):
             with pytest.raises(IndexError, match="a position is 2; the tables have 2 rows"):
-                rotate(k[:, :0], k, table, table)
+                rotate(k[:, :0], k, table, table, order="bhsd")
         assert torch.equal(k, before)

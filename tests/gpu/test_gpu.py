@@ -250,8 +250,8 @@ def test_a_tensor_that_is_negated_when_it_is_read() -> None:
     assert torch.equal(rooftop.transpose(turned, 0, 1), plain.t())
     assert torch.equal(rooftop.topk(turned, 3)[0], rooftop.topk(plain, 3)[0])
     assert torch.equal(rooftop.reduce(turned, "sum"), rooftop.reduce(plain, "sum"))
-    want = rooftop.rope(plain[None])
-    rooftop.rope_(turned[None])
+    want = rooftop.rope(plain[None], order="bhsd")
+    rooftop.rope_(turned[None], order="bhsd")
     assert torch.equal(turned, want[0])
 
 

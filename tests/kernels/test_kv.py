@@ -55,10 +55,10 @@ def tables(rows: int, columns: int, twice: bool = True) -> tuple[torch.Tensor, t
 def test_rope_is_hugging_faces_formula(dtype: torch.dtype) -> None:
     q, k = torch.randn(2, 6, 9, 64, dtype=dtype), torch.randn(2, 2, 9, 64, dtype=dtype)
     cos, sin = tables(9, 64)
-    got = rooftop.rope(q, k, cos[None], sin[None])
+    got = rooftop.rope(q, k, cos[None], sin[None], order="bhsd")
     for g, x in zip(got, (q, k), strict=True):
         torch.testing.assert_close(g, turned(x.float(), cos, sin).to(dtype))
-    made = rooftop.rope(q, k)
+    made = rooftop.rope(q, k, order="bhsd")
     for g, x in zip(made, (q, k), strict=True):
         torch.testing.assert_close(g, turned(x.float(), cos, sin).to(dtype))
 
@@ -66,7 +66,7 @@ def test_rope_is_hugging_faces_formula(dtype: torch.dtype) -> None:
 def test_rope_takes_both_orders_and_three_dimensions() -> None:
     q, k = torch.randn(2, 9, 6, 32), torch.randn(2, 9, 2, 32)
     want = rooftop.rope(q, k, order="bshd", layout="interleaved", offset=3)
-    got = rooftop.rope(q.transpose(1, 2), k.transpose(1, 2), layout="interleaved", offset=3)
+    got = rooftop.rope(q.transpose(1, 2), k.transpose(1, 2), layout="interleaved", offset=3, order="bhsd")
     for g, w in zip(got, want, strict=True):
         assert torch.equal(g.transpose(1, 2), w)
         assert g.transpose(1, 2).stride() == w.stride()
@@ -80,9 +80,9 @@ def test_interleaved_pairs_are_neighbours() -> None:
     pairs = torch.view_as_complex(x.view(1, 1, 5, 4, 2))
     angle = torch.arange(5)[:, None] * 10000.0 ** (torch.arange(4) * -0.25)
     want = torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
-    torch.testing.assert_close(rooftop.rope(x, layout="interleaved"), want)
+    torch.testing.assert_close(rooftop.rope(x, layout="interleaved", order="bhsd"), want)
     cos, sin = angle.cos().repeat_interleave(2, -1), angle.sin().repeat_interleave(2, -1)
-    torch.testing.assert_close(rooftop.rope(x, None, cos, sin, layout="interleaved"), want)
+    torch.testing.assert_close(rooftop.rope(x, None, cos, sin, layout="interleaved", order="bhsd"), want)
 
 
 FAR = (0, 1, 4095, 2**24 + 1, -(2**31), 2**31 - 1, 2**32 - 2, -(2**32) + 5)
@@ -159,16 +159,16 @@ def test_rope_reads_slices_of_a_packed_projection() -> None:
 
 def test_rope_in_place_is_rope() -> None:
     q, k = torch.randn(2, 4, 5, 16), torch.randn(2, 1, 5, 16)
-    want, alone = rooftop.rope(q, k, rotary_dim=8), rooftop.rope(q)
+    want, alone = rooftop.rope(q, k, rotary_dim=8, order="bhsd"), rooftop.rope(q, order="bhsd")
     other = q.clone()
-    found = rooftop.rope_(q, k, rotary_dim=8)
+    found = rooftop.rope_(q, k, rotary_dim=8, order="bhsd")
     assert found[0] is q and found[1] is k
     assert torch.equal(q, want[0]) and torch.equal(k, want[1])
-    assert rooftop.rope_(other) is other and torch.equal(other, alone)
+    assert rooftop.rope_(other, order="bhsd") is other and torch.equal(other, alone)
     with pytest.raises(ValueError, match="expanded"):
-        rooftop.rope_(torch.randn(1, 1, 5, 16).expand(2, 4, 5, 16))
+        rooftop.rope_(torch.randn(1, 1, 5, 16).expand(2, 4, 5, 16), order="bhsd")
     with pytest.raises(RuntimeError, match="requires a gradient"):
-        rooftop.rope_(torch.randn(1, 2, 5, 16, requires_grad=True))
+        rooftop.rope_(torch.randn(1, 2, 5, 16, requires_grad=True), order="bhsd")
 
 
 def test_rope_has_its_gradient_and_compiles() -> None:
@@ -176,27 +176,27 @@ def test_rope_has_its_gradient_and_compiles() -> None:
     cos, sin = tables(9, 16)
     positions = torch.tensor([4, 0, 8, 8, 1])
     flow = torch.randn(2, 4, 5, 16), torch.randn(2, 2, 5, 16)
-    got = torch.autograd.grad(rooftop.rope(q, k, cos, sin, positions=positions), (q, k), flow)
+    got = torch.autograd.grad(rooftop.rope(q, k, cos, sin, positions=positions, order="bhsd"), (q, k), flow)
     want = torch.autograd.grad((turned(q, cos[positions], sin[positions]), turned(k, cos[positions], sin[positions])), (q, k), flow)
     for g, w in zip(got, want, strict=True):
         torch.testing.assert_close(g, w)
-    (only,) = torch.autograd.grad(rooftop.rope(q, k, cos, sin, positions=positions)[1].sum(), (q,), allow_unused=True)
+    (only,) = torch.autograd.grad(rooftop.rope(q, k, cos, sin, positions=positions, order="bhsd")[1].sum(), (q,), allow_unused=True)
     assert only is None or not only.any()
-    compiled = torch.compile(lambda q, k: rooftop.rope(q, k, cos, sin, positions=positions), backend="aot_eager", fullgraph=True)
-    for g, w in zip(compiled(q, k), rooftop.rope(q, k, cos, sin, positions=positions), strict=True):
+    compiled = torch.compile(lambda q, k: rooftop.rope(q, k, cos, sin, positions=positions, order="bhsd"), backend="aot_eager", fullgraph=True)
+    for g, w in zip(compiled(q, k), rooftop.rope(q, k, cos, sin, positions=positions, order="bhsd"), strict=True):
         assert torch.equal(g, w)
     inner = q.transpose(1, 2).detach().requires_grad_(), k.transpose(1, 2).detach().requires_grad_()
     torch.library.opcheck(torch.ops.rooftop.rope.default, (*inner, None, None, None, "half", 16, 10000.0, 2, False, ""))
-    rooftop.rope_(q.detach().clone())
+    rooftop.rope_(q.detach().clone(), order="bhsd")
     torch.library.opcheck(torch.ops.rooftop.rope_.default, (q.detach().clone(), None, None, None, None, "half", 16, 10000.0, 2, False, ""))
 
 
 def test_rows_outside_of_the_tables_are_told_under_debug() -> None:
     q, (cos, sin) = torch.randn(1, 2, 5, 16), tables(4, 16)
-    out = rooftop.rope(q, None, cos, sin, rotary_dim=16)
+    out = rooftop.rope(q, None, cos, sin, rotary_dim=16, order="bhsd")
     assert out[:, :, 4].isnan().all() and not out[:, :, :4].isnan().any()
     with rooftop.debug(), pytest.raises(IndexError, match="position is 4; the tables have 4 rows"):
-        rooftop.rope(q, None, cos, sin)
+        rooftop.rope(q, None, cos, sin, order="bhsd")
 
 
 # -- append_kv -------------------------------------------------------------------------------------------------------
@@ -391,8 +391,8 @@ PAIR = torch.zeros(1, 8, dtype=torch.int32)
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: rooftop.rope_(windows((1, 2, 4, 8), (64, 32, 4, 1))), "q has shape .* its elements overlap"),
-        (lambda: rooftop.rope_(X[:1], X[:1]), "q and k are the same tensor, or begin at the same address"),
+        (lambda: rooftop.rope_(windows((1, 2, 4, 8), (64, 32, 4, 1)), order="bhsd"), "q has shape .* its elements overlap"),
+        (lambda: rooftop.rope_(X[:1], X[:1], order="bhsd"), "q and k are the same tensor, or begin at the same address"),
         (lambda: rooftop.append_kv(windows((2, 8, 4, 16), (256, 32, 8, 1)), OWN, NEW, NEW, LAST), "k_cache has shape .* its elements overlap"),
         (lambda: rooftop.append_kv(OWN, OWN, NEW, NEW, LAST), "k_cache and v_cache are the same tensor"),
         (lambda: rooftop.append_kv(OWN, OWN[:], NEW, NEW, LAST), "begin at the same address"),
@@ -422,7 +422,7 @@ def test_what_lies_side_by_side_is_written_into() -> None:
 
 def test_a_write_that_would_lose_a_gradient_is_refused_when_compiled_too() -> None:
     def rotated(x: torch.Tensor) -> torch.Tensor:
-        return rooftop.rope_(x * 1)  # type: ignore[return-value]
+        return rooftop.rope_(x * 1, order="bhsd")  # type: ignore[return-value]
 
     x = torch.randn(1, 2, 4, 8, requires_grad=True)
     for call in (rotated, torch.compile(rotated, backend="aot_eager")):
@@ -431,7 +431,7 @@ def test_a_write_that_would_lose_a_gradient_is_refused_when_compiled_too() -> No
             call(x)
     torch._dynamo.reset()
     with torch.no_grad():
-        assert torch.equal(torch.compile(rotated, backend="aot_eager", fullgraph=True)(x), rooftop.rope(x))
+        assert torch.equal(torch.compile(rotated, backend="aot_eager", fullgraph=True)(x), rooftop.rope(x, order="bhsd"))
 
 
 def test_a_case_may_have_more_tokens_than_a_sequence_has_room_for() -> None:
@@ -451,23 +451,23 @@ LENGTHS = torch.zeros(2, dtype=torch.int32)
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: rooftop.rope([1.0]), TypeError, "rope: q is a list"),
-        (lambda: rooftop.rope(X.double()), TypeError, "float64"),
-        (lambda: rooftop.rope(X, X.half()), TypeError, "float16"),
-        (lambda: rooftop.rope(X[0, 0]), ValueError, r"\(5, 16\)"),
-        (lambda: rooftop.rope(X, X[:, :, :4]), ValueError, r"\(2, 4, 4, 16\)"),
-        (lambda: rooftop.rope(X, rotary_dim=7), ValueError, "rotary_dim is 7; it must be even"),
-        (lambda: rooftop.rope(torch.ones(2, 4, 5, 15)), ValueError, "rotary_dim is 15"),
-        (lambda: rooftop.rope(X, rotary_dim=18), ValueError, "0 to 16"),
-        (lambda: rooftop.rope(X, layout="pairs"), ValueError, "'pairs'"),
+        (lambda: rooftop.rope([1.0], order="bhsd"), TypeError, "rope: q is a list"),
+        (lambda: rooftop.rope(X.double(), order="bhsd"), TypeError, "float64"),
+        (lambda: rooftop.rope(X, X.half(), order="bhsd"), TypeError, "float16"),
+        (lambda: rooftop.rope(X[0, 0], order="bhsd"), ValueError, r"\(5, 16\)"),
+        (lambda: rooftop.rope(X, X[:, :, :4], order="bhsd"), ValueError, r"\(2, 4, 4, 16\)"),
+        (lambda: rooftop.rope(X, rotary_dim=7, order="bhsd"), ValueError, "rotary_dim is 7; it must be even"),
+        (lambda: rooftop.rope(torch.ones(2, 4, 5, 15), order="bhsd"), ValueError, "rotary_dim is 15"),
+        (lambda: rooftop.rope(X, rotary_dim=18, order="bhsd"), ValueError, "0 to 16"),
+        (lambda: rooftop.rope(X, layout="pairs", order="bhsd"), ValueError, "'pairs'"),
         (lambda: rooftop.rope(X, order="sbhd"), ValueError, "'sbhd'"),
-        (lambda: rooftop.rope(X, None, torch.ones(5, 8)), ValueError, "sin.*alone|cos is given alone|together"),
-        (lambda: rooftop.rope(X, None, torch.ones(5, 6), torch.ones(5, 6)), ValueError, "C = 8 or 16"),
-        (lambda: rooftop.rope(X, None, torch.ones(5, 8).half(), torch.ones(5, 8).half()), TypeError, "float16"),
-        (lambda: rooftop.rope(X, positions=torch.ones(5)), TypeError, "float32"),
-        (lambda: rooftop.rope(X, positions=torch.ones(4, dtype=torch.int32)), ValueError, r"\(4,\)"),
-        (lambda: rooftop.rope(X, theta=0.0), ValueError, "theta is 0.0"),
-        (lambda: rooftop.rope(X, offset=2**31), ValueError, "offset is 2147483648"),
+        (lambda: rooftop.rope(X, None, torch.ones(5, 8), order="bhsd"), ValueError, "sin.*alone|cos is given alone|together"),
+        (lambda: rooftop.rope(X, None, torch.ones(5, 6), torch.ones(5, 6), order="bhsd"), ValueError, "C = 8 or 16"),
+        (lambda: rooftop.rope(X, None, torch.ones(5, 8).half(), torch.ones(5, 8).half(), order="bhsd"), TypeError, "float16"),
+        (lambda: rooftop.rope(X, positions=torch.ones(5), order="bhsd"), TypeError, "float32"),
+        (lambda: rooftop.rope(X, positions=torch.ones(4, dtype=torch.int32), order="bhsd"), ValueError, r"\(4,\)"),
+        (lambda: rooftop.rope(X, theta=0.0, order="bhsd"), ValueError, "theta is 0.0"),
+        (lambda: rooftop.rope(X, offset=2**31, order="bhsd"), ValueError, "offset is 2147483648"),
         (lambda: rooftop.append_kv(CACHE, CACHE.half(), NEW, NEW, LENGTHS), TypeError, "float16"),
         (lambda: rooftop.append_kv(CACHE, CACHE, NEW.half(), NEW.half(), LENGTHS), TypeError, "k_cache is torch.float32"),
         (lambda: rooftop.append_kv(CACHE, CACHE, NEW[..., :8], NEW, LENGTHS), ValueError, r"\(2, 1, 4, 8\)"),

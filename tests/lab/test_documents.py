@@ -97,7 +97,7 @@ def test_without_records_nothing_is_claimed(copied: Path, tmp_path: Path) -> Non
 def test_missing_markers_are_an_error(copied: Path) -> None:
     path = copied / "README.md"
     path.write_text(path.read_text(encoding="utf-8").replace(documents.END, ""), encoding="utf-8")
-    with pytest.raises(ValueError, match="generated: families"):
+    with pytest.raises(ValueError, match="generated: ops"):
         documents.outdated(copied, RESULTS)
 
 

@@ -391,6 +391,8 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, ["simt", "sgemm_cuda/02", "--shape", "q=3"])
     assert isinstance(wrong.exception, ValueError)
     assert "--shape names q; the inputs are a, b, as in --shape a=" in str(wrong.exception)
+    weighted = CliRunner().invoke(app, ["simt", "layer_norm__cuda_sm80", "--shape", "x=3x40,weight=40,bias=40", "--json"])
+    assert weighted.exit_code == 0, weighted.output  # the largest of its cases has no weight
 
 
 @compiled

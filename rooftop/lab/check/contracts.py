@@ -29,8 +29,9 @@ def _must(holds: bool, text: str) -> None:
         raise Broken(text)
 
 
-def small(op: Contract) -> list[Case]:
-    return [c for c in op.cases if not {"bench", "huge"} & c.tags]
+def small(op: Contract, dtype: str = "") -> list[Case]:
+    """Its cases, those of this dtype alone where one is named, that are not timed."""
+    return [c for c in op.cases if not {"bench", "huge"} & c.tags and dtype in ("", c.dtype)]
 
 
 def dtypes(op: Contract) -> list[str]:
@@ -44,11 +45,15 @@ def _results(found: Any) -> tuple[Any, ...]:
 
 def judged(op: Contract) -> Iterator[tuple[str, str | None]]:
     """Each rule that is asked of the op, in words, and what is wrong; None where it keeps it."""
-    asked: list[tuple[str, Callable[[], None]]] = [
+    asked: list[tuple[str, Callable[[], object]]] = [
         ("the reference passes its own check", lambda: reference_passes(op)), ("wrong versions are named", lambda: can_fail(op)),
     ]  # fmt: skip
     asked += [(f"wrong: {w}", lambda w=w: is_rejected(op, w)) for w in op.wrong]  # type: ignore[misc]
     asked += [(f"one precision lower, or one element off: {d}", lambda d=d: less_is_rejected(op, d)) for d in dtypes(op)]  # type: ignore[misc]
+    if op.cpu is not None:
+        asked.append(("torch's own function, which calls on the CPU run, is within the contract", lambda: cpu_passes(op)))
+        if op.bwd is not None:
+            asked.append(("and so is what torch makes of its gradient", lambda: cpu_gradients_pass(op)))
     if op.grad is not None:
         asked.append(("the backward is the gradient of the reference", lambda: backward_is_the_gradient(op)))
     for what, ask in asked:
@@ -67,6 +72,71 @@ def reference_passes(op: Contract) -> None:
     for c in small(op):
         r = checker.check_callable(op, c, lambda *args: library.fallback(op, args), name="reference")
         _must(r.status == "ok", f"{op.name}: the reference itself fails {r.case}: {r.message}")
+
+
+def cpu_passes(op: Contract, dtype: str = "") -> int:
+    """Torch's own function (`Contract.cpu`) is judged by the reference as a kernel is, in each case that it takes: values, shapes, dtypes, no memory of an
+    input. Returns how many it takes. Raises Broken where it takes none of any dtype, too."""
+    assert op.cpu is not None
+    taken = 0
+    for c in small(op, dtype):
+        problem = op.problem(c)
+
+        def run(*args: Any, problem: Any = problem, what: str = c.id) -> Any:
+            nonlocal taken
+            assert op.cpu is not None
+            found = op.cpu(*args)
+            if found is NotImplemented:
+                return library.fallback(op, args)
+            taken += 1
+            given = {t.untyped_storage().data_ptr() for t in op.flattened(args)[0].values() if t is not None and t.numel()}
+            made = by_name(op, found)
+            for name, r in made.items():
+                if r is None:
+                    continue
+                meta = problem[name]
+                want = (meta.shape, getattr(torch, DTYPES[meta.dtype].torch))
+                _must((tuple(r.shape), r.dtype) == want, f"{op.name} on the CPU, {what}: {name} is {r.dtype} {tuple(r.shape)}, not {want[1]} {want[0]}")
+                _must(not r.numel() or r.untyped_storage().data_ptr() not in given, f"{op.name} on the CPU, {what}: {name} is memory of an input")
+            if any(r is None and problem.get(n) is not None for n, r in made.items()):  # left out: nothing is said of it
+                others = by_name(op, library.fallback(op, args))
+                made = {n: others[n] if r is None else r for n, r in made.items()}
+            return tuple(made.values()) if len(made) != 1 else found
+
+        r = checker.check_callable(op, c, run, name="cpu")
+        _must(r.status == "ok", f"{op.name} on the CPU fails {r.case}: {r.message}")
+    _must(bool(taken or dtype), f"{op.name}: cpu= takes none of its small cases")
+    return taken
+
+
+def cpu_gradients_pass(op: Contract, dtype: str = "") -> int:
+    """What torch makes of the gradients of its own function is judged by the contract of the backward, in each case that it takes. Returns how many."""
+    grad, bwd = op.grad, op.bwd
+    assert op.cpu is not None and grad is not None and bwd is not None
+    names = [entry.partition("=")[0] for entry in grad.wrt]
+    compared = 0
+    for c in small(op, dtype):
+        tensors, options = make(op, c, "cpu", 0)
+        leaves: dict[str, Any] = {n: t.detach().requires_grad_() if n in names and t is not None and computes(t) else t for n, t in tensors.items()}
+        found = op.cpu(*op.arguments(leaves, options))
+        if found is NotImplemented:
+            continue
+        outs = {n: r for n, r in by_name(op, found).items() if r is not None and r.requires_grad}
+        wanted = [n for n in names if leaves[n] is not None and leaves[n].requires_grad]
+        if not outs or not wanted:
+            continue
+        given, left = make(bwd, c, "cpu", 0)  # of the tensors that the forward got with this seed
+        given.update((f"d{n}", None) for n in op.output_names if n not in outs and f"d{n}" in given)
+        pairs = [(r, given[f"d{n}"]) for n, r in outs.items()]
+        made = torch.autograd.grad([r for r, _ in pairs], [leaves[n] for n in wanted], [d for _, d in pairs], allow_unused=True)
+        by_input = {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in zip(wanted, made, strict=True)}
+        got = {out: by_input.get(n) for out, n in zip(bwd.output_names, names, strict=True)}
+        problem = bwd.problem(c)
+        expected = judgement.expect_given(bwd, problem, given, left)
+        for output, verdict in judgement.judge_given(bwd, problem, expected, got).items():
+            _must(verdict.ok, f"{op.name} on the CPU, gradients of {c.id}: {output}: {verdict.message}")
+        compared += 1
+    return compared
 
 
 def is_rejected(op: Contract, wrong: str) -> None:

@@ -288,14 +288,16 @@ def _case(subject: Subject, name: str | None, sizes: dict[str, tuple[int, ...]])
     if sizes:
 
         def resized(c: Case) -> Case:
-            unknown = set(sizes) - {n for n, _ in c.tensors()}
-            if unknown:
-                example = ",".join(f"{n}={'x'.join(str(min(d, 64)) for d in v.shape)}" for n, v in c.tensors())
-                raise ValueError(f"--shape names {', '.join(sorted(unknown))}; the inputs are {', '.join(n for n, _ in c.tensors())}, as in --shape {example}")
             inputs: dict[str, Any] = {n: replace(v, shape=sizes[n]) if isinstance(v, Input) and n in sizes else v for n, v in c.inputs.items()}
             return replace(c, name="as given", inputs=inputs)
 
-        cases = [resized(c) for c in cases]
+        having = [c for c in cases if set(sizes) <= {n for n, _ in c.tensors()}]  # a weight, say, is no input of every case
+        if not having and cases:
+            most = max(cases, key=lambda c: len(set(sizes) & {n for n, _ in c.tensors()}))
+            unknown = sorted(set(sizes) - {n for n, _ in most.tensors()}) or sorted(sizes)
+            example = ",".join(f"{n}={'x'.join(str(min(d, 64)) for d in v.shape)}" for n, v in most.tensors())
+            raise ValueError(f"--shape names {', '.join(unknown)}; the inputs are {', '.join(n for n, _ in most.tensors())}, as in --shape {example}")
+        cases = [resized(c) for c in having]
     reasons = []
     for c in cases:
         reason = (_mismatch(subject, c) if sizes else None) or subject.supports(c, device)

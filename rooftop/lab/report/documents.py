@@ -24,24 +24,27 @@ END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
 
 
-def families(_found: list[Record], site: SiteData) -> str:
-    """A row a family of ops: on each card the cases with a fresh record, their median share of the roof, and the geometric mean of the speed over the best
-    peer of each."""
+def ops(_found: list[Record], site: SiteData) -> str:
+    """A row an op, its backward one of its own: on each card the cases with a fresh record, their median share of the roof, and the geometric mean of the speed
+    over the best peer of each."""
     cards = sorted((c for c in site.cards if c.device.known or c.device.calibrated), key=lambda c: c.device.name, reverse=True)
     columns = " | ".join(f"{c.device.short}: cases | of the roof | over the best peer" for c in cards)
-    lines = [f"| family | ops | {columns} |", "|---|---|" + "---:|---:|---:|" * len(cards)]
-    measured = False
-    for family in sorted({op.family for op in site.ops if op.family}):
-        ops = [op for op in site.ops if op.family == family]
+    lines = [f"| op | family | {columns} |", "|---|---|" + "---:|---:|---:|" * len(cards)]
+    unmeasured: list[str] = []
+    for op in sorted((op for op in site.ops if op.family), key=lambda op: (op.family, op.name)):
         cells: list[str] = []
         for card in cards:
-            best = [m for op in ops if (score := op.on(card.device)) for row in score.rows if (m := row.best) is not None]
+            score = op.on(card.device)
+            best = [m for row in score.rows if (m := row.best) is not None] if score else []
             shares, speeds = [m.share for m in best if m.share is not None], [m.best_peer.speed for m in best if m.best_peer]
             cells += [str(len(best)) if best else "", f"{median(shares):.2f}" if shares else "", f"{geometric_mean(speeds):.2f}x" if speeds else ""]
-            measured = measured or bool(best)
-        names = ", ".join(op.name for op in ops if not op.name.endswith(("_bwd", "_")))
-        lines.append(f"| {family} | {names} | {' | '.join(cells)} |")
-    return "\n".join(lines) if measured else "No fresh record: nothing has been measured yet with the kernels as they stand."
+        if any(cells):
+            lines.append(f"| {op.name.removesuffix('_bwd') + ', backward' if op.name.endswith('_bwd') else op.name} | {op.family} | {' | '.join(cells)} |")
+        else:
+            unmeasured.append(op.name)
+    if len(lines) == 2:
+        return "No fresh record: nothing has been measured yet with the kernels as they stand."
+    return "\n".join(lines) + (f"\n\nNot measured with the kernels as they stand: {', '.join(unmeasured)}." if unmeasured else "")
 
 
 def scores(_found: list[Record], site: SiteData) -> str:
@@ -147,7 +150,7 @@ def _us(seconds: float) -> str:
 
 
 TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
-    ("README.md", "families"): families,
+    ("README.md", "ops"): ops,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
     ("docs/dependencies.md", "build"): build,

@@ -1,0 +1,214 @@
+"""How long a call on CPU tensors takes beside torch's own function: `python scripts/cpu_calls.py [--dtype bf16] [OP ...]`.
+
+A row an op and size, for each op that torch has: what the process spends on it (CPU time, so that other programs do not count), in microseconds, forward and
+forward with backward. The two are called in turn, in batches; a figure is the least of the batches. `most` is what is allowed of torch's time: 1.3, or 2
+where ours computes more than torch's. Size 0 is a call of a few hundred elements: its difference is what the host spends before torch's function runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import rooftop
+from rooftop.core.spec import DTYPES
+
+DTYPE = {n: getattr(torch, DTYPES[n].torch) for n in ("f32", "f16", "bf16")}
+CALM = 9  # batches of each
+BATCH = 0.02  # seconds of one
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A call of ours and torch's for it, on the same tensors. `more`: what ours computes beyond torch's."""
+
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    tensors: list[Tensor]
+    grad: tuple[int, ...] = ()  # of the tensors
+    more: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def pairs(dtype: torch.dtype, size: int) -> dict[str, Callable[[], Pair]]:
+    """By op; `size` 0 to 3: tiny, small, medium, large (2 KiB, 512 KiB, 4 MiB, 16 MiB of float32 rows)."""
+    rows, columns = ((2, 256), (128, 1024), (512, 2048), (1024, 4096))[size]
+    side = (16, 128, 256, 512)[size]
+    tokens = (8, 128, 256, 512)[size]
+
+    def r(*shape: int) -> Tensor:
+        return torch.randn(*shape).to(dtype)
+
+    def x() -> Tensor:
+        return r(rows, columns)
+
+    def target() -> Tensor:
+        return torch.randint(columns, (rows,))
+
+    def heads() -> list[Tensor]:
+        return [r(1, tokens, 4, 64) for _ in range(3)]
+
+    def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        return F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal).transpose(1, 2)
+
+    def rotated(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        a, b = q.chunk(2, -1)
+        return q * cos + torch.cat((-b, a), -1) * sin
+
+    def table() -> list[Tensor]:
+        return [t.repeat(1, 2).to(dtype) for t in (torch.randn(tokens, 32).cos(), torch.randn(tokens, 32).sin())]
+
+    def appended(kc: Tensor, vc: Tensor, k: Tensor, v: Tensor, at: Tensor) -> None:
+        kc[:, 3 : 3 + k.shape[1]] = k
+        vc[:, 3 : 3 + k.shape[1]] = v
+
+    def grouped(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
+        return torch.cat([a[i * side : (i + 1) * side] @ b[i] for i in range(4)])
+
+    def drawn(logits: Tensor) -> Tensor:
+        return torch.multinomial(logits.float().softmax(-1), 1)[:, 0]
+
+    def sparse() -> Pair:
+        held = torch.where(torch.rand(side, side) < 0.1, torch.randn(side, side), 0.0).to(dtype).to_sparse_csr()
+        ours = rooftop.sparse.SparseTensor.from_torch(held)
+        return Pair(lambda b: ours @ b, lambda b: held @ b, [r(side, side)])
+
+    w = lambda: r(columns)  # noqa: E731
+    ends = torch.arange(1, 5, dtype=torch.int32) * side
+    dim = {"dim": -1}
+    return {
+        "add": lambda: Pair(rooftop.add, torch.add, [x(), x()], (0, 1)),
+        "square": lambda: Pair(rooftop.square, torch.square, [x()], (0,)),
+        "gelu": lambda: Pair(rooftop.gelu, F.gelu, [x()], (0,)),
+        "gelu tanh": lambda: Pair(rooftop.gelu, F.gelu, [x()], (0,), options={"approximate": "tanh"}),
+        "silu": lambda: Pair(rooftop.silu, F.silu, [x()], (0,)),
+        "swiglu": lambda: Pair(rooftop.swiglu, lambda a, b: F.silu(a) * b, [x(), x()], (0, 1)),
+        "geglu": lambda: Pair(rooftop.geglu, lambda a, b: F.gelu(a) * b, [x(), x()], (0, 1)),
+        "bias_mask_scale_add": lambda: Pair(
+            rooftop.bias_mask_scale_add, lambda a, b, c, m: torch.where(m, a + b, 0.0) + c, [x(), w(), x(), torch.rand(rows, columns) > 0.5], (0, 1, 2)
+        ),
+        "bias_mask_scale_add dropout": lambda: Pair(
+            lambda a: rooftop.bias_mask_scale_add(a, p=0.1), lambda a: F.dropout(a, 0.1), [x()], (0,), "bits that a seed gives on every device"
+        ),
+        "softmax": lambda: Pair(rooftop.softmax, torch.softmax, [x()], (0,), options=dim),
+        "layer_norm": lambda: Pair(lambda a, b, c: rooftop.layer_norm(a, columns, b, c), lambda a, b, c: F.layer_norm(a, (columns,), b, c), [x(), w(), w()],
+                                   (0, 1, 2)),
+        "rms_norm": lambda: Pair(lambda a, b: rooftop.rms_norm(a, columns, b), lambda a, b: F.rms_norm(a, (columns,), b), [x(), w()], (0, 1)),
+        "reduce sum": lambda: Pair(lambda a: rooftop.reduce(a, "sum", -1), lambda a: a.sum(-1), [x()], (0,)),
+        "reduce mean": lambda: Pair(lambda a: rooftop.reduce(a, "mean", -1), lambda a: a.mean(-1), [x()], (0,)),
+        "reduce max": lambda: Pair(lambda a: rooftop.reduce(a, "max", -1), lambda a: a.amax(-1), [x()], (0,)),
+        "reduce argmax": lambda: Pair(lambda a: rooftop.reduce(a, "argmax", -1), lambda a: a.argmax(-1), [x()]),
+        "reduce var": lambda: Pair(lambda a: rooftop.reduce(a, "var", -1), lambda a: a.var(-1), [x()], (0,)),
+        "cumsum": lambda: Pair(rooftop.cumsum, torch.cumsum, [x()], (0,), options=dim),
+        "topk": lambda: Pair(lambda a: rooftop.topk(a, 8), lambda a: torch.topk(a, 8), [x()], (0,), "of equal elements the first, where torch gives any"),
+        "kthvalue": lambda: Pair(lambda a: rooftop.kthvalue(a, 8), lambda a: torch.kthvalue(a, 8), [x()], (0,), "of equal elements the first"),
+        "sort": lambda: Pair(rooftop.sort, lambda a: torch.sort(a, stable=True), [x()], (0,)),
+        "argsort": lambda: Pair(rooftop.argsort, lambda a: torch.argsort(a, stable=True), [x()]),
+        "topk_mask": lambda: Pair(
+            lambda a: rooftop.topk_mask(a, 8), lambda a: torch.zeros_like(a, dtype=torch.bool).scatter_(-1, a.topk(8).indices, True), [x()], (),
+            "of equal elements the first",
+        ),
+        "matmul": lambda: Pair(rooftop.matmul, torch.matmul, [r(side, side), r(side, side)], (0, 1)),
+        "matmul bias gelu": lambda: Pair(
+            lambda a, b, c: rooftop.matmul(a, b, bias=c, activation="gelu"), lambda a, b, c: F.gelu(torch.addmm(c, a, b)),
+            [r(side, side), r(side, side), r(side)], (0, 1, 2),
+        ),
+        "gemv": lambda: Pair(rooftop.gemv, torch.mv, [x(), w()], (0, 1)),
+        "grouped_matmul": lambda: Pair(rooftop.grouped_matmul, grouped, [r(4 * side, side), r(4, side, side), ends], (0, 1)),
+        "int_matmul": lambda: Pair(
+            rooftop.int_matmul, torch._int_mm, [torch.randint(-99, 99, (side, side)).to(torch.int8), torch.randint(-99, 99, (side, side)).to(torch.int8)]
+        ),
+        "cross_entropy": lambda: Pair(rooftop.cross_entropy, lambda a, t: F.cross_entropy(a.float(), t), [x(), target()], (0,)),
+        "linear_cross_entropy": lambda: Pair(
+            rooftop.linear_cross_entropy, lambda a, b, t: F.cross_entropy((a @ b.T).float(), t),
+            [r(side, side), r(4 * side, side), torch.randint(4 * side, (side,))], (0, 1), "a block of logits at a time, to save memory",
+        ),
+        "attention": lambda: Pair(rooftop.attention, lambda q, k, v: sdpa(q, k, v, False), heads(), (0, 1, 2)),
+        "attention causal": lambda: Pair(lambda q, k, v: rooftop.attention(q, k, v, causal=True), lambda q, k, v: sdpa(q, k, v, True), heads(), (0, 1, 2)),
+        "rope": lambda: Pair(lambda q, c, s: rooftop.rope(q, None, c, s), rotated, [r(1, 16, tokens, 64), *table()], (0,)),
+        "append_kv": lambda: Pair(rooftop.append_kv, appended, [r(1, 2 * tokens + 8, 4, 64), r(1, 2 * tokens + 8, 4, 64), r(1, tokens, 4, 64),
+                                                                r(1, tokens, 4, 64), torch.tensor([3])], (), "lengths that the tensor holds, each checked"),
+        "concat_kv": lambda: Pair(rooftop.concat_kv, lambda a, b: torch.cat((a, b), -2), [r(16, 2 * tokens, 64), r(16, 8, 64)], (0, 1)),
+        "transpose": lambda: Pair(rooftop.transpose, lambda a, dim0, dim1: a.transpose(dim0, dim1).contiguous(), [x()], (0,), options={"dim0": 0, "dim1": 1}),
+        "sample": lambda: Pair(rooftop.sample, drawn, [x()], (), "64 bits a row and exact sums, the same on every device"),
+        "spmm_csr": sparse,
+    }  # fmt: skip
+
+
+def spent(call: Callable[[], Any], times: int) -> float:
+    started = time.process_time()
+    for _ in range(times):
+        call()
+    return (time.process_time() - started) / times
+
+
+def compared(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds of each: the least of CALM batches, one of each in turn."""
+    for call in (ours, theirs):
+        call()
+    first = max(spent(theirs, 3), 1e-6)
+    times = max(1, int(BATCH / first))
+    found = [(spent(ours, times), spent(theirs, times)) for _ in range(CALM if first < 0.1 else 3)]
+    return min(a for a, _ in found), min(b for _, b in found)
+
+
+def calls(pair: Pair, gradients: bool) -> Iterator[Callable[[], Any]]:
+    """Ours, then torch's."""
+    for function in (pair.ours, pair.theirs):
+        if not gradients:
+            yield lambda f=function: f(*pair.tensors, **pair.options)
+            continue
+        leaves = [t.detach().requires_grad_() if i in pair.grad else t for i, t in enumerate(pair.tensors)]
+        wanted = [leaves[i] for i in pair.grad]
+
+        def both(f: Callable[..., Any] = function, leaves: list[Tensor] = leaves, wanted: list[Tensor] = wanted) -> None:
+            out = f(*leaves, **pair.options)
+            out = out if isinstance(out, Tensor) else out[0]
+            torch.autograd.grad(out, wanted, torch.ones_like(out))
+
+        yield both
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ops", nargs="*", help="names of the table's first column; all of them by default")
+    parser.add_argument("--dtype", default="f32", choices=list(DTYPE))
+    parser.add_argument("--sizes", default="0123", help="digits: 0 tiny, 1 small, 2 medium, 3 large")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    over = 0
+    print(f"{'op':30} size {'ours':>10} {'torch':>10}  ratio   {'with backward':>13} {'torch':>10}  ratio   most")
+    for size in map(int, chosen.sizes):
+        for name, make in pairs(DTYPE[chosen.dtype], size).items():
+            if chosen.ops and name not in chosen.ops and name.split()[0] not in chosen.ops:
+                continue
+            line = f"{name:30} {size:4}"
+            most = 1.3
+            try:
+                pair = make()
+                most = 2.0 if pair.more else 1.3
+                for gradients in (False, True) if pair.grad else (False,):
+                    a, b = compared(*calls(pair, gradients))
+                    much = size > 0 and a / b > most
+                    over += much
+                    line += f" {a * 1e6:10.1f} {b * 1e6:10.1f} {a / b:6.2f}{'*' if much else ' '}  "
+            except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+                line += f" not compared: {type(error).__name__}: {str(error).splitlines()[0][:90]}"
+            print(f"{line:90} {most}", flush=True)
+    print(f"{over} of these ratios are over what is allowed (*); of size 0 none is asked")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
