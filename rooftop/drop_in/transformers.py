@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rooftop.drop_in.attention import drawn, fits, under_autocast
+from rooftop.core.autocasting import lowered
+from rooftop.drop_in.attention import drawn, fits
 from rooftop.drop_in.transformers_masks import is_order, is_runs, transformers_mask
 from rooftop.drop_in.transformers_models import gives
 
@@ -64,7 +65,7 @@ def transformers_attention(
     if attention_mask is not None and is_order(attention_mask):
         causal, window = bool(attention_mask.shape[0]) and is_causal is not False, attention_mask.shape[1]
         attention_mask = None
-    query, key, value = under_autocast(query, key, value)
+    query, key, value = lowered(query, key, value)
     rows, keys = query.shape[2], key.shape[2]
     more: dict[str, Any] = {"softcap": softcap}
     if attention_mask is not None:
