@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.models.swapping import builder
-from rooftop.models.trials import is_linear, ordinary, quiet, replaced_forward, required, same, small_linears, twin
+from rooftop.models.trials import in_mode, is_linear, ordinary, quiet, replaced_forward, required, same, small_linears, twin
 from rooftop.ops.geglu import geglu
 from rooftop.ops.gelu import gelu
 from rooftop.ops.silu import silu
@@ -88,11 +88,8 @@ def find_mlp(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str
             x = torch.randn(3, 2, small[options[0]].in_features)
             ours = twin(module, modules=small)
             ours.__class__ = type("Trial", (type(module),), mlp_class(type(module), *options))
-            ours.training = theirs.training = True  # dropout between the layers would show
-            if same(ours, theirs, [x], gradients):
-                ours.training = theirs.training = False
-                if same(ours, theirs, [x], False):
-                    return options
+            if all(same(in_mode(ours, on), in_mode(theirs, on), [x], gradients) for on in (True, False)):  # dropout would show in training
+                return options
     return "it is no gated unit with silu or gelu"
 
 

@@ -48,7 +48,8 @@ def causal_class(base: type, inner: str, head: str, factor: str, cap: str, auxil
         layer = self._modules[head]
         if not asked or not (self.training if without is None else without) or not _usable(layer) or _keeps(call) or (routers and balance is None):
             return plain(self, **call)
-        return can_return_tuple(_fused)(self, call, inner, layer, factor, cap, memory, balance if routers else None, _result_of(plain))
+        said = {n: call.pop(n) for n in ("return_dict",) if n in call}
+        return can_return_tuple(_fused)(self, call, inner, layer, factor, cap, memory, balance if routers else None, _result_of(plain), **said)
 
     return {"forward": forward}
 
@@ -59,7 +60,6 @@ def _fused(
     labels, shifted = call.pop("labels", None), call.pop("shift_labels", None)
     items, ignore = call.pop("num_items_in_batch", None), call.pop("ignore_index", -100)
     call.pop("logits_to_keep", None)
-    call.pop("return_dict", None)
     mask = call.get("attention_mask")
     made = self._modules[inner](**call)
     x = made[0]

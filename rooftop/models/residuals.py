@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rooftop.models.swapping import builder, swap_of
-from rooftop.models.trials import quiet, replaced_forward, same, twin
+from rooftop.models.trials import in_mode, quiet, replaced_forward, same, twin
 from rooftop.ops.rms_norm import rms_norm
 
 # Names of the parts of a layer that are looked for; what it computes of them is tried. Of "sandwich" the parts are normalised before they are added.
@@ -119,7 +119,6 @@ def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
 
 
 def _trained(ours: Any, theirs: Any, x: Any, gradients: bool) -> bool:
-    ours.__dict__["training"] = theirs.__dict__["training"] = True
     for m in (ours, theirs):
         m.__dict__["gradient_checkpointing"] = False
-    return same(ours, theirs, [x], gradients)
+    return all(same(in_mode(ours, on), in_mode(theirs, on), [x], gradients) for on in (True, False))

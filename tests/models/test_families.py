@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -26,6 +25,25 @@ FAMILIES: dict[str, dict[str, int]] = {
     "whisper": {"attention": 4, "layer_norm": 7, "activation": 2}, "phi": {**DECODER, "layer_norm": 3, "activation": 2},
     "stablelm": {**DECODER, "layer_norm": 5, "mlp": 2}, "gpt_neox": {**DECODER, "layer_norm": 5, "activation": 2}, "starcoder2": {**DECODER, "layer_norm": 5, "activation": 2},
 }  # fmt: skip
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # what small configurations of a kind leave as it is
+    "granite, factors": ("granite", {"logits_scaling": 4.0, "residual_multiplier": 0.4, "embedding_multiplier": 3.0, "attention_multiplier": 0.2}),
+    "phi4, partly rotated": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    "llama, biases, tied": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "llama, gelu": ("llama", {"hidden_act": "gelu"}),
+    "llama, yarn": ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}}),
+    "deepseek, halves": ("deepseek_v3", {"rope_interleave": False}),
+}  # fmt: skip
+FAMILIES |= {name: FAMILIES[kind] for name, (kind, _) in VARIANTS.items()}
+
+
+def _config(kind: str) -> tuple[Any, Any]:
+    kind, more = VARIANTS.get(kind, (kind, {}))
+    works = _kinds.works(kind)
+    assert not isinstance(works, str), works
+    cls, config = works
+    return cls, type(config)(**{**config.to_dict(), **more})
 
 
 def _made(cls: Any, config: Any, dtype: torch.dtype = torch.float32) -> Any:
@@ -79,9 +97,7 @@ def _near(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], exact: di
 @pytest.mark.sampled("patched")
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_family_is_as_in_eager(kind: str) -> None:
-    works = _kinds.works(kind)
-    assert not isinstance(works, str), works
-    cls, config = works
+    cls, config = _config(kind)
     model, eager, exact = (_made(cls, config, dtype) for dtype in (torch.float32, torch.float32, torch.float64))
     before = _classes(model)
     keys = list(model.state_dict())
@@ -106,8 +122,7 @@ def test_a_family_is_as_in_eager(kind: str) -> None:
 @pytest.mark.sampled("patched")
 @pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "gpt_oss"])
 def test_the_loss_of_the_routers_is_added(kind: str) -> None:
-    cls, config = _kinds.works(kind)
-    config = copy.deepcopy(config)
+    cls, config = _config(kind)
     config.output_router_logits = True
     config.router_aux_loss_coef = 0.3
     model, eager, exact = (_made(cls, config, dtype) for dtype in (torch.float32, torch.float32, torch.float64))
