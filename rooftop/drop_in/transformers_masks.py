@@ -24,6 +24,16 @@ NO_SKIPS = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 TOGETHER = 1 << 26  # elements of a mask that are looked at together
 
 
+class Told:
+    """What is known of the call of a model while it is traced: `unpacked`, that its rows hold one sequence each."""
+
+    def __init__(self) -> None:
+        self.unpacked = False  # of the instance from the start: a trace that sees it appear is not used again
+
+
+TOLD = Told()
+
+
 def is_order(mask: Tensor) -> bool:
     import torch
 
@@ -44,7 +54,8 @@ def transformers_mask(
 ) -> Tensor | None:  # fmt: skip
     """A mask function of Hugging Face Transformers (`AttentionMaskInterface`), for `transformers_attention`. The parameters are those of
     its `sdpa_mask`, and `packed`: False promises that `position_ids` never start anew within a row. Where nothing is traced they are looked
-    at; a traced graph computes from them what each query sees, at each call, unless this is promised.
+    at; a traced graph computes from them what each query sees, at each call, unless this is promised, or the model is patched and called
+    without `position_ids`.
 
     Returns the smallest of the forms above that says it; None where one query sees all keys. While a graph is traced nothing can be read
     from `attention_mask` (padding): given one, the mask is bool. Models that work on masks themselves get what `sdpa_mask` returns.
@@ -79,7 +90,7 @@ def transformers_mask(
 
     # Of the library's own functions all but unions leave one run. Padding and functions of models may leave more.
     certain = attention_mask is None and not use_vmap and function.__module__ == sdpa_mask.__module__ and function.__name__ != "or_mask"
-    promised = tracing and not packed and certain and not allow_is_bidirectional_skip and function is not bidirectional_mask_function
+    promised = tracing and (TOLD.unpacked or not packed) and certain and not allow_is_bidirectional_skip and function is not bidirectional_mask_function
     if allow_is_causal_skip or promised:  # the function is causal, with no more than a window or chunks of local_size
         reach = kv_length if local_size is None else local_size
         window_of_model, chunk = (getattr(config, n, None) for n in ("sliding_window", "attention_chunk_size"))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rooftop.drop_in.transformers_masks import TOLD
 from rooftop.models.swapping import builder
 from rooftop.models.trials import REFUSED, ordinary, quiet, replaced_forward, twin
 from rooftop.ops.linear_cross_entropy import linear_cross_entropy
@@ -25,8 +27,25 @@ FEATURES, TOKENS = 16, (2, 6)  # of a trial
 
 @builder("model")
 def model_class(base: type) -> dict[str, Any]:
-    """Nothing but the name of what was done."""
-    return {}
+    plain: Callable[..., Any] = base.forward  # type: ignore[attr-defined]
+
+    @functools.wraps(plain)
+    def forward(self: Any, *given: Any, **named: Any) -> Any:
+        return _told(plain, self, given, named)
+
+    return {"forward": forward}
+
+
+def _told(function: Callable[..., Any], self: Any, given: tuple[Any, ...], named: dict[str, Any], position: int = 2) -> Any:
+    """A call of a model. While it is traced, the masks are told that rows hold one sequence each: the caller gives no positions that start anew."""
+    if not torch.compiler.is_compiling() or len(given) > position or any(named.get(n) is not None for n in ("position_ids", "cu_seq_lens_q")):
+        return function(self, *given, **named)
+    before = TOLD.unpacked
+    TOLD.unpacked = True
+    try:
+        return function(self, *given, **named)
+    finally:
+        TOLD.unpacked = before
 
 
 @builder("loss")
@@ -34,7 +53,7 @@ def causal_class(base: type, inner: str, head: str, factor: str, cap: str, auxil
     """`inner`, `head`: the children that make the hidden states and the logits; `auxiliary`: the model adds a loss of its experts."""
     plain: Callable[..., Any] = base.forward  # type: ignore[attr-defined]
     names = [n for n, p in inspect.signature(plain).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-    balance = _balance(plain) if auxiliary else None
+    balance, result = _balance(plain) if auxiliary else None, _result_of(plain)
 
     @functools.wraps(plain)
     def forward(self: Any, *given: Any, **named: Any) -> Any:
@@ -47,9 +66,9 @@ def causal_class(base: type, inner: str, head: str, factor: str, cap: str, auxil
         routers = _routers(self, call)
         layer = self._modules[head]
         if not asked or not (self.training if without is None else without) or not _usable(layer) or _keeps(call) or (routers and balance is None):
-            return plain(self, **call)
+            return _told(plain, self, (), call)
         said = {n: call.pop(n) for n in ("return_dict",) if n in call}
-        return can_return_tuple(_fused)(self, call, inner, layer, factor, cap, memory, balance if routers else None, _result_of(plain), **said)
+        return can_return_tuple(_fused)(self, call, inner, layer, factor, cap, memory, balance if routers else None, result, **said)
 
     return {"forward": forward}
 
@@ -61,7 +80,7 @@ def _fused(
     items, ignore = call.pop("num_items_in_batch", None), call.pop("ignore_index", -100)
     call.pop("logits_to_keep", None)
     mask = call.get("attention_mask")
-    made = self._modules[inner](**call)
+    made = _told(_body, self._modules[inner], (), call)
     x = made[0]
     config = self.config.get_text_config()
     scale = float(getattr(config, factor)) ** FACTORS[factor] if factor else 1.0
@@ -79,6 +98,10 @@ def _fused(
         found |= {"loss": loss + self.router_aux_loss_coef * auxiliary.to(loss.device), "aux_loss": auxiliary}
     fields = result.__dataclass_fields__
     return result(**found, **{n: getattr(made, n, None) for n in fields if n not in found and n != "aux_loss"})
+
+
+def _body(module: nn.Module, **call: Any) -> Any:
+    return module(**call)
 
 
 def _usable(layer: Any) -> bool:
@@ -101,7 +124,6 @@ def _balance(plain: Callable[..., Any]) -> Any:
     return inspect.unwrap(plain).__globals__.get("load_balancing_loss_func")
 
 
-@functools.cache
 def _result_of(plain: Callable[..., Any]) -> Any:
     """The class of the result, by the annotation of the forward."""
     from transformers import modeling_outputs
@@ -109,7 +131,8 @@ def _result_of(plain: Callable[..., Any]) -> Any:
     function = inspect.unwrap(plain)
     said = function.__annotations__.get("return")
     found = function.__globals__.get(said) if isinstance(said, str) else said
-    return found if hasattr(found, "__dataclass_fields__") else modeling_outputs.CausalLMOutputWithPast
+    kinds = (found, *typing.get_args(found))
+    return next((k for k in kinds if hasattr(k, "__dataclass_fields__")), modeling_outputs.CausalLMOutputWithPast)
 
 
 class _Hidden:

@@ -34,14 +34,14 @@ PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, r
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
 SAMPLES = {
     "kernels": (40, 70), "binaries": (40, 60), "counters": (2, 4), "fuzz": (8, 10), "warm": (8, 12), "corpus": (90, 120), "slow": (25, 40), "models": (70, 100),
-    "patched": (8, 20),
+    "patched": (8, 20), "compiled": (2, 5),
     "programs": (6, 10),
 }  # fmt: skip
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
     "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "programs": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
     "slow": ("rooftop/core/", "rooftop/lab/"), "warm": ("rooftop/lab/timing/warm.py",), "models": ("rooftop/drop_in/",),
-    "patched": ("rooftop/models/",),
+    "patched": ("rooftop/models/",), "compiled": ("rooftop/models/",),
 }  # fmt: skip
 
 
