@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "models", "quant")  # classes and helpers over ops, each a package of that name
-LIFTED = {"QuantLinear": "quant", "patch": "models", "quantize_model": "quant", "unpatch": "models"}  # names that the package also has, and their namespace
+LIFTED = {"QuantLinear": "quant", "patch": "models", "prove": "models", "quantize_model": "quant", "unpatch": "models"}  # names that the package also has, and their namespace
 
 
 def namespaces() -> list[str]:

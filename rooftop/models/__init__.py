@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rooftop.models.patching import Report, is_patched, patch, unpatch
+    from rooftop.models.proving import Proof, prove
 
-__all__ = ["Report", "is_patched", "patch", "unpatch"]
-_WHERE = {**dict.fromkeys(("Report", "is_patched", "patch", "unpatch"), "patching")}
+__all__ = ["Proof", "Report", "is_patched", "patch", "prove", "unpatch"]
+_WHERE = {**dict.fromkeys(("Report", "is_patched", "patch", "unpatch"), "patching"), "Proof": "proving", "prove": "proving"}
 
 
 def __getattr__(name: str) -> Any:
