@@ -11,17 +11,16 @@ from torch import Tensor
 from rooftop import codecs as codecs
 from rooftop import comm as comm
 from rooftop import drop_in as drop_in
-from rooftop import models as models
 from rooftop import quant as quant
 from rooftop import sparse as sparse
 from rooftop.formats.number_formats import Format
 from rooftop.formats.packed import PackedWeight
 from rooftop.formats.quantized import Quantized
 from rooftop.quant import QuantLinear as QuantLinear
-from rooftop.models import patch as patch
-from rooftop.models import prove as prove
+from rooftop.drop_in import patch as patch
+from rooftop.drop_in import prove as prove
 from rooftop.quant import quantize_model as quantize_model
-from rooftop.models import unpatch as unpatch
+from rooftop.drop_in import unpatch as unpatch
 
 __version__: str
 

@@ -23,8 +23,8 @@ def names() -> list[str]:
     return [*_op_names(), *namespaces(), *(n for n, space in LIFTED.items() if space in namespaces()), *OWN]
 
 
-NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "models", "quant")  # classes and helpers over ops, each a package of that name
-LIFTED = {"QuantLinear": "quant", "patch": "models", "prove": "models", "quantize_model": "quant", "unpatch": "models"}  # names that the package also has, and their namespace
+NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
+LIFTED = {"QuantLinear": "quant", "patch": "drop_in", "prove": "drop_in", "quantize_model": "quant", "unpatch": "drop_in"}  # names that the package also has, and their namespace
 
 
 def namespaces() -> list[str]:

@@ -41,7 +41,7 @@ FEW = 12  # kernels' files that a commit touches: all tests of these kernels run
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has
     "counters": ("rooftop/lab/simt/",), "corpus": ("rooftop/lab/simt/",), "programs": ("rooftop/lab/simt/",), "fuzz": ("rooftop/lab/fuzz/", "rooftop/ops/"),
     "slow": ("rooftop/core/", "rooftop/lab/"), "warm": ("rooftop/lab/timing/warm.py",), "models": ("rooftop/drop_in/",),
-    "patched": ("rooftop/models/",), "compiled": ("rooftop/models/",),
+    "patched": ("rooftop/drop_in/",), "compiled": ("rooftop/drop_in/",),
 }  # fmt: skip
 
 

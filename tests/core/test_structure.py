@@ -13,7 +13,7 @@ import pytest
 from rooftop.core import settings
 
 # From the bottom up: a package imports packages of its own layer and of those before it, and no two packages import each other.
-LAYERS = (("core",), ("formats",), ("ranks",), ("ops",), ("kernels",), ("ladders",), ("quant", "sparse", "codecs", "comm", "drop_in", "models"), ("lab",), ("face",))
+LAYERS = (("core",), ("formats",), ("ranks",), ("ops",), ("kernels",), ("ladders",), ("quant", "sparse", "codecs", "comm", "drop_in"), ("lab",), ("face",))
 FACE = ("rooftop", "rooftop.__main__", "rooftop.public_names")  # the public names and the command: above all
 # Methods and functions that are, or return, something public of a layer above. They ask the package for it when they are called.
 ASK_THE_FACE = {
@@ -26,7 +26,7 @@ COMPUTED = {  # modules that import by a name that is no text: of files of their
     "rooftop.kernels._device.tpu", "rooftop.lab.check.like",
     "rooftop.lab.cli", "rooftop.lab.doctor", "rooftop.lab.report.drawings", "rooftop.lab.report.reference",
     "rooftop.public_names",
-    *(f"rooftop.{face}" for face in ("quant", "codecs", "comm", "models")),
+    *(f"rooftop.{face}" for face in ("quant", "codecs", "comm")),
 }  # fmt: skip
 
 

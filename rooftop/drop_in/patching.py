@@ -1,17 +1,17 @@
-"""`rooftop.patch(model)`: an instance of a model gets the functions of this package, where a trial says that they compute the same."""
+"""What `rooftop.patch(model)` does: an instance of a model gets the functions of this package, where a trial says that they compute the same."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from rooftop.models import gates, losses, mixtures, norms, residuals, rotations
-from rooftop.models.swapping import buried, restore, swap, swap_of
+from rooftop.drop_in import gates, losses, mixtures, norms, residuals, rotations
+from rooftop.drop_in.swapping import Swap, buried, remaking, restore, swap, swap_of, swapped_class
 
 PARTS = ("attention", "rms_norm", "layer_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "experts", "residual")
 ALIASES = {"swiglu": "mlp", "geglu": "mlp", "gelu": "activation", "cross_entropy": "fused_linear_cross_entropy", "fused_cross_entropy": "fused_linear_cross_entropy"}
@@ -63,13 +63,21 @@ class Report:
             unpatch(self.model)
 
 
-def know_parts() -> None:
-    """What the copies and pickles of patched models need in a process of their own. The parts are known once this file is imported."""
+@remaking
+def remade(how: Swap) -> Any:
+    """An empty module, for copies and pickles. Where they are read, the parts are known once this file is imported, and Transformers is told."""
+    if issubclass(how.base, _models_of_transformers()):
+        _register()
+    cls = swapped_class(how)
+    return cls.__new__(cls)
+
+
+def _models_of_transformers() -> tuple[type, ...]:
     try:
-        import transformers  # noqa: F401
+        from transformers import PreTrainedModel
     except ImportError:
-        return
-    _register()
+        return ()
+    return (PreTrainedModel,)
 
 
 def _register() -> None:
@@ -83,43 +91,19 @@ def is_patched(model: nn.Module) -> bool:
     return any(swap_of(m) is not None or buried(m) for m in model.modules())
 
 
-def patch(
-    model: nn.Module, *, attention: bool = True, rms_norm: bool = True, layer_norm: bool = True, rope: bool = True, mlp: bool = True, activation: bool = True,
-    fused_linear_cross_entropy: bool = True, experts: bool = True, residual: bool = False, check: bool = True, prove: bool = False,
-    memory: str = "fast", decompose: tuple[str, ...] = ("activation",), **aliases: bool,
-) -> Report:  # fmt: skip
-    """Have `model` compute with the functions of this package: ``rooftop.patch(model)``. In place, and the model alone: neither its classes nor Transformers
-    change. Nothing is known by name: a module is replaced if a small random copy of it gives the same as ours, against float64.
-
-    Args:
-        model: a model of Hugging Face Transformers, or any module, of which norms, gated MLPs and activations are replaced.
-        attention: `rooftop.attention` through ``attn_implementation="rooftop"`` (`rooftop.drop_in`), and its masks.
-        rms_norm, layer_norm: norms; 1 + weight where a model stores the difference.
-        rope: the rotation of queries and keys.
-        mlp: MLPs with a gate: silu or gelu, two products or a packed one. Also swiglu= and geglu=.
-        activation: silu and gelu that stand alone. Also gelu=.
-        fused_linear_cross_entropy: lm_head and loss in one, without logits, where labels are given in training mode (in others with skip_logits=True;
-            skip_logits=False gives logits in training). The result's `logits` are then None. Also cross_entropy=.
-        experts: experts of a mixture, through ``experts_implementation="rooftop"``.
-        residual: the addition within a decoder layer goes into the norm after it.
-        check: compare gradients too, with another dtype of the computation.
-        prove: afterwards run `rooftop.prove` on random tokens; a model that is not equal is restored, and a ValueError says where.
-        memory: of `rooftop.linear_cross_entropy`.
-        decompose: parts whose own forward runs under torch.compile, which fuses it with what is around.
-
-    Returns a `Report`. Forwards of others (hooks, adapters on linear layers) go on; a module whose forward somebody has replaced is left.
-
-    Raises TypeError for what is no module or an unknown part, ValueError for a model that is patched already, on the meta device or wrapped by FSDP, or in which
-    nothing can be replaced. The model is then as it was."""
-    wanted = dict(attention=attention, rms_norm=rms_norm, layer_norm=layer_norm, rope=rope, mlp=mlp, activation=activation, experts=experts, residual=residual)
-    wanted["fused_linear_cross_entropy"] = fused_linear_cross_entropy
-    for name, value in aliases.items():
-        if name not in ALIASES:
+def apply(
+    model: nn.Module, parts: Mapping[str, Any], *, check: bool = True, memory: str = "fast", decompose: Sequence[str] = ("activation",)
+) -> Report:
+    """What `rooftop.patch` does; `parts`: by name or alias, those that are not there are asked for, but for residual."""
+    wanted = {n: n != "residual" for n in PARTS}
+    for name, value in parts.items():
+        if name not in wanted and name not in ALIASES:
             raise TypeError(f"patch: {name!r} is no part; there are {', '.join((*PARTS, *ALIASES))}")
-        wanted[ALIASES[name]] = value
-    for name, value in (*wanted.items(), ("check", check), ("prove", prove)):
         if not isinstance(value, bool):
             raise TypeError(f"patch: {name} is {value!r}; it must be True or False")
+        wanted[ALIASES.get(name, name)] = value
+    if not isinstance(check, bool):
+        raise TypeError(f"patch: check is {check!r}; it must be True or False")
     if unknown := [n for n in decompose if n not in PARTS]:
         raise TypeError(f"patch: decompose has {unknown[0]!r}; there are {', '.join(PARTS)}")
     if memory not in ("fast", "small"):
@@ -127,14 +111,10 @@ def patch(
     _check_model(model)
     rows: list[Row] = []
     try:
-        _Patch(model, {n for n, on in wanted.items() if on}, check, memory, decompose, rows).run()
+        _Patch(model, {n for n, on in wanted.items() if on}, check, memory, tuple(decompose), rows).run()
         if not any(not row.why for row in rows):
             said = "; ".join(f"{r.part} of {r.what}: {r.why}" for r in rows[:4]) or f"it has no {', '.join(n for n, on in wanted.items() if on) or 'parts'}"
             raise ValueError(f"patch: nothing of {type(model).__name__} can be replaced ({said})")
-        if prove:
-            from rooftop.models.proving import proven
-
-            proven(model)
     except BaseException:
         _restore(model)
         raise
@@ -190,14 +170,11 @@ def _said(model: Any, name: str) -> dict[str, Any]:
 
 def pretrained(model: nn.Module) -> list[Any]:
     """The outermost models of Transformers in a module."""
-    try:
-        from transformers import PreTrainedModel
-    except ImportError:
-        return []
+    kinds = _models_of_transformers()
     found: list[Any] = []
 
     def walk(module: nn.Module) -> None:
-        if isinstance(module, PreTrainedModel):
+        if isinstance(module, kinds):
             found.append(module)
         else:
             for child in module.children():

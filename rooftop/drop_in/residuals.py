@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rooftop.models.swapping import builder, swap_of
-from rooftop.models.trials import in_mode, quiet, replaced_forward, same, twin
+from rooftop.drop_in.swapping import builder, swap_of
+from rooftop.drop_in.trials import in_mode, quiet, replaced_forward, same, twin
 from rooftop.ops.rms_norm import rms_norm
 
 # Names of the parts of a layer that are looked for; what it computes of them is tried. Of "sandwich" the parts are normalised before they are added.

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.models.swapping import builder
-from rooftop.models.trials import in_mode, is_linear, ordinary, quiet, replaced_forward, required, same, small_linears, twin
+from rooftop.drop_in.swapping import builder
+from rooftop.drop_in.trials import in_mode, is_linear, ordinary, quiet, replaced_forward, required, same, small_linears, twin
 from rooftop.ops.geglu import geglu
 from rooftop.ops.gelu import gelu
 from rooftop.ops.silu import silu

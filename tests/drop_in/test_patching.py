@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import rooftop
-from rooftop.models.swapping import swap_of
+from rooftop.drop_in.swapping import swap_of
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 0,
@@ -93,7 +93,7 @@ def test_copies_are_patched_too(hf: Any, how: str) -> None:
     assert torch.equal(_logits(made), _logits(model)) and all(type(a) is type(b) for a, b in zip(made.modules(), model.modules(), strict=True))
     rooftop.unpatch(made)
     assert type(made) is hf.LlamaForCausalLM and made.config._attn_implementation == "sdpa"
-    assert rooftop.models.is_patched(model) and not rooftop.models.is_patched(made)
+    assert rooftop.drop_in.is_patched(model) and not rooftop.drop_in.is_patched(made)
 
 
 def test_a_pickle_is_read_in_another_process(hf: Any, tmp_path: Any) -> None:
@@ -275,7 +275,7 @@ def test_labels_of_another_length(hf: Any) -> None:
 
 
 def _unchanged(model: nn.Module) -> None:
-    assert not rooftop.models.is_patched(model) and not any("_rooftop" in vars(m) for m in model.modules())
+    assert not rooftop.drop_in.is_patched(model) and not any("_rooftop" in vars(m) for m in model.modules())
 
 
 def test_bad_input_is_one_clear_line_and_changes_nothing(hf: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.models.swapping import builder
-from rooftop.models.trials import REFUSED, near, ordinary, quiet, replaced_forward
+from rooftop.drop_in.swapping import builder
+from rooftop.drop_in.trials import REFUSED, near, ordinary, quiet, replaced_forward
 from rooftop.ops.rope import rope
 
 FORMS = {  # tables from frequencies [B, S, R / 2]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.core.op import constant
-from rooftop.models.gates import ACTS, gated
-from rooftop.models.trials import quiet, same, twin
+from rooftop.drop_in.gates import ACTS, gated
+from rooftop.drop_in.trials import quiet, same, twin
 from rooftop.ops.grouped_matmul import grouped_matmul
 
 NAME = "rooftop"

@@ -12,7 +12,7 @@ import torch
 
 import rooftop
 from rooftop.lab.cli.app import app
-from rooftop.models import gates
+from rooftop.drop_in import gates
 
 hf = pytest.importorskip("transformers", reason="transformers is not installed (pip install -e '.[dev]')")
 SIZES: dict[str, Any] = {
@@ -37,7 +37,7 @@ def test_what_is_equal_is_said_to_be(dtype: torch.dtype) -> None:
     proof = rooftop.prove(model, _batch(), steps=3)
     assert proof.equal and proof.first == "" and str(proof).startswith("equal within eager's own rounding\nlayers: 11;")
     assert len(proof.losses["ours"]) == 3 and proof.losses["ours"][0] > proof.losses["ours"][-1] and proof.seconds["eager"] > 0
-    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters()) and not rooftop.models.is_patched(model)
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters()) and not rooftop.drop_in.is_patched(model)
     assert model.config.attention_dropout == model.model.layers[0].self_attn.attention_dropout == 0.3
     assert {c.name for c in proof.gradients} == set(before)
 
@@ -49,7 +49,7 @@ def test_the_first_layer_that_is_not_is_named(monkeypatch: pytest.MonkeyPatch, w
     slip = (lambda a, b: right(a, b) * 1.0001) if wrong == "result" else (lambda a, b: right(a, b).detach() + right(a.detach(), b) - right(a, b).detach())
     monkeypatch.setattr(gates, "swiglu", slip)
     proof = rooftop.prove(model, _batch(), steps=0)
-    assert not proof.equal and rooftop.models.is_patched(model)
+    assert not proof.equal and rooftop.drop_in.is_patched(model)
     assert proof.first == ("layer model.layers.0.mlp" if wrong == "result" else "gradient of model.embed_tokens.weight")
     assert proof.verdict().startswith(f"not equal: {proof.first} errs by ")
 
@@ -57,18 +57,18 @@ def test_the_first_layer_that_is_not_is_named(monkeypatch: pytest.MonkeyPatch, w
 def test_a_patch_that_must_be_proved_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model()
     with rooftop.patch(model, prove=True):
-        assert rooftop.models.is_patched(model)
-    real = rooftop.models.proving.prove
+        assert rooftop.drop_in.is_patched(model)
+    real = rooftop.drop_in.proving.prove
 
     def broken(*args: Any) -> Any:
         found = real(*args)
-        found.layers.insert(0, rooftop.models.proving.Compared("model.norm", 1e-7, 1.0, 1e-7))
+        found.layers.insert(0, rooftop.drop_in.proving.Compared("model.norm", 1e-7, 1.0, 1e-7))
         return found
 
-    monkeypatch.setattr(rooftop.models.proving, "prove", broken)
+    monkeypatch.setattr(rooftop.drop_in.proving, "prove", broken)
     with pytest.raises(ValueError, match=r"^patch: not equal: layer model.norm errs by 1.0e\+00, eager by 1.0e-07; the model is as it was$"):
         rooftop.patch(model, prove=True)
-    assert not rooftop.models.is_patched(model) and model.config._attn_implementation == "sdpa"
+    assert not rooftop.drop_in.is_patched(model) and model.config._attn_implementation == "sdpa"
 
 
 def test_bad_input() -> None:

@@ -88,12 +88,13 @@ def _reduced(self: Any, protocol: Any) -> Any:
     made, given, *rest = how.base.__reduce_ex__(self, protocol)
     if made is not copyreg.__newobj__ or given != (type(self),):  # type: ignore[attr-defined]
         raise TypeError(f"{type(self).__name__} says itself how it is copied; rooftop.unpatch(model) first")
-    return (_remade, (how,), *rest)
+    return (_REMAKING[0], (how,), *rest)
 
 
-def _remade(how: Swap) -> Any:
-    import rooftop.models.patching
+def remaking(function: Callable[[Swap], Any]) -> Callable[[Swap], Any]:
+    """`function` makes the modules of copies and pickles; its file is imported where they are read."""
+    _REMAKING.append(function)
+    return function
 
-    rooftop.models.patching.know_parts()
-    cls = swapped_class(how)
-    return cls.__new__(cls)
+
+_REMAKING: list[Callable[[Swap], Any]] = []

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.models.patching import is_patched, patch, unpatch
-from rooftop.models.swapping import swap_of
+from rooftop.drop_in.patching import apply, is_patched, unpatch
+from rooftop.drop_in.swapping import swap_of
 
 TIMES = 2.0  # eager's own error, as a norm, that ours may reach
 UNITS = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
@@ -85,7 +85,7 @@ class Proof:
         return "\n".join(lines)
 
 
-def prove(model: nn.Module, batch: Mapping[str, Any], steps: int = 20, *, lr: float = 1e-4, **parts: Any) -> Proof:
+def prove(model: nn.Module, batch: Mapping[str, Any], steps: int = 20, *, lr: float = 1e-4, **parts: bool) -> Proof:
     """Run eager and patched side by side: ``print(rooftop.prove(model, {"input_ids": ids, "labels": ids}))``. The model stays as it is.
 
     Each layer's output and each parameter's gradient is compared with those of the model in float32 (a float32 model: in float64), beside eager's own error;
@@ -108,7 +108,7 @@ def prove(model: nn.Module, batch: Mapping[str, Any], steps: int = 20, *, lr: fl
     wide = torch.float64 if dtype == torch.float32 else torch.float32
     ours = copy.deepcopy(model)
     if not is_patched(ours):
-        patch(ours, **parts)
+        apply(ours, parts)
     watched = {n for n, m in ours.named_modules() if n and (swap_of(m) is not None or isinstance(_parent(ours, n), nn.ModuleList))}
     del ours
     found: dict[str, _Run] = {}
@@ -150,7 +150,7 @@ def _made(model: nn.Module, who: str, wide: torch.dtype, parts: Mapping[str, Any
     made: Any = copy.deepcopy(model)
     patched = is_patched(made)
     if who == "ours" and not patched:
-        patch(made, **parts)
+        apply(made, parts)
     if who != "ours" and patched:
         unpatch(made)
     if who == "exact":

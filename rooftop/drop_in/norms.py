@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.models.swapping import builder
-from rooftop.models.trials import ordinary, quiet, replaced_forward, required, same, twin
+from rooftop.drop_in.swapping import builder
+from rooftop.drop_in.trials import ordinary, quiet, replaced_forward, required, same, twin
 from rooftop.ops.layer_norm import layer_norm
 from rooftop.ops.rms_norm import rms_norm
 

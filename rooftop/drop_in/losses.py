@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.drop_in.transformers_masks import TOLD
-from rooftop.models.swapping import builder
-from rooftop.models.trials import REFUSED, ordinary, quiet, replaced_forward, twin
+from rooftop.drop_in.swapping import builder
+from rooftop.drop_in.trials import REFUSED, ordinary, quiet, replaced_forward, twin
 from rooftop.ops.linear_cross_entropy import linear_cross_entropy
 
 FACTORS = {"": 0, "logit_scale": 1, "logits_scaling": -1, "lm_head_multiplier": 1}  # of a configuration, and the power in which the logits have it

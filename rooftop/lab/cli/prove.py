@@ -42,8 +42,8 @@ def prove(
         from transformers.utils import logging
     except ImportError:
         raise ValueError("prove needs Hugging Face Transformers: pip install transformers") from None
-    from rooftop.models.patching import patch
-    from rooftop.models.proving import prove as proof_of
+    from rooftop.drop_in.one_line import patch
+    from rooftop.drop_in.proving import prove as proof_of
 
     logging.set_verbosity_error()
     where = "cuda" if torch.cuda.is_available() else "cpu"
