@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
-LIFTED = {"QuantLinear": "quant", "patch": "drop_in", "prove": "drop_in", "quantize_model": "quant", "unpatch": "drop_in"}  # names that the package also has, and their namespace
+LIFTED = {"QuantLinear": "quant", "generate": "drop_in", "patch": "drop_in", "prove": "drop_in", "quantize_model": "quant", "unpatch": "drop_in"}  # names that the package also has, and their namespace
 
 
 def namespaces() -> list[str]:

@@ -1,12 +1,14 @@
 """The masks of `transformers_attention`.
 
-A mask is the smallest of three forms. Transformers' own masks are of the last, or None, which a layer reads as its `is_causal` says; these
+A mask is the smallest of these forms. Transformers' own masks are of the last, or None, which a layer reads as its `is_causal` says; these
 do not depend on that.
 
 - int32 [causal, window, 0, 2], without elements: each query sees all keys, or with causal = 1 those up to itself, with window > 0 no more
   than so many of them. The first query stands at the first key.
 - int32 [B, 1, L, 2]: each query sees one run of keys, given as its first key and the one after its last; equal: none. Kernels skip the
   tiles of keys outside it.
+- int32 [B, 1, 1, 1]: of a cache with room for more, each sequence has so many keys; the last query stands at the last of them. A layer's
+  `sliding_window` counts. Decoding gives this one (`rooftop.generate`).
 - bool [B, 1, L, S]."""
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ def is_runs(mask: Tensor) -> bool:
     import torch
 
     return mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[1] == 1 and mask.shape[3] == 2
+
+
+def is_lengths(mask: Tensor) -> bool:
+    import torch
+
+    return mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[1:] == (1, 1, 1)
 
 
 def transformers_mask(
