@@ -13,14 +13,15 @@ from rooftop import comm as comm
 from rooftop import drop_in as drop_in
 from rooftop import quant as quant
 from rooftop import sparse as sparse
+from rooftop.drop_in import generate as generate
+from rooftop.drop_in import patch as patch
+from rooftop.drop_in import prove as prove
+from rooftop.drop_in import unpatch as unpatch
 from rooftop.formats.number_formats import Format
 from rooftop.formats.packed import PackedWeight
 from rooftop.formats.quantized import Quantized
 from rooftop.quant import QuantLinear as QuantLinear
-from rooftop.drop_in import patch as patch
-from rooftop.drop_in import prove as prove
 from rooftop.quant import quantize_model as quantize_model
-from rooftop.drop_in import unpatch as unpatch
 
 __version__: str
 
@@ -355,7 +356,8 @@ def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implemen
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a` (under autocast two dtypes are both cast to float32). None: `a` holds both, [..., 2 C], the gate first.
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+            [..., 2 C], the gate first.
         approximate: `"none"`, exact, or `"tanh"`, as in `torch.nn.functional.gelu`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -1000,7 +1002,8 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a` (under autocast two dtypes are both cast to float32). None: `a` holds both, [..., 2 C], the gate first.
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+            [..., 2 C], the gate first.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.

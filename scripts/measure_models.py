@@ -6,11 +6,12 @@
     python scripts/measure_models.py --tiny                       # small models on a CPU, to see that it runs
 
 Variants of training: eager, compile, liger, liger+compile, patched, patched+compile; each may have +residual, +small (memory="small"), and
-+plain:PART:PART (parts that are left to the compiler). Of decoding: transformers (a static cache and a compiled step), rooftop, rooftop+int4, rooftop+int4+head.
++plain:PART:PART (parts that are left to the compiler). Of decoding: transformers (a static cache and a compiled step), rooftop,
+rooftop+int4, rooftop+int4+head.
 
-Each variant is built, compiled and warmed up in a process of its own, --wave of them at once; then one after the other is timed, alone on the GPU. Reported of
-training: ms of a step (median of 7), peak GiB, seconds to the first step, the loss after 12 steps; of decoding: tokens/s, the share of --bandwidth that reading
-weights and cache once a step is, ms of the prefill."""
+Each variant is built, compiled and warmed up in a process of its own, --wave of them at once; then one after the other is timed, alone on the
+GPU. Reported of training: ms of a step (median of 7), peak GiB, seconds to the first step, the loss after 12 steps; of decoding: tokens/s, the
+share of --bandwidth that reading weights and cache once a step is, ms of the prefill."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 TINY = {"hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 16, "vocab_size": 256, "num_experts": 4, "num_experts_per_tok": 2}  # fmt: skip
 LIGER = {"llama": "llama", "qwen3": "qwen3", "gemma3_text": "gemma3_text", "qwen3_moe": "qwen3_moe"}
-EXPERTS = {"8 of 64, 2048 x 768": (64, 8, 2048, 768, 8192), "2 of 8, 4096 x 14336": (8, 2, 4096, 14336, 4096), "4 of 32, 2880 x 2880": (32, 4, 2880, 2880, 8192)}
+EXPERTS = {  # experts, of a token, hidden, intermediate, tokens
+    "8 of 64, 2048 x 768": (64, 8, 2048, 768, 8192), "2 of 8, 4096 x 14336": (8, 2, 4096, 14336, 4096),
+    "4 of 32, 2880 x 2880": (32, 4, 2880, 2880, 8192),
+}  # fmt: skip
 STEPS, TIMED = 12, 7
 
 

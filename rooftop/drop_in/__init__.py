@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rooftop.drop_in.proving import Proof, prove
 
 __all__ = [
-    "Decoder", "KVCache", "Proof", "Report", "generate", "is_patched", "patch", "prove", "register_experts", "register_transformers", "scaled_dot_product_attention",
-    "transformers_attention", "transformers_mask", "unpatch",
+    "Decoder", "KVCache", "Proof", "Report", "generate", "is_patched", "patch", "prove", "register_experts", "register_transformers",
+    "scaled_dot_product_attention", "transformers_attention", "transformers_mask", "unpatch",
 ]  # fmt: skip
 
 

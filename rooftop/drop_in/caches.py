@@ -68,7 +68,8 @@ class KVCache(Cache):  # type: ignore[misc]
     Args:
         config: of the model.
         max_length: tokens of a sequence, prompt and all.
-        static: for `rooftop.generate`: `lengths` [B] says how many tokens each sequence has, whoever calls the model changes it, and layers are given all memory."""
+        static: for `rooftop.generate`: `lengths` [B] says how many tokens each sequence has, whoever calls the model changes it, and layers
+            are given all memory."""
 
     def __init__(self, config: Any, max_length: int, *, static: bool = False, lengths: Tensor | None = None) -> None:
         if not isinstance(max_length, int) or max_length < 1:

@@ -1,4 +1,5 @@
-"""Decoding: `rooftop.generate`. A cache with memory for all tokens, a step of one token as one CUDA graph, prompts in chunks, sequences of any lengths."""
+"""Decoding: `rooftop.generate`. A cache with memory for all tokens, a step of one token as one CUDA graph, prompts in chunks, sequences of
+any lengths."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ class Decoder:
         self.logits: Tensor | None = None
         self.captures = device.type == "cuda" and not _grows(model) if graph is None else graph
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def prefill(self, ids: Tensor, lengths: Tensor, chunk: int = 2048) -> None:
-        """Write the keys and values of all tokens of the prompts but the last of each, which is the next step's. ids [B, L]: row b has lengths[b] tokens and
-        then anything."""
+        """Write the keys and values of all tokens of the prompts but the last of each, which is the next step's. ids [B, L]: row b has
+        lengths[b] tokens and then anything."""
         self.lengths.zero_()
         for a in range(0, ids.shape[1] - 1, chunk):
             b = min(a + chunk, ids.shape[1] - 1)
@@ -54,7 +55,7 @@ class Decoder:
         self.lengths.copy_(lengths - 1)
         self.token.copy_(ids.gather(1, lengths[:, None].long() - 1))
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def step(self) -> Tensor:
         """Append `token` and return the logits after it. The result is overwritten by the next step."""
         if not self.captures:
@@ -76,8 +77,9 @@ class Decoder:
             torch.add(self.lengths, 1, out=self.after)
         else:
             self.after.fill_(end)
+        mask = self.after.view(-1, 1, 1, 1)
         out = self.model(
-            input_ids=ids, position_ids=positions, attention_mask=self.after.view(-1, 1, 1, 1), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, logits_to_keep=1
         )
         return out.logits[:, -1]
 
@@ -145,7 +147,8 @@ def generate(
         if decoder is None:
             decoder = Decoder(model, ids.shape[0], need)
         elif decoder.model is not model or decoder.batch != ids.shape[0] or decoder.max_length < need:
-            raise ValueError(f"generate: decoder is for {decoder.batch} sequences of {decoder.max_length} tokens of its model; {ids.shape[0]} of {need} are due")
+            has = f"{decoder.batch} sequences of {decoder.max_length} tokens of its model"
+            raise ValueError(f"generate: decoder is for {has}; {ids.shape[0]} of {need} are due")
         said = getattr(model, "generation_config", None)
         ends = _list(eos_token_id if eos_token_id is not None else getattr(said, "eos_token_id", None))
         pad = pad_token_id if pad_token_id is not None else getattr(said, "pad_token_id", None)
@@ -183,7 +186,7 @@ def _check(model: Any, ids: Any, mask: Any, new: Any, chunk: Any) -> None:
         given = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
         raise TypeError(f"generate: ids is {given}; it must be torch.int64 [B, L], with a token at least")
     if mask is not None and (not isinstance(mask, Tensor) or mask.shape != ids.shape):
-        given = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        given = str(tuple(mask.shape)) if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(f"generate: attention_mask is {given}; it must be of the shape of ids, {tuple(ids.shape)}")
     for name, n in (("max_new_tokens", new), ("prefill_chunk", chunk)):
         number("generate", name, n, "a whole number of at least 1", whole=True)

@@ -67,7 +67,7 @@ def mlp_candidate(module: nn.Module) -> bool:
     acts = [m for n, m in module._modules.items() if n not in layers and act_candidate(m)]
     acts += [v for v in vars(module).values() if isinstance(v, types.FunctionType | types.BuiltinFunctionType)]
     own = any(p is not None for p in module._parameters.values())
-    return bool(acts) and not own and len(required(type(module).forward) or "") == 1 and any(_mlps(layers))  # type: ignore[arg-type]
+    return bool(acts) and not own and len(required(type(module).forward) or "") == 1 and any(_mlps(layers))
 
 
 def mlp_signature(module: nn.Module) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """lm_head and loss in one: the forward of a causal language model without its logits, where a loss is asked for in training.
 
-The model's own forward runs wherever that is not so. What it does to the logits (a factor, a soft cap), to the loss (an auxiliary loss of the experts) and which
-fields its result has is found by trial: its class runs around a head and hidden states that are small and random."""
+The model's own forward runs wherever that is not so. What it does to the logits (a factor, a soft cap) and to the loss (an auxiliary loss
+of the experts), and which fields its result has, is found by trial: its class runs around a head and hidden states that are small and
+random."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rooftop.drop_in.transformers_masks import TOLD
 from rooftop.drop_in.swapping import builder
+from rooftop.drop_in.transformers_masks import TOLD
 from rooftop.drop_in.trials import REFUSED, ordinary, quiet, replaced_forward, twin
 from rooftop.ops.linear_cross_entropy import linear_cross_entropy
 
-FACTORS = {"": 0, "logit_scale": 1, "logits_scaling": -1, "lm_head_multiplier": 1}  # of a configuration, and the power in which the logits have it
+FACTORS = {"": 0, "logit_scale": 1, "logits_scaling": -1, "lm_head_multiplier": 1}  # of a configuration; their powers
 CAPS = ("", "final_logit_softcapping")
 FEATURES, TOKENS = 16, (2, 6)  # of a trial
 
@@ -37,8 +38,10 @@ def model_class(base: type) -> dict[str, Any]:
 
 
 def _told(function: Callable[..., Any], self: Any, given: tuple[Any, ...], named: dict[str, Any], position: int = 2) -> Any:
-    """A call of a model. While it is traced, the masks are told that rows hold one sequence each: the caller gives no positions that start anew."""
-    if not torch.compiler.is_compiling() or len(given) > position or any(named.get(n) is not None for n in ("position_ids", "cu_seq_lens_q")):
+    """A call of a model. While it is traced, the masks are told that rows hold one sequence each, where no positions that may start anew are
+    given."""
+    packed = len(given) > position or any(named.get(n) is not None for n in ("position_ids", "cu_seq_lens_q"))
+    if packed or not torch.compiler.is_compiling():
         return function(self, *given, **named)
     before = TOLD.unpacked
     TOLD.unpacked = True
@@ -65,7 +68,8 @@ def causal_class(base: type, inner: str, head: str, factor: str, cap: str, auxil
         asked = labels is not None or shifted is not None
         routers = _routers(self, call)
         layer = self._modules[head]
-        if not asked or not (self.training if without is None else without) or not _usable(layer) or _keeps(call) or (routers and balance is None):
+        wanted = asked and (self.training if without is None else without)
+        if not wanted or not _usable(layer) or _keeps(call) or (routers and balance is None):
             return _told(plain, self, (), call)
         said = {n: call.pop(n) for n in ("return_dict",) if n in call}
         return can_return_tuple(_fused)(self, call, inner, layer, factor, cap, memory, balance if routers else None, result, **said)
@@ -87,8 +91,10 @@ def _fused(
     if shifted is None:
         shifted = nn.functional.pad(labels, (0, 1), value=ignore)[..., 1:]
     weight = layer.weight
+    if not torch.is_autocast_enabled(x.device.type):
+        weight = weight.to(x.dtype)
     loss = linear_cross_entropy(
-        x.reshape(-1, x.shape[-1]), weight if weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type) else weight.to(x.dtype),
+        x.reshape(-1, x.shape[-1]), weight,
         shifted.reshape(-1).to(x.device), bias=layer.bias, ignore_index=ignore, softcap=getattr(config, cap) if cap else None, logit_scale=scale,
         reduction="mean" if items is None else "sum", divisor=items, memory=memory,
     )  # fmt: skip
@@ -149,7 +155,7 @@ class _Hidden:
             raise AttributeError(name)
 
 
-class _Body(nn.Module):
+class _Body(nn.Module):  # type: ignore[misc]
     def __init__(self, x: Tensor, routers: tuple[Tensor, ...]) -> None:
         super().__init__()
         self.__dict__["given"] = (x, routers)

@@ -112,7 +112,7 @@ def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
         return () if same(*fixed, [x, weights], gradients) else "its experts compute something else"
 
 
-class _Indexed(nn.Module):
+class _Indexed(nn.Module):  # type: ignore[misc]
     """Experts that are called with tokens and weights alone."""
 
     def __init__(self, experts: nn.Module, index: Tensor) -> None:

@@ -1,4 +1,5 @@
-"""What `rooftop.patch(model)` does: an instance of a model gets the functions of this package, where a trial says that they compute the same."""
+"""What `rooftop.patch(model)` does: an instance of a model gets the functions of this package, where a trial says that they compute the
+same."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from rooftop.drop_in import gates, losses, mixtures, norms, residuals, rotations
 from rooftop.drop_in.swapping import Swap, buried, remaking, restore, swap, swap_of, swapped_class
 
 PARTS = ("attention", "rms_norm", "layer_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "experts", "residual")
-ALIASES = {"swiglu": "mlp", "geglu": "mlp", "gelu": "activation", "cross_entropy": "fused_linear_cross_entropy", "fused_cross_entropy": "fused_linear_cross_entropy"}
+ALIASES = {"swiglu": "mlp", "geglu": "mlp", "gelu": "activation", "cross_entropy": "fused_linear_cross_entropy"}
 STATE = "_rooftop"  # an attribute of a patched model: what its configuration said before
 NAME = "rooftop"  # of the attention and the experts function
 
@@ -31,7 +32,7 @@ class Row:
 
 @dataclass
 class Report:
-    """What `patch` has replaced, and what not and why: ``print(report)``. As a context manager it restores the model at the end of the block."""
+    """What `patch` has replaced, and what not and why: ``print(report)``. As a context manager it restores the model at the end of its block."""
 
     model: nn.Module = field(repr=False)
     rows: list[Row]
@@ -68,7 +69,7 @@ def remade(how: Swap) -> Any:
     """An empty module, for copies and pickles. Where they are read, the parts are known once this file is imported, and Transformers is told."""
     if issubclass(how.base, _models_of_transformers()):
         _register()
-    cls = swapped_class(how)
+    cls: Any = swapped_class(how)
     return cls.__new__(cls)
 
 

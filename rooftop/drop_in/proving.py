@@ -118,7 +118,7 @@ def prove(model: nn.Module, batch: Mapping[str, Any], steps: int = 20, *, lr: fl
     exact, eager, mine = (found[w] for w in ("exact", "eager", "ours"))
     proof = Proof(
         [_compared(n, exact.outputs[n], eager.outputs[n], mine.outputs[n], unit) for n in exact.outputs],
-        [_compared(n, g, *(r.gradients.get(n, torch.zeros_like(g)) for r in (eager, mine)), unit, exact.largest) for n, g in exact.gradients.items()],
+        [_compared(n, g, eager.gradient(n, g), mine.gradient(n, g), unit, exact.largest) for n, g in exact.gradients.items()],
     )
     if steps and exact.losses:
         curves = {w: torch.tensor(r.losses, dtype=torch.float64) for w, r in found.items()}
@@ -199,6 +199,10 @@ class _Run:
             times.append(time.perf_counter() - began)
         self.seconds = statistics.median(times) if times else 0.0
         self.memory = torch.cuda.max_memory_allocated() if cuda else 0
+
+    def gradient(self, name: str, like: Tensor) -> Tensor:
+        """Zeros where there is none."""
+        return self.gradients.get(name, torch.zeros_like(like))
 
     @contextmanager
     def _watching(self, model: nn.Module, watched: set[str]) -> Any:

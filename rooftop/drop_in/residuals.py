@@ -1,4 +1,5 @@
-"""Residual additions within a decoder layer, in the norm that follows them. The sum after the last part of a layer stays, so `output_hidden_states` does too."""
+"""Residual additions within a decoder layer, in the norm that follows them. The sum after the last part of a layer stays, and so does
+`output_hidden_states`."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def norm_options(norm: nn.Module) -> tuple[str | None, int] | None:
     return how.options[1], how.options[2]  # type: ignore[return-value]
 
 
-class _Pair(nn.Linear):
+class _Pair(nn.Linear):  # type: ignore[misc]
     def __init__(self, width: int) -> None:
         super().__init__(width, width)
 
@@ -72,7 +73,7 @@ class _Pair(nn.Linear):
         return super().forward(x), None
 
 
-class _Attention(nn.Module):
+class _Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int) -> None:
         super().__init__()
         self.layer = nn.Linear(width, width)

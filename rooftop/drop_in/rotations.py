@@ -33,8 +33,8 @@ def rotated(how: str, form: str, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
         cos, sin = cos[..., : size // 2], sin[..., : size // 2]
     made = rope(q, k, cos, sin, layout="half" if how == "half" else "interleaved", rotary_dim=size, order=order)
     if how == "parted":
-        made = tuple(t.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) for t in made)  # type: ignore[assignment]
-    return made  # type: ignore[return-value]
+        made = tuple(t.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) for t in made)
+    return made
 
 
 def taken(how: str, form: str, plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,8 @@
 """A module gets a subclass of its class with another forward: state_dict, hooks, isinstance and the class's name stay as they were.
 
-The subclass has the name of its base: frameworks find layers by it (FSDP's and accelerate's wrapping, `architectures` in a saved configuration). It is made once
-for all modules of one class, part and options, so that layers which are compiled one by one share a graph. Copies and pickles say how the class is made."""
+The subclass has the name of its base: frameworks find layers by it (FSDP's and accelerate's wrapping, `architectures` in a saved
+configuration). It is made once for all modules of one class, part and options, so that layers which are compiled one by one share a graph.
+Copies and pickles say how the class is made."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ def transformers_attention(
         query: [B, H, L, D].
         key, value: [B, Hk, S, D] and [B, Hk, S, Dv], not repeated. H is a multiple of Hk.
         attention_mask: bool, or a float that is added to the scores, broadcast over [B, H, L, S]; or one of the forms of
-            rooftop/drop_in/transformers_masks.py, which `transformers_mask` returns. Keys after the S-th are left out. None: query i sees the keys 0 to i where `is_causal` and L > 1, whatever S; else all keys.
+            rooftop/drop_in/transformers_masks.py, which `transformers_mask` returns. Keys after the S-th are left out. None: query i sees
+            the keys 0 to i where `is_causal` and L > 1, whatever S; else all keys.
         dropout: the probability that a weight is dropped; its seed is drawn from torch's default generator of the CPU.
         scaling: factor of the scores; None: D ** -0.5.
         softcap: scores are bounded to ± this, before `position_bias` and the mask.

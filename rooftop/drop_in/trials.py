@@ -79,10 +79,10 @@ def is_linear(module: Any) -> bool:
 
 def small_linears(layers: Mapping[str, nn.Module]) -> dict[str, nn.Linear]:
     """Random layers in the place of others, whose sizes stand to one another as theirs do."""
-    unit = gcd(*(n for m in layers.values() for n in (m.in_features, m.out_features))) or 1  # type: ignore[arg-type]
-    shrunk = {n: (int(m.in_features) * 8 // unit, int(m.out_features) * 8 // unit) for n, m in layers.items()}  # type: ignore[arg-type]
+    unit = gcd(*(n for m in layers.values() for n in (m.in_features, m.out_features))) or 1
+    shrunk = {n: (int(m.in_features) * 8 // unit, int(m.out_features) * 8 // unit) for n, m in layers.items()}
     if max(max(s) for s in shrunk.values()) > 1024:  # sizes without a large common divisor
-        shrunk = {n: (int(m.in_features), int(m.out_features)) for n, m in layers.items()}  # type: ignore[arg-type]
+        shrunk = {n: (int(m.in_features), int(m.out_features)) for n, m in layers.items()}
     return {n: nn.Linear(k, c, bias=getattr(layers[n], "bias", None) is not None) for n, (k, c) in shrunk.items()}
 
 

@@ -24,7 +24,8 @@ def swiglu(a: Tensor, b: Tensor | None = None, *, implementation: str | None = N
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a` (under autocast two dtypes are both cast to float32). None: `a` holds both, [..., 2 C], the gate first.
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+            [..., 2 C], the gate first.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.

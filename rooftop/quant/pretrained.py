@@ -26,7 +26,9 @@ class QuantConfig(QuantizationConfigMixin):  # type: ignore[misc]
         format, group, and `options`: those of `rooftop.quantize_model`.
         layers: of a model that is quantised, what each layer's buffers are, by its name; written by `save_pretrained`."""
 
-    def __init__(self, format: str = "int4", group: int = 128, layers: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, **_: Any) -> None:
+    def __init__(
+        self, format: str = "int4", group: int = 128, layers: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, **_: Any
+    ) -> None:  # fmt: skip
         self.quant_method = METHOD
         self.format, self.group, self.layers, self.options = format, group, dict(layers or {}), dict(options or {})
 
@@ -74,18 +76,22 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
 
 
 def register_quantizer() -> None:
-    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. A process that has called `quantize_model` on one of its models has done so."""
+    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. `quantize_model` of one of its models does so too."""
     if METHOD not in AUTO_QUANTIZER_MAPPING:
         registering(METHOD)(RooftopQuantizer)
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         register_quantization_config(METHOD)(QuantConfig)
 
 
+def _described(t: torch.Tensor) -> list[Any]:
+    return [list(t.shape), str(t.dtype).removeprefix("torch.")]
+
+
 def remember(model: Any, format: str, group: int) -> None:
     """Write into a model's configuration which of its layers are quantised, and how."""
     register_quantizer()
     layers = {
-        name: {"facts": m.described(), "tensors": {n: [list(t.shape), str(t.dtype).removeprefix("torch.")] for n in BUFFERS if (t := m._buffers.get(n)) is not None}}
+        name: {"facts": m.described(), "tensors": {n: _described(t) for n in BUFFERS if (t := m._buffers.get(n)) is not None}}
         for name, m in model.named_modules() if isinstance(m, QuantLinear)
     }  # fmt: skip
     model.config.quantization_config = QuantConfig(format, group, layers)

@@ -16,6 +16,9 @@ import rooftop
 pytest.importorskip("transformers", reason="transformers is not installed (pip install -e '.[dev]')")
 
 
+KINDS = ("llama", "gemma2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "phi3", "cohere", "glm4", "olmo2", "granite", "mixtral")
+
+
 def _patched(kind: str, **more: Any) -> Any:
     cls, config = _kinds.works(kind)
     model = _kinds.made(cls, config, "eager")
@@ -46,7 +49,7 @@ class Graphs:
 
 
 @pytest.mark.sampled("compiled")
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "phi3", "cohere", "glm4", "olmo2", "granite", "mixtral"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_one_graph_serves_all_lengths(kind: str) -> None:
     model, graphs = _patched(kind, residual=True).train(), Graphs()
     torch._dynamo.reset()
@@ -147,4 +150,4 @@ def test_a_cache_is_written_in_place() -> None:
     want, compiled, got = step(*others, q, k, v, lengths), torch.compile(step, fullgraph=True), []
     (code,) = _code(lambda: got.append(compiled(keys, values, q, k, v, lengths)))
     torch.testing.assert_close(got[0], want)
-    assert torch.equal(keys, others[0]) and "append_kv.default(arg" in code and "copy" not in code and "(2, 32, 2, 16)" not in code.split("append_kv")[1].split("empty")[-1]
+    assert torch.equal(keys, others[0]) and "append_kv.default(arg" in code and "copy" not in code and "empty_strided_cpu((2, 32" not in code

@@ -120,7 +120,8 @@ def test_bad_input() -> None:
         rooftop.generate(model, ids, attention_mask=torch.zeros(3, 7))
     with pytest.raises(ValueError, match=r"^generate: max_new_tokens is 0; it must be at least 1$"):
         rooftop.generate(model, ids, max_new_tokens=0)
-    with pytest.raises(ValueError, match=r"^generate: the attention of LlamaForCausalLM is not rooftop's; use model.generate$"), rooftop.patch(model, attention=False):
+    said = r"^generate: the attention of LlamaForCausalLM is not rooftop's; use model.generate$"
+    with rooftop.patch(model, attention=False), pytest.raises(ValueError, match=said):
         rooftop.generate(model, ids)
     assert not rooftop.drop_in.is_patched(model)
     config = transformers.MambaConfig(hidden_size=16, num_hidden_layers=1, vocab_size=64)

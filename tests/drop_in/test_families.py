@@ -23,7 +23,8 @@ FAMILIES: dict[str, dict[str, int]] = {
     "cohere": {**DECODER, "layer_norm": 3, "mlp": 2}, "glm4": {**PRE, "rms_norm": 9, "mlp": 2}, "smollm3": {**PRE, "mlp": 2},
     "bert": {"attention": 2, "layer_norm": 6, "activation": 3}, "vit": {"attention": 2, "layer_norm": 5, "activation": 2},
     "whisper": {"attention": 4, "layer_norm": 7, "activation": 2}, "phi": {**DECODER, "layer_norm": 3, "activation": 2},
-    "stablelm": {**DECODER, "layer_norm": 5, "mlp": 2}, "gpt_neox": {**DECODER, "layer_norm": 5, "activation": 2}, "starcoder2": {**DECODER, "layer_norm": 5, "activation": 2},
+    "stablelm": {**DECODER, "layer_norm": 5, "mlp": 2}, "gpt_neox": {**DECODER, "layer_norm": 5, "activation": 2},
+    "starcoder2": {**DECODER, "layer_norm": 5, "activation": 2},
 }  # fmt: skip
 
 

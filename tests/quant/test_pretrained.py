@@ -18,7 +18,10 @@ SIZES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 0,
 }  # fmt: skip
 GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 64, "n_positions": 32}
-LOADS = "import sys, torch, rooftop, transformers; rooftop.quant.register_quantizer(); m = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1]); print(float(m(torch.arange(3, 9)[None]).logits.double().sum()))"  # noqa: E501
+LOADS = """import sys, torch, rooftop, transformers
+rooftop.quant.register_quantizer()
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+print(float(model(torch.arange(3, 9)[None]).logits.double().sum()))"""
 
 
 def _model(kind: str, dtype: torch.dtype) -> Any:
@@ -34,7 +37,10 @@ def _logits(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("kind", "format", "dtype"),
-    [("Llama", "int8", torch.float32), ("Gemma2", "int4", torch.bfloat16), ("GPT2", "int8", torch.float32), ("Qwen2", "fp8", torch.bfloat16), ("Llama", "mxfp4", torch.float16)],
+    [
+        ("Llama", "int8", torch.float32), ("Gemma2", "int4", torch.bfloat16), ("GPT2", "int8", torch.float32), ("Qwen2", "fp8", torch.bfloat16),
+        ("Llama", "mxfp4", torch.float16),
+    ],
 )  # fmt: skip
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path, kind: str, format: str, dtype: torch.dtype) -> None:
     model = _model(kind, dtype)
@@ -53,6 +59,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path, kind: str, format: str
     assert torch.equal(_logits(loaded), _logits(model))
 
 
+@pytest.mark.sampled("slow")
 def test_another_process_loads_it(tmp_path: Path) -> None:
     model = rooftop.quantize_model(_model("Llama", torch.float32), "int4", group=32)
     model.save_pretrained(tmp_path)
