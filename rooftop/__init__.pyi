@@ -13,6 +13,10 @@ from rooftop import comm as comm
 from rooftop import drop_in as drop_in
 from rooftop import quant as quant
 from rooftop import sparse as sparse
+from rooftop.drop_in import generate as generate
+from rooftop.drop_in import patch as patch
+from rooftop.drop_in import prove as prove
+from rooftop.drop_in import unpatch as unpatch
 from rooftop.formats.number_formats import Format
 from rooftop.formats.packed import PackedWeight
 from rooftop.formats.quantized import Quantized
@@ -359,7 +363,8 @@ def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implemen
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a`. None: `a` holds both, [..., 2 C], the gate first.
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+            [..., 2 C], the gate first.
         approximate: `"none"`, exact, or `"tanh"`, as in `torch.nn.functional.gelu`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -402,7 +407,7 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
         [G, M, K], [G, K, N] -> [G, M, N]: the first offsets[g] rows of matrix g; the rows after them give zeros and are not read.
 
     Args:
-        a, b: float32, float16 or bfloat16, of one dtype, any strides.
+        a, b: float32, float16 or bfloat16, of one dtype, any strides. Under autocast both are cast to its dtype.
         offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at most M.
             Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
@@ -488,8 +493,9 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, reduction: str='mean', return_lse: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
+def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, logit_scale: float=1.0, reduction: str='mean', divisor: int | float | Tensor | None=None, return_lse: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
+    Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
     `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales them;
@@ -507,6 +513,9 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Ten
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at most 70, the
             error is up to 2e-7 of the cap.
+        logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
+        divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of Transformers: the
+            tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
         weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``
@@ -694,7 +703,7 @@ def reduce(x: Tensor, op: str, dim: int | Sequence[int] | None=None, *, keepdim:
     Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a dimension out
     of range."""
 
-def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, implementation: str | None=None) -> Any:
+def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, offset: float=0.0, implementation: str | None=None) -> Any:
     """Divide each row by its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.
 
     Args:
@@ -703,7 +712,10 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32, or None.
         eps: added to the mean of the squares. None: torch's default, the epsilon of float32.
         residual: added to `input` first; of the same shape and dtype. The sum, rounded to that dtype, is normalised and returned.
+        offset: added to the weight, in float32: 1 for Gemma, whose weights are stored as their difference from 1. Not without a weight.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
+
+    Under autocast an input and a residual of two dtypes are both cast to float32.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
 
@@ -1002,7 +1014,8 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a`. None: `a` holds both, [..., 2 C], the gate first.
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+            [..., 2 C], the gate first.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.

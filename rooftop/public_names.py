@@ -27,7 +27,9 @@ def names() -> list[str]:
 
 
 NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
-LIFTED = {"QuantLinear": "quant", "quantize_model": "quant"}  # names that the package also has, and their namespace
+LIFTED = {  # names that the package also has, and their namespace
+    "generate": "drop_in", "patch": "drop_in", "prove": "drop_in", "unpatch": "drop_in", "QuantLinear": "quant", "quantize_model": "quant",
+}  # fmt: skip
 
 
 def namespaces() -> list[str]:
@@ -148,8 +150,10 @@ def stub() -> str:
         "from torch import Tensor",
         "",
         *(f"from rooftop import {name} as {name}" for name in sorted(namespaces())),
-        *(f"from {module} import {', '.join(sorted(found))}" for module, found in sorted(_types().items())),
-        *(f"from rooftop.{space} import {name} as {name}" for name, space in LIFTED.items() if space in namespaces()),
+        *sorted(
+            [f"from {module} import {', '.join(sorted(found))}" for module, found in _types().items()]
+            + [f"from rooftop.{space} import {name} as {name}" for name, space in LIFTED.items() if space in namespaces()]
+        ),
         *([""] if namespaces() else []),
         "__version__: str",
         "",

@@ -31,6 +31,7 @@ def scaled_dot_product_attention(
     import torch
 
     from rooftop.core.argument_checks import flag, number
+    from rooftop.core.autocasting import lowered
     from rooftop.ops.attention import attention
 
     op = "scaled_dot_product_attention"
@@ -49,7 +50,7 @@ def scaled_dot_product_attention(
             raise ValueError(f"{op}: query lies on {query.device} and {name} on {t.device}; they must be on one device")
     if attn_mask is not None and is_causal:
         raise ValueError(f"{op}: attn_mask and is_causal are both given; give one of them")
-    query, key, value, attn_mask = under_autocast(query, key, value, attn_mask)
+    query, key, value, attn_mask = lowered(query, key, value, attn_mask)
     if min(t.dim() for t in (query, key, value)) < 3 or not fits(query, value, scale, dropout_p):
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
@@ -70,19 +71,6 @@ def scaled_dot_product_attention(
         more["mask" if attn_mask.dtype == torch.bool else "bias"] = _as_four(attn_mask, (*outer, heads, rows, keys), batch)
     out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=drawn() if dropout_p else 0, **more)
     return out.transpose(1, 2).reshape(*outer, heads, rows, value.shape[-1])
-
-
-def under_autocast(*tensors: Tensor | None) -> list[Any]:
-    """Tensors of float32 and 16 bits in the dtype of autocast, where that is on for the device of the first."""
-    import torch
-
-    first = tensors[0]
-    assert first is not None
-    device = first.device.type
-    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):  # other questions end a graph of torch.compile before torch 2.12
-        return list(tensors)
-    to, floats = torch.get_autocast_dtype(device), (torch.float32, torch.float16, torch.bfloat16)
-    return [t.to(to) if t is not None and t.dtype in floats else t for t in tensors]
 
 
 def fits(query: Tensor, value: Tensor, scale: float | None, dropout_p: float) -> bool:

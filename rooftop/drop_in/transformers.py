@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rooftop.drop_in.attention import drawn, fits, under_autocast
-from rooftop.drop_in.transformers_masks import is_order, is_runs, transformers_mask
+from rooftop.core.autocasting import lowered
+from rooftop.drop_in.attention import drawn, fits
+from rooftop.drop_in.transformers_masks import is_lengths, is_order, is_runs, transformers_mask
 from rooftop.drop_in.transformers_models import gives
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def transformers_attention(
         module: the layer. Its `is_causal` counts where the argument is None; without either, True.
         query: [B, H, L, D].
         key, value: [B, Hk, S, D] and [B, Hk, S, Dv], not repeated. H is a multiple of Hk.
-        attention_mask: bool, or a float that is added to the scores, broadcast over [B, H, L, S]; or what `transformers_mask` returns. Keys
-            after the S-th are left out. None: query i sees the keys 0 to i where `is_causal` and L > 1, whatever S; else all keys.
+        attention_mask: bool, or a float that is added to the scores, broadcast over [B, H, L, S]; or one of the forms of
+            rooftop/drop_in/transformers_masks.py, which `transformers_mask` returns. Keys after the S-th are left out. None: query i sees
+            the keys 0 to i where `is_causal` and L > 1, whatever S; else all keys.
         dropout: the probability that a weight is dropped; its seed is drawn from torch's default generator of the CPU.
         scaling: factor of the scores; None: D ** -0.5.
         softcap: scores are bounded to ± this, before `position_bias` and the mask.
@@ -64,10 +66,13 @@ def transformers_attention(
     if attention_mask is not None and is_order(attention_mask):
         causal, window = bool(attention_mask.shape[0]) and is_causal is not False, attention_mask.shape[1]
         attention_mask = None
-    query, key, value = under_autocast(query, key, value)
+    query, key, value = lowered(query, key, value)
     rows, keys = query.shape[2], key.shape[2]
     more: dict[str, Any] = {"softcap": softcap}
-    if attention_mask is not None:
+    if attention_mask is not None and is_lengths(attention_mask):
+        reach = others.get("sliding_window")
+        more.update(causal=True, window=None if reach is None else (reach - 1, 0), cache_lengths=attention_mask[:, 0, 0, 0].expand(query.shape[0]))
+    elif attention_mask is not None:
         more.update(_seen(attention_mask, query.shape[0], keys))
     elif cu_seq_lens_q is not None:
         if position_bias is not None:
@@ -124,6 +129,10 @@ def _by_torch(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling
     rows, keys = query.shape[2], key.shape[2]
     left, right = more.get("window") or (-1, 0 if more.get("causal") else -1)
     mask, bias, softcap, sinks = (more.get(n) for n in ("mask", "bias", "softcap", "sinks"))
+    if (lengths := more.get("cache_lengths")) is not None:
+        at, own = torch.arange(keys, device=query.device), (lengths[:, None] - rows + torch.arange(rows, device=query.device))[..., None]
+        mask = ((at <= own) & (at > own - 1 - left if left >= 0 else at >= 0))[:, None]
+        left = right = -1
     if isinstance(mask, tuple):
         at = torch.arange(keys, device=query.device)
         mask = ((at >= mask[0][..., None]) & (at < mask[1][..., None]))[:, None]

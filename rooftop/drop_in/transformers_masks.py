@@ -1,12 +1,14 @@
 """The masks of `transformers_attention`.
 
-A mask is the smallest of three forms. Transformers' own masks are of the last, or None, which a layer reads as its `is_causal` says; these
+A mask is the smallest of these forms. Transformers' own masks are of the last, or None, which a layer reads as its `is_causal` says; these
 do not depend on that.
 
 - int32 [causal, window, 0, 2], without elements: each query sees all keys, or with causal = 1 those up to itself, with window > 0 no more
   than so many of them. The first query stands at the first key.
 - int32 [B, 1, L, 2]: each query sees one run of keys, given as its first key and the one after its last; equal: none. Kernels skip the
   tiles of keys outside it.
+- int32 [B, 1, 1, 1]: of a cache with room for more, each sequence has so many keys; the last query stands at the last of them. A layer's
+  `sliding_window` counts. Decoding gives this one (`rooftop.generate`).
 - bool [B, 1, L, S]."""
 
 from __future__ import annotations
@@ -24,6 +26,16 @@ NO_SKIPS = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
 TOGETHER = 1 << 26  # elements of a mask that are looked at together
 
 
+class Told:
+    """What is known of the call of a model while it is traced: `unpacked`, that its rows hold one sequence each."""
+
+    def __init__(self) -> None:
+        self.unpacked = False  # of the instance from the start: a trace that sees it appear is not used again
+
+
+TOLD = Told()
+
+
 def is_order(mask: Tensor) -> bool:
     import torch
 
@@ -36,6 +48,12 @@ def is_runs(mask: Tensor) -> bool:
     return mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[1] == 1 and mask.shape[3] == 2
 
 
+def is_lengths(mask: Tensor) -> bool:
+    import torch
+
+    return mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[1:] == (1, 1, 1)
+
+
 def transformers_mask(
     batch_size: int, q_length: int, kv_length: int, q_offset: int | Tensor = 0, kv_offset: int = 0,
     mask_function: Callable[..., Tensor] | None = None, attention_mask: Tensor | None = None, local_size: int | None = None,
@@ -44,7 +62,8 @@ def transformers_mask(
 ) -> Tensor | None:  # fmt: skip
     """A mask function of Hugging Face Transformers (`AttentionMaskInterface`), for `transformers_attention`. The parameters are those of
     its `sdpa_mask`, and `packed`: False promises that `position_ids` never start anew within a row. Where nothing is traced they are looked
-    at; a traced graph computes from them what each query sees, at each call, unless this is promised.
+    at; a traced graph computes from them what each query sees, at each call, unless this is promised, or the model is patched and called
+    without `position_ids`.
 
     Returns the smallest of the forms above that says it; None where one query sees all keys. While a graph is traced nothing can be read
     from `attention_mask` (padding): given one, the mask is bool. Models that work on masks themselves get what `sdpa_mask` returns.
@@ -79,7 +98,7 @@ def transformers_mask(
 
     # Of the library's own functions all but unions leave one run. Padding and functions of models may leave more.
     certain = attention_mask is None and not use_vmap and function.__module__ == sdpa_mask.__module__ and function.__name__ != "or_mask"
-    promised = tracing and not packed and certain and not allow_is_bidirectional_skip and function is not bidirectional_mask_function
+    promised = tracing and (TOLD.unpacked or not packed) and certain and not allow_is_bidirectional_skip and function is not bidirectional_mask_function
     if allow_is_causal_skip or promised:  # the function is causal, with no more than a window or chunks of local_size
         reach = kv_length if local_size is None else local_size
         window_of_model, chunk = (getattr(config, n, None) for n in ("sliding_window", "attention_chunk_size"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.autocasting import widened
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.core.spec import Case
 from rooftop.ops import gelu
@@ -25,7 +26,8 @@ def geglu(a: Tensor, b: Tensor | None = None, approximate: str = "none", *, impl
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a`. None: `a` holds both, [..., 2 C], the gate first.
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+            [..., 2 C], the gate first.
         approximate: `"none"`, exact, or `"tanh"`, as in `torch.nn.functional.gelu`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -33,6 +35,7 @@ def geglu(a: Tensor, b: Tensor | None = None, approximate: str = "none", *, impl
 
     Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, another
     `approximate`, or an input that a named implementation cannot take."""
+    a, b = widened(a, b)
     validate("geglu", a, b)
     if approximate not in gelu.APPROXIMATIONS:
         raise ValueError(f"geglu: approximate is {approximate!r}; it must be 'none' or 'tanh'")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.autocasting import lowered
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
@@ -28,7 +29,7 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
         [G, M, K], [G, K, N] -> [G, M, N]: the first offsets[g] rows of matrix g; the rows after them give zeros and are not read.
 
     Args:
-        a, b: float32, float16 or bfloat16, of one dtype, any strides.
+        a, b: float32, float16 or bfloat16, of one dtype, any strides. Under autocast both are cast to its dtype.
         offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at most M.
             Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
@@ -38,6 +39,7 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
     import torch
 
+    a, b = lowered(a, b)
     for name, t in (("a", a), ("b", b), ("offsets", offsets)):
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"grouped_matmul: {name} is a {type(t).__name__}; it must be a tensor")

@@ -1,6 +1,6 @@
 """Cross-entropy of the logits x · wᵀ, which never exist in full: the last layer of a language model and its loss in one.
 
-    z = x · weightᵀ + bias,  then softcap · tanh(z / softcap) where that is asked
+    z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked
     loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)
 
 s is the label smoothing. Sources: Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009); Hsu et al. 2024, Liger Kernel (arXiv 2410.10989), for gradients made
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import flag, number, positive, wants_gradient
+from rooftop.core.autocasting import lowered
 from rooftop.core.op import Grad, Judged, Op, Tolerance
 from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
 from rooftop.ops import _linear_loss
@@ -40,7 +41,9 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     lse_square_scale: float = 0.0,
     softcap: float | None = None,
+    logit_scale: float = 1.0,
     reduction: str = "mean",
+    divisor: int | float | Tensor | None = None,
     return_lse: bool = False,
     weight_grad_dtype: torch.dtype | None = None,
     memory: str = "fast",
@@ -48,6 +51,7 @@ def linear_cross_entropy(
     implementation: str | None = None,
 ) -> Any:
     """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
+    Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
     `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales them;
@@ -65,6 +69,9 @@ def linear_cross_entropy(
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at most 70, the
             error is up to 2e-7 of the cap.
+        logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
+        divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of Transformers: the
+            tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
         weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``
@@ -80,7 +87,15 @@ def linear_cross_entropy(
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
+    x, weight, bias = lowered(x, weight, bias)
     to = _validate(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)
+    number("linear_cross_entropy", "logit_scale", logit_scale, "a finite number other than 0", finite=True)
+    if not logit_scale:
+        raise ValueError("linear_cross_entropy: logit_scale is 0; it must be a finite number other than 0")
+    if divisor is not None:
+        _check_divisor(divisor, reduction)
+    if logit_scale != 1:
+        x, bias = x * logit_scale, None if bias is None else bias.float() * logit_scale
     rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     flag("linear_cross_entropy", "return_lse", return_lse)
     wanted = (wants_gradient(x), wants_gradient(weight), wants_gradient(bias))
@@ -94,7 +109,24 @@ def linear_cross_entropy(
     else:
         loss, state, *_ = OP(rows, weight, bias, flat, *options, 0, 0, to, memory, *wanted, True, implementation=given)
     loss = loss.reshape(target.shape) if reduction == "none" else loss
+    if divisor is not None:
+        loss = loss / (divisor.detach().reshape(()).to(loss.device) if hasattr(divisor, "detach") else divisor)
     return (loss, (state[:, 0] + state[:, 1].log()).detach().reshape(target.shape)) if return_lse else loss
+
+
+def _check_divisor(divisor: Any, reduction: str) -> None:
+    """Raises TypeError and ValueError as linear_cross_entropy says."""
+    import torch
+
+    if reduction != "sum":
+        raise ValueError(f"linear_cross_entropy: divisor is given with reduction={reduction!r}; it divides the sum, reduction='sum'")
+    if isinstance(divisor, torch.Tensor):
+        if divisor.numel() != 1:
+            raise ValueError(f"linear_cross_entropy: divisor has shape {tuple(divisor.shape)}; it must be a number or a tensor of one element")
+        return
+    number("linear_cross_entropy", "divisor", divisor, "a number other than 0, or a tensor of one element")
+    if not divisor:
+        raise ValueError("linear_cross_entropy: divisor is 0; it must be a number other than 0, or a tensor of one element")
 
 
 def _validate(

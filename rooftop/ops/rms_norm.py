@@ -1,6 +1,6 @@
 """Root-mean-square normalisation of rows, with the addition before it fused in.
 
-    s = x + residual,   y = s / sqrt(mean(s²) + eps) · weight + bias
+    s = x + residual,   y = s / sqrt(mean(s²) + eps) · (weight + offset) + bias
 
 Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 1910.07467)."""
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.argument_checks import number
+from rooftop.core.autocasting import widened
 from rooftop.core.layouts import widen
 from rooftop.core.op import Grad, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
@@ -27,6 +29,7 @@ def rms_norm(
     *,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
+    offset: float = 0.0,
     implementation: str | None = None,
 ) -> Any:
     """Divide each row by its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.
@@ -37,14 +40,23 @@ def rms_norm(
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32, or None.
         eps: added to the mean of the squares. None: torch's default, the epsilon of float32.
         residual: added to `input` first; of the same shape and dtype. The sum, rounded to that dtype, is normalised and returned.
+        offset: added to the weight, in float32: 1 for Gemma, whose weights are stored as their difference from 1. Not without a weight.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
+
+    Under autocast an input and a residual of two dtypes are both cast to float32.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
     chosen = 2.0**-23 if eps is None else eps
+    input, residual = widened(input, residual)
     dims = validate("rms_norm", input, normalized_shape, residual, weight, bias, chosen)
+    number("rms_norm", "offset", offset, "a finite number", finite=True)
+    if offset:
+        if weight is None:
+            raise ValueError(f"rms_norm: offset is {offset} and weight is None; an offset is added to a weight")
+        weight = weight.float() + offset
     y, s = OP(input, residual, weight, bias, dims, float(chosen), implementation=implementation)
     return y if residual is None else (y, s)
 

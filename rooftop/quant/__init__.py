@@ -17,18 +17,21 @@ if TYPE_CHECKING:
     from rooftop.quant.linear import QuantLinear
     from rooftop.quant.model import quantize_model
     from rooftop.quant.optimizer import AdamW8bit, adamw_8bit_states
+    from rooftop.quant.pretrained import QuantConfig, register_quantizer
     from rooftop.quant.straight_through import fake_quantize
 
 __all__ = [
-    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "AdamW8bit", "Format", "PackedWeight", "QuantLinear", "Quantized", "adamw_8bit_states", "decode", "encode",
-    "fake_quantize", "format_of", "from_awq", "from_gptq", "from_hqq", "gptq", "hqq", "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes",
-    "pack_weight", "quantize_model", "save_quantized", "unpack",
+    "ALIASES", "FORMATS", "ROUNDINGS", "SCALES", "AdamW8bit", "Format", "PackedWeight", "QuantConfig", "QuantLinear", "Quantized",
+    "adamw_8bit_states", "decode", "encode", "fake_quantize", "format_of", "from_awq", "from_gptq", "from_hqq", "gptq", "hqq",
+    "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes", "pack_weight", "quantize_model", "register_quantizer",
+    "save_quantized", "unpack",
 ]  # fmt: skip
 _NEED_TORCH = {
     "Quantized": "formats.quantized", "fake_quantize": "quant.straight_through",
     **dict.fromkeys(("PackedWeight", "pack_codes", "pack_weight"), "formats.packed"),
     "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear", "quantize_model": "quant.model",
     **dict.fromkeys(("nearest", "hqq", "gptq"), "quant.calibrate"),
+    **dict.fromkeys(("QuantConfig", "register_quantizer"), "quant.pretrained"),
     **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "quant.checkpoints"),
 }  # fmt: skip
 

@@ -76,6 +76,9 @@ def quantize_model(
     `nn.TransformerEncoderLayer` are replaced; torch's fast path, which reads their weights, is then not taken. Forward and backward hooks of a layer go to
     the one that takes its place, and so does the parameter of its bias.
 
+    A model of Hugging Face Transformers can be saved and loaded by `save_pretrained` and `from_pretrained`, in another process after
+    `rooftop.quant.register_quantizer()`.
+
     Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises TypeError if a layer is not float32,
     float16 or bfloat16; ValueError if no layer matches, or none has a K that a group divides, if a weight is not finite or on the meta device, or if arguments
     are not supported together. The error names the layer; nothing has been replaced."""
@@ -125,8 +128,16 @@ def quantize_model(
     fits = [f"{n or 'the layer'} {sizes(m)} has groups of {groups[id(m)]}" for n, m in found.items() if group > 0 and groups[id(m)] < group and not _mx(format)]
     result = replace(model, made)
     left = {**dict.fromkeys(map(id, narrow.values()), why), **_kept(model, include, excluded)}
+    if _of_transformers(result):
+        from rooftop.quant.pretrained import remember
+
+        remember(result, format, group)
     say_left("quantize_model", result, left, ["; ".join(fits[:4]) + (f" and {len(fits) - 4} more" if len(fits) > 4 else "")] if fits else [])
     return result
+
+
+def _of_transformers(model: nn.Module) -> bool:
+    return any(c.__module__ == "transformers.modeling_utils" and c.__name__ == "PreTrainedModel" for c in type(model).__mro__)
 
 
 def _mx(format: str) -> bool:

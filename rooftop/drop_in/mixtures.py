@@ -1,0 +1,124 @@
+"""Experts of a mixture: an experts function of Hugging Face Transformers over `rooftop.grouped_matmul`."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rooftop.core.op import constant
+from rooftop.drop_in.gates import ACTS, gated
+from rooftop.drop_in.trials import quiet, same, twin
+from rooftop.ops.grouped_matmul import grouped_matmul
+
+NAME = "rooftop"
+
+
+def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """What `ALL_EXPERTS_FUNCTIONS` of Transformers calls: rows are sorted by expert, so that each product is one call for all experts.
+
+    Args:
+        self: the experts: `gate_up_proj` or `up_proj`, and `down_proj` [experts, N, K] or transposed, with or without biases.
+        hidden_states: [tokens, H].
+        top_k_index, top_k_weights: [tokens, k]; an index of `num_experts` or more is an expert of another rank, which gives zeros.
+
+    Returns [tokens, H] in the dtype of `hidden_states`; the sum over k is in float32."""
+    tokens, k = top_k_index.shape
+    chosen, order = torch.sort(top_k_index.reshape(-1), stable=True)
+    offsets = torch.searchsorted(chosen, torch.arange(self.num_experts, device=chosen.device), right=True).int()
+    named = chosen.clamp(max=self.num_experts - 1)
+
+    def product(rows: Tensor, name: str) -> Tensor:
+        weight = getattr(self, name)
+        made = grouped_matmul(rows, weight if self.is_transposed else weight.transpose(1, 2), offsets)
+        return made + getattr(self, f"{name}_bias")[named].to(made.dtype) if self.has_bias else made
+
+    h = product(hidden_states[order // k], "gate_up_proj" if self.has_gate else "up_proj")
+    act = gate_of(type(self), type(self.act_fn)) if self.has_gate and isinstance(getattr(self, "act_fn", None), nn.Module) else None
+    h = gated(act, h, None) if act is not None else self._apply_gate(h) if self.has_gate else self.act_fn(h)
+    weighted = product(h, "down_proj") * top_k_weights.reshape(-1)[order, None]
+    weighted = weighted.masked_fill((chosen >= self.num_experts)[:, None], 0.0)
+    back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
+    return weighted[back].view(tokens, k, -1).sum(1, dtype=torch.promote_types(weighted.dtype, torch.float32)).to(hidden_states.dtype)
+
+
+@constant
+def gate_of(experts: type, act: type) -> str | None:
+    """The activation of a gate [gate, up] that is silu or gelu; found by trial, once a pair of classes."""
+    key = (experts, act)
+    if key not in _GATES:
+        _GATES[key] = _gate(experts, act)
+    return _GATES[key]
+
+
+_GATES: dict[tuple[type, type], str | None] = {}
+
+
+def _gate(experts: type, act: type) -> str | None:
+    with quiet():
+        try:
+            holder = types.SimpleNamespace(act_fn=act())
+            apply = types.MethodType(experts._apply_gate, holder)  # type: ignore[attr-defined]
+            x = torch.randn(6, 16) * 2
+            for name in ACTS:
+                if torch.allclose(apply(x), gated(name, x, None), atol=2e-6, rtol=2e-6):
+                    return name
+        except Exception:  # a gate that needs more of its experts
+            return None
+    return None
+
+
+def register_experts(name: str = NAME) -> None:
+    """Make ``experts_implementation="rooftop"`` known to Hugging Face Transformers (5.5 or later).
+
+    Raises ImportError where Transformers is not installed, or has no interface for experts."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register(name, experts_forward)
+
+
+def candidate(module: nn.Module) -> bool:
+    return all(hasattr(module, n) for n in ("num_experts", "has_gate", "is_transposed", "has_bias", "config"))
+
+
+def signature(module: nn.Module) -> tuple[Any, ...]:
+    return (tuple(n for n, p in module._parameters.items() if p is not None), type(getattr(module, "act_fn", None)).__name__)
+
+
+def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
+    """() where the experts function gives what the experts' own forward does, or why it does not."""
+    with quiet():
+        unit = 8 / max(min(min(p.shape[1:]) for p in module._parameters.values() if p is not None and p.dim() == 3), 1)
+        count = min(int(module.num_experts), 4)
+
+        def shrunk(p: Tensor | None) -> Tensor | None:
+            return None if p is None else torch.randn(count, *(max(1, round(n * unit)) for n in p.shape[1:]))
+
+        theirs = twin(module, {n: shrunk(p) for n, p in module._parameters.items()})
+        theirs.__dict__["num_experts"] = count
+        plain = next((c.__wrapped__ for c in [type(module).forward] if hasattr(c, "__wrapped__")), None)
+        if plain is None:
+            return "its class does not use the interface of experts"
+        theirs.__class__ = type("Plain", (type(module),), {"forward": plain})
+        ours = twin(theirs)
+        ours.__class__ = type("Trial", (type(module),), {"forward": experts_forward})
+        width = theirs._parameters["down_proj"].shape[2 if module.is_transposed else 1]
+        x, weights = torch.randn(7, width), torch.rand(7, 2)
+        index = torch.stack([torch.randperm(count)[:2] for _ in range(7)]) if count > 1 else torch.zeros(7, 2, dtype=torch.long)
+        ours._parameters = theirs._parameters
+        fixed = (_Indexed(ours, index), _Indexed(theirs, index))
+        return () if same(*fixed, [x, weights], gradients) else "its experts compute something else"
+
+
+class _Indexed(nn.Module):  # type: ignore[misc]
+    """Experts that are called with tokens and weights alone."""
+
+    def __init__(self, experts: nn.Module, index: Tensor) -> None:
+        super().__init__()
+        self.experts = experts
+        self.__dict__["index"] = index
+
+    def forward(self, x: Tensor, weights: Tensor) -> Any:
+        return self.experts(x, self.index, weights)

@@ -1,0 +1,71 @@
+"""Whether a model computes the same with rooftop's functions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app, echo
+
+
+@app.command(rich_help_panel=JUDGE)
+def prove(
+    config: Annotated[Path, typer.Argument(help="A config.json of a model of Hugging Face Transformers.", show_default=False)],
+    layers: Annotated[int, typer.Option(help="Layers of it; 0: as the configuration says.", min=0)] = 0,
+    batch: Annotated[int, typer.Option(help="Sequences.", min=1)] = 2,
+    length: Annotated[int, typer.Option(help="Tokens of a sequence.", min=2)] = 128,
+    steps: Annotated[int, typer.Option(help="Steps of training; 0: none.", min=0)] = 20,
+    dtype: Annotated[str, typer.Option(help="bf16, f16 or f32; auto: bf16 on a GPU, f32 on a CPU.")] = "auto",
+    residual: Annotated[bool, typer.Option("--residual", help="Residual additions in the norms, too.")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Patch a model with random weights, and compare each layer, each gradient and the losses with eager's, beside eager's own error.
+
+    On the GPU where there is one. Exit code 1: not equal; the first layer that is not is named.
+
+    Example: [bold]rooftop prove config.json --layers 2[/bold]"""
+    kinds = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+    if dtype not in (*kinds, "auto"):
+        raise ValueError(f"dtype is {dtype!r}; accepted are {', '.join(kinds)}, auto")
+    try:
+        said = json.loads(config.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"{config}: it is no JSON ({error})") from None
+    if not isinstance(said, dict) or not isinstance(said.get("model_type"), str):
+        raise ValueError(f"{config}: it names no model_type; a config.json of Transformers does")
+    try:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.utils import logging
+    except ImportError:
+        raise ValueError("prove needs Hugging Face Transformers: pip install transformers") from None
+    from rooftop.drop_in.one_line import patch
+    from rooftop.drop_in.proving import prove as proof_of
+
+    logging.set_verbosity_error()
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = getattr(torch, kinds["bf16" if where == "cuda" else "f32"] if dtype == "auto" else kinds[dtype])
+    name = said.pop("model_type")
+    if layers:
+        said |= {"num_hidden_layers": layers} | ({"layer_types": said["layer_types"][:layers]} if isinstance(said.get("layer_types"), list) else {})
+    try:
+        made = AutoConfig.for_model(name, **said)
+        torch.manual_seed(0)
+        with torch.device(where):
+            model = AutoModelForCausalLM.from_config(made, dtype=kind)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{config}: Transformers makes no causal language model of it: {' '.join(str(error).split())[:200]}") from None
+    ids = torch.randint(0, made.get_text_config().vocab_size, (batch, length), generator=torch.Generator().manual_seed(1)).to(where)
+    report = patch(model, residual=residual)
+    proof = proof_of(model, {"input_ids": ids, "labels": ids}, steps)
+    if as_json:
+        rows = [{"part": r.part, "of": r.what, "times": r.count, "left": r.why} for r in report.rows]
+        echo(json.dumps({"equal": proof.equal, "first": proof.first, "verdict": proof.verdict(), "replaced": rows, "losses": proof.losses,
+                         "seconds": proof.seconds, "memory": proof.memory}))  # fmt: skip
+    else:
+        echo(f"{report}\n\n{proof}")
+    if not proof.equal:
+        raise typer.Exit(WRONG)

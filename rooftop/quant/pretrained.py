@@ -1,0 +1,97 @@
+"""Quantised models in `save_pretrained` and `from_pretrained` of Hugging Face Transformers: the quantisation method "rooftop" of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING, register_quantization_config
+from transformers.quantizers.auto import register_quantizer as registering
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from rooftop.quant.linear import QuantLinear
+from rooftop.quant.replacing import is_linear, sizes
+
+METHOD = "rooftop"
+BUFFERS = ("codes", "scale", "zero")
+
+
+class QuantConfig(QuantizationConfigMixin):  # type: ignore[misc]
+    """``from_pretrained(name, quantization_config=rooftop.quant.QuantConfig("int4"))``: a model is quantised after it is loaded.
+
+    Args:
+        format, group, and `options`: those of `rooftop.quantize_model`.
+        layers: of a model that is quantised, what each layer's buffers are, by its name; written by `save_pretrained`."""
+
+    def __init__(
+        self, format: str = "int4", group: int = 128, layers: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, **_: Any
+    ) -> None:  # fmt: skip
+        self.quant_method = METHOD
+        self.format, self.group, self.layers, self.options = format, group, dict(layers or {}), dict(options or {})
+
+
+class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
+    """What `from_pretrained` asks of a quantisation method."""
+
+    def is_serializable(self) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        return True
+
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
+        if not self.pre_quantized:
+            return model
+        for name, described in self.quantization_config.layers.items():
+            parent, _, last = name.rpartition(".")
+            try:
+                present = model.get_submodule(name)
+                layer = QuantLinear.empty(described["facts"])
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise ValueError(f"from_pretrained: layer {name} of the configuration's quantization_config: {error}") from None
+            if not is_linear(present) or sizes(present) != (layer.out_features, layer.in_features):
+                what = f"{type(present).__name__} {sizes(present) if is_linear(present) else ''}".strip()
+                raise ValueError(f"from_pretrained: layer {name} is {(layer.out_features, layer.in_features)} in quantization_config; the model's is a {what}")
+            for key, (shape, dtype) in described["tensors"].items():
+                layer.register_buffer(key, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
+            layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
+            setattr(model.get_submodule(parent), last, layer)
+            parts = name.split(".")
+            for i in range(1, len(parts) + 1):  # nothing is drawn for it, nor by a block that draws for its layers
+                model.get_submodule(".".join(parts[:i]))._is_hf_initialized = True
+        ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+        model._keys_to_ignore_on_load_unexpected = {*ignored, r"\._extra_state$"}
+        return model
+
+    def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
+        if not self.pre_quantized:
+            from rooftop.quant.model import quantize_model
+
+            quantize_model(model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
+        return model
+
+
+def register_quantizer() -> None:
+    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. `quantize_model` of one of its models does so too."""
+    if METHOD not in AUTO_QUANTIZER_MAPPING:
+        registering(METHOD)(RooftopQuantizer)
+    if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        register_quantization_config(METHOD)(QuantConfig)
+
+
+def _described(t: torch.Tensor) -> list[Any]:
+    return [list(t.shape), str(t.dtype).removeprefix("torch.")]
+
+
+def remember(model: Any, format: str, group: int) -> None:
+    """Write into a model's configuration which of its layers are quantised, and how."""
+    register_quantizer()
+    layers = {
+        name: {"facts": m.described(), "tensors": {n: _described(t) for n in BUFFERS if (t := m._buffers.get(n)) is not None}}
+        for name, m in model.named_modules() if isinstance(m, QuantLinear)
+    }  # fmt: skip
+    model.config.quantization_config = QuantConfig(format, group, layers)

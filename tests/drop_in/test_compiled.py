@@ -1,0 +1,153 @@
+"""Patched models under torch.compile: one graph for all lengths, no mask of all pairs, no copies around the ops."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from drop_in import _kinds
+from torch._dynamo.utils import counters
+
+import rooftop
+
+pytest.importorskip("transformers", reason="transformers is not installed (pip install -e '.[dev]')")
+
+
+KINDS = ("llama", "gemma2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3", "phi3", "cohere", "glm4", "olmo2", "granite", "mixtral")
+
+
+def _patched(kind: str, **more: Any) -> Any:
+    cls, config = _kinds.works(kind)
+    model = _kinds.made(cls, config, "eager")
+    rooftop.patch(model, **more)
+    return model
+
+
+def _ids(length: int) -> torch.Tensor:
+    return torch.randint(3, 60, (2, length), generator=torch.Generator().manual_seed(length))
+
+
+class Graphs:
+    """A backend that keeps the graphs and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        self.found.append(graph)
+        return graph.forward
+
+    def masks(self) -> set[torch.dtype]:
+        """The dtypes of what has a shape of scores, [.., .., L, L], or is given to attention beside floats."""
+        ops = [n for g in self.found for n in g.graph.nodes if "rooftop.attention" in str(n.target)]
+        assert ops
+        values = [a.meta.get("example_value") for n in ops for a in n.args if isinstance(a, torch.fx.Node)]
+        return {t.dtype for t in values if isinstance(t, torch.Tensor) and not t.is_floating_point()}
+
+
+@pytest.mark.sampled("compiled")
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_graph_serves_all_lengths(kind: str) -> None:
+    model, graphs = _patched(kind, residual=True).train(), Graphs()
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=graphs)
+    for length in (9, 12, 30):
+        ids, losses = _ids(length), []
+        for m in (compiled, model):
+            model.zero_grad()
+            losses.append(m(ids, labels=ids, use_cache=False).loss)
+            losses[-1].backward()
+            losses.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        torch.testing.assert_close(losses[0], losses[2], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(losses[1], losses[3], atol=1e-6, rtol=1e-4)
+    assert len(graphs.found) == 1 == counters["stats"]["unique_graphs"]
+    assert not graphs.masks()  # causal order, or a window
+
+
+@pytest.mark.sampled("compiled")
+def test_packed_rows_are_seen() -> None:
+    """Positions that start anew, of which a trace knows nothing: runs of keys, which the graph computes."""
+    model, graphs = _patched("llama"), Graphs()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=graphs)
+    places = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]] * 2)
+    with torch.no_grad():
+        got, want = (m(_ids(9), position_ids=places, use_cache=False).logits for m in (compiled, model))
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert graphs.masks() == {torch.int32}
+
+
+@pytest.mark.sampled("compiled")
+def test_layers_that_are_compiled_one_by_one_share_a_graph() -> None:
+    model = _patched("llama", residual=True)
+    with torch.no_grad():
+        want = model(_ids(9)).logits
+    torch._dynamo.reset()
+    counters.clear()
+    for layer in model.model.layers:
+        layer.compile(fullgraph=True, backend="eager")
+    with torch.no_grad():
+        torch.testing.assert_close(model(_ids(9), use_cache=False).logits, want, atol=1e-5, rtol=1e-5)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.sampled("compiled")
+def test_parts_are_left_to_the_compiler() -> None:
+    model, graphs = _patched("llama", decompose=("rms_norm", "mlp")), Graphs()
+    torch._dynamo.reset()
+    ids = _ids(9)
+    with torch.no_grad():
+        got, want = (m(ids, use_cache=False).logits for m in (torch.compile(model, fullgraph=True, backend=graphs), model))
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    ops = {str(n.target) for n in graphs.found[0].graph.nodes if "rooftop" in str(n.target)}
+    assert ops == {"rooftop.rope.default", "rooftop.attention.default"}
+
+
+def _code(function: Any, *args: Any) -> list[str]:
+    """The calls that inductor's program makes, each of its parts."""
+    from torch._inductor.utils import run_and_get_code
+
+    torch._dynamo.reset()
+    _, code = run_and_get_code(function, *args)
+    return [re.sub(r"#.*", "", text.split("def call")[-1].split("runner = ")[0]) for text in code]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.sampled("compiled")
+def test_inductor_makes_no_copies_around_the_ops() -> None:
+    """Between products: the ops, the additions of residuals, and what computes tables; no more."""
+    cls, config = _kinds.works("llama")
+    model = _kinds.made(cls, type(config)(**{**config.to_dict(), "num_hidden_layers": 1}), "eager").train()
+    rooftop.patch(model, residual=True)
+    compiled, ids = torch.compile(model, fullgraph=True), _ids(16)
+
+    def step() -> None:
+        compiled(ids, labels=ids, use_cache=False).loss.backward()
+
+    forward, backward = _code(step)
+    ops = re.findall(r"torch\.ops\.rooftop\.(\w+)\.default\(", forward)
+    assert sorted(ops) == ["attention", "linear_cross_entropy", "rms_norm", "rms_norm", "rms_norm", "rope", "swiglu"]
+    fused = re.findall(r"^ *cpp_fused_(\w+)\(", forward + backward, re.M)
+    copies = [f for f in fused if re.search("clone|transpose|copy_(?!add)", f) and "cos" not in f and "pad" not in f]  # tables; labels, shifted
+    assert not copies and not re.findall(r"aten\.(clone|copy|contiguous)|\.copy_\(", forward + backward), fused
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.sampled("compiled")
+def test_a_cache_is_written_in_place() -> None:
+    def step(keys: Any, values: Any, q: Any, k: Any, v: Any, lengths: Any) -> Any:
+        rooftop.append_kv(keys, values, k, v, lengths)
+        return rooftop.attention(q, keys, values, cache_lengths=lengths + 1) * 2
+
+    g = torch.Generator().manual_seed(1)
+    keys, values = torch.zeros(2, 32, 2, 16), torch.zeros(2, 32, 2, 16)
+    q, k, v = (torch.randn(2, 1, h, 16, generator=g) for h in (4, 2, 2))
+    lengths, others = torch.tensor([3, 5], dtype=torch.int32), (keys.clone(), values.clone())
+    want, compiled, got = step(*others, q, k, v, lengths), torch.compile(step, fullgraph=True), []
+    (code,) = _code(lambda: got.append(compiled(keys, values, q, k, v, lengths)))
+    torch.testing.assert_close(got[0], want)
+    assert torch.equal(keys, others[0]) and "append_kv.default(arg" in code and "copy" not in code and "empty_strided_cpu((2, 32" not in code
