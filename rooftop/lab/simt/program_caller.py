@@ -1,11 +1,12 @@
-"""A main() for a file that has none: it calls `extern "C" void solve(...)`, or the functions of torch's tensors that the file offers, with inputs of
-sizes that are assumed and said. `--arg` gives others."""
+"""A main() for a file that has none: it calls `extern "C" void solve(...)` or whatever functions of the host's take arrays and launch kernels, or the
+functions of torch's tensors that the file offers, with inputs of sizes that are assumed and said. `--arg` gives others."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooftop.lab.simt import host
 from rooftop.lab.simt.ordinary import Parameter, parameters
@@ -27,6 +28,7 @@ class Function:
     name: str
     parameters: tuple[Parameter, ...]
     line: int
+    words: frozenset[str] = frozenset()  # of its body
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{p.text} {p.name}' for p in self.parameters)})"
@@ -46,7 +48,7 @@ def functions(text: str) -> Iterator[Function]:
         if not opens and (body := host.body(part)) is not None:
             code = [t for t in part[:body] if t.kind in ("word", "symbol", "string", "number")]
             if not any(t.text in marks for t in code) and (found := _function(code)) is not None:
-                yield found
+                yield replace(found, words=frozenset(t.text for t in part[body:]))
         at = end
 
 
@@ -63,8 +65,12 @@ def _function(code: Sequence[Token]) -> Function | None:
     return None
 
 
-def solve(text: str) -> Function | None:
-    return next((f for f in functions(text) if f.name == "solve" and f.parameters and any(p.pointer for p in f.parameters)), None)
+def of_arrays(text: str) -> list[Function]:
+    """`solve` where there is one; else those that take arrays and launch kernels, but for those that others of them call."""
+    every = [f for f in functions(text) if any(p.pointer for p in f.parameters)]
+    launching = [f for f in every if f.words & {"<<<", "cudaLaunchKernel", "cudaLaunchCooperativeKernel"}]
+    called = {w for f in launching for w in f.words}
+    return [f for f in every if f.name == "solve"] or [f for f in launching if f.name not in called]
 
 
 def torch_functions(text: str) -> list[Function]:
@@ -85,8 +91,24 @@ class Unknown(ValueError):
     """A parameter that no caller can be made for; the text names it."""
 
 
-def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") -> tuple[str, str]:
-    """C++ with a main() that calls it, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both sides'."""
+def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "") -> tuple[str, str]:
+    """C++ with a main() that calls each, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both sides'.
+
+    Raises Unknown where none can be called."""
+    calls: list[tuple[str, str]] = []
+    unknown: Unknown | None = None
+    for function in every:
+        try:
+            calls.append(_call(function, given, text))
+        except Unknown as error:
+            unknown = error
+    if unknown is not None and not calls:
+        raise unknown
+    body = "".join(f"    {{\n{code}\n    }}\n" for code, _ in calls)
+    return f"{_FILL}SIMT_MAIN int main() {{\n{body}    return 0;\n}}\n", "; ".join(said for _, said in calls)
+
+
+def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
     allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
     sizes = _sizes(function)
     sizes |= {n: int(given[n]) for n in sizes if n in given}
@@ -99,15 +121,11 @@ def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") 
         text = p.text.replace("__restrict__", "").replace("__restrict", "")
         if p.pointer:
             kind = re.sub(r"\bconst\b|\*|\[\d*\]", "", text).strip()
-            count = product
-            if p.name in given:
-                numbers = re.findall(r"\d+", given[p.name].partition(":")[2])
-                count = 1
-                for n in numbers:
-                    count *= int(n)
+            numbers = re.findall(r"\d+", given[p.name].partition(":")[2]) if p.name in given else [str(product)]
+            count = math.prod(map(int, numbers))
             lines.append(f"    {kind}* {p.name}; {allocate}(&{p.name}, {count} * sizeof({kind})); simt_made::fill({p.name}, {count}, {i});")
             names.append(p.name)
-            arrays.append((p.name, "x".join(numbers) if p.name in given else str(count)))
+            arrays.append((p.name, "x".join(numbers)))
             said.append(f"{p.name}: {count:,} elements")
         elif p.name in sizes:
             names.append(str(sizes[p.name]))
@@ -116,13 +134,14 @@ def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") 
             value = given.get(p.name, "1")
             names.append(f"({text.replace('&', '').replace('const', '')}){value}")
             said.append(f"{p.name} = {value}")
+        elif text == "cudaStream_t":
+            names.append("0")
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
     frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer)
     call = f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();"
-    body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees, "    return 0;"]
-    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(body) + "\n}\n"
-    return code, f"{function.name}({', '.join(said)})"
+    body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees]
+    return "\n".join(body), f"{function.name}({', '.join(said)})"
 
 
 def _shown(when: str, arrays: Sequence[tuple[str, str]], name: str = "") -> str:
