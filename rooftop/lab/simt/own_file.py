@@ -50,11 +50,6 @@ CUB = "".join(f"#include <cub/{n}.cuh>\n" for n in (
     "warp/warp_scan", "warp/warp_load", "warp/warp_store", "warp/warp_merge_sort",
 ))  # fmt: skip  # of <cub/cub.cuh>, what a kernel may use
 _GIVEN = re.compile(r"cuda/.*|cooperative_groups(?:/.*|\.h)|cuda_(?:fp\d+|bf16|pipeline\w*|awbarrier\w*)\.h(?:pp)?|mma\.h|math_constants\.h|cub/.*|nv/target")
-_HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
-    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|string|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
-    r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
-    r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
-)
 _ERROR = re.compile(r"^(.*)\((\d+)\): (?:catastrophic )?error: (.*)$")
 _FROM = re.compile(r"at line (\d+)(?: of (.*))?$")
 _ABSENT = re.compile(r"kernel '(.*)' is not in the file: (.*)$")
@@ -151,7 +146,7 @@ class Code:
             return CUB + f'#line {token.line} "{shown}"\n'
         if _GIVEN.fullmatch(name) and _cudas(name):
             return token.text
-        if not _HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
+        if not program_build.HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
             self.absent.append(f"{shown}:{token.line}: <{name}>")
         return ""
 

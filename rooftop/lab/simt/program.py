@@ -104,12 +104,25 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
             return replace(source, added=code), assumed
+        if other is not None:
+            return other, ""
+        if own := _instances(text):
+            code, assumed = program_caller.call_of_kernels(text, own)
+            return replace(source, added=code, device=True, guessed=True), assumed
     except program_caller.Unknown as unknown:
         raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
-    if other is not None:
-        return other, ""
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
     raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
+
+
+def _instances(text: str) -> list[tuple[Any, str]]:
+    """The kernels that a text defines, with their name expressions."""
+    from rooftop.lab.simt import instances, ordinary
+
+    templates = instances.Templates([text])
+    plain = [(k, k.name) for k in ordinary.kernels(text) if not k.template]
+    own = {k.name: k for k in templates.kernels.values()}
+    return plain + [(own[i.name.partition("<")[0]], i.name) for i in templates.instances()[0]]
 
 
 def run(
