@@ -302,7 +302,7 @@ def _facts(source: Source, device: Device, binary: Binary, symbol: str, name: st
     limit = occupancy(device.arch, registers=known.registers, threads=threads, static_shared=known.shared, dynamic_shared=0, cluster=1)
     return {
         "kernel": name, "assumed": assumed, "registers": known.registers, "spills": known.stack, "shared": known.shared, "threads": threads,
-        "counts": known.counts,
+        "counts": known.counts, "instructions": known.instructions, "loop": known.loop.counts if known.loop else {},
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
         "opcodes": dict(known.opcodes), "unmet": [],
     }  # fmt: skip
