@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from rooftop.core import registry, settings
+from rooftop.core.spec import Case
 from rooftop.lab import candidates
 from rooftop.lab.counters.diagnose import reports, steps
+from rooftop.lab.inspect import inspector
 from rooftop.lab.records import store
 from rooftop.lab.report import place
+from rooftop.lab.simt import own_file
 
 
 def step(ladder: str, idea: str, seconds: float, came: float, roof: float = 1.0) -> steps.Step:
@@ -83,3 +86,49 @@ def test_accesses_come_from_a_report() -> None:
 def test_a_kernel_of_another_op_has_no_place() -> None:
     with pytest.raises(ValueError, match="computes softmax; the ladder sgemm_cuda is of matmul"):
         place.place(candidates.rungs(registry.ladder("softmax_cuda"))[0], "sgemm_cuda", [])
+
+
+def test_a_file_without_a_head_has_a_place(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#include <iostream>\n__global__ void mm(int M, int N, int K, const float* a, const float* b, float* c) {\n"
+        "    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;\n    if (x >= M || y >= N) return;\n"
+        "    float s = 0;\n    for (int k = 0; k < K; ++k) s += a[x * K + k] * b[k * N + y];\n    c[x * N + y] = s;\n}\n"
+        "int main() { mm<<<dim3(2, 2), dim3(32, 32)>>>(64, 64, 64, nullptr, nullptr, nullptr); }\n", encoding="utf-8",
+    )  # fmt: skip
+    (mm,) = own_file.facts(own_file.read(path), inspector.device_of("h200")).found
+    (found,) = place.places({"kernels": [mm]}, "mm", ["sgemm_cuda"], [])
+    assert found.nearest == ("sgemm_cuda/01_naive", "sgemm_cuda/02_coalesced")
+    assert found.distance < 0.5
+    assert {s.rung.partition("/")[2] for s in found.steps if s.gone is False} >= {"03_shared_tile", "06_vectorised"}
+    with pytest.raises(ValueError, match="no rungs in CUDA C\\+\\+ to compare mm with"):
+        place.places({"kernels": [mm]}, "mm", ["matmul_triton"], [])
+
+
+def test_a_step_of_no_gain_is_not_missing() -> None:
+    steps = tuple(place.Ahead(f"l/{gain}", "idea", ("global load",), False, gain, "case", "card") for gain in (0.9, 1.0, 1.5, None))
+    text = place.screen(place.Placed("mine", "l", ("l/1",), 0.0, {"global load": 4.0}, steps, ""))
+    assert "l/1.5" in text and "l/None" in text
+    assert "l/0.9" not in text and "l/1.0" not in text
+
+
+def test_the_cases_of_a_ladder_are_tried_before_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = candidates.rungs(registry.ladder("sgemm_cuda"))[0]
+    true, asked = inspector.facts_of, []
+
+    def facts_of(s: candidates.Subject, case: Case, target: int | str) -> inspector.Facts:
+        if s is not subject:
+            return true(s, case, target)
+        asked.append(case.id)
+        return {"refused": f"not {case.id}"} if len(asked) < wanted else true(s, case, target)
+
+    monkeypatch.setattr(inspector, "facts_of", facts_of)
+    wanted = 2
+    assert place.place(subject, "sgemm_cuda", [], count=False).nearest
+    assert len(set(asked)) >= 2
+    asked.clear()
+    wanted = 1000
+    with pytest.raises(ValueError, match="not .*; .*not "):
+        place.place(subject, "sgemm_cuda", [])
+    with pytest.raises(ValueError, match="f64: no case of the ladder sgemm_cuda; it has 4096 cubed f32, 8192"):
+        place.place(subject, "sgemm_cuda", [], dtype="f64")

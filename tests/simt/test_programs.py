@@ -109,8 +109,8 @@ def test_tokens_of_a_source_put_together_are_the_source() -> None:
 
 def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) -> None:
     path = tmp_path / "kernels.cu"
-    path.write_text("__global__ void scale(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"has no main\(\).*--kernel.*scale\(float\* x, int n\)"):
+    path.write_text("struct S { float* x; };\n__global__ void scale(S s, int n) { if (threadIdx.x < n) s.x[threadIdx.x] *= 2; }\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has no main\(\).*the parameter S s of scale: .*--kernel"):
         program.source_of(path)
 
 
@@ -134,3 +134,49 @@ def test_what_is_not_here_is_named_with_exit_code_3(text: str, says: tuple[str, 
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 3, done.output
     assert all(words in done.output for words in says), done.output
+
+
+def test_a_fault_of_a_launch_that_is_assumed_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text("__global__ void k(float* x, int n) { x[blockIdx.x * blockDim.x + threadIdx.x + 10 * n] = 1; }\n", encoding="utf-8")
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 3, done.output
+    assert "called as assumed (--arg gives others): k<<<4, 256>>>(x=f32:4096, n=1024)" in done.output
+    assert "out-of-bounds" in done.output
+    assert "its launch is assumed" in done.output
+
+
+def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Path) -> None:
+    unit = (
+        '#include "all.cuh"\nstatic __global__ void set(int* p) {{ *p = {n}; }}\nstatic void go(int* p) {{ set<<<1, 1>>>(p); }}\nvoid run{n}(int* p) {{ go(p); }}\n'
+    )
+    (tmp_path / "all.cuh").write_text("#pragma once\nvoid run1(int*);\nvoid run2(int*);\n", encoding="utf-8")
+    for n in (1, 2):
+        (tmp_path / f"unit{n}.cu").write_text(unit.format(n=n), encoding="utf-8")
+    (tmp_path / "main.cu").write_text(
+        '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n    run1(p);\n    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n'
+        '    printf("%d ", h);\n    run2(p);\n    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n    cudaFree(p);\n}\n', encoding="utf-8",
+    )  # fmt: skip
+    for name in ("main.cu", "unit1.cu"):
+        run = program.run(program.source_of(tmp_path / name)[0])
+        assert run.report.printed.split() == ["1", "2"]
+
+
+def test_reads_by_ldmatrix_and_by_wmma_are_alike_before_a_write_of_the_warps(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#include <cuda_fp16.h>\n#include <mma.h>\n__global__ void k(const half* a, half* o) {\n    __shared__ __align__(32) half t[256];\n"
+        "    for (int i = threadIdx.x; i < 256; i += 32) t[i] = a[i];\n    __syncwarp();\n    unsigned r0, r1;\n"
+        "    const unsigned p = (unsigned)__cvta_generic_to_shared(&t[threadIdx.x % 16 * 16]);\n"
+        '    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r0), "=r"(r1) : "r"(p));\n'
+        "    for (int i = threadIdx.x; i < 256; i += 32) t[i] = __float2half((float)(r0 & 1));\n    __syncwarp();\n"
+        "    nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, 16, 16, 16, half, nvcuda::wmma::row_major> f;\n    nvcuda::wmma::load_matrix_sync(f, t, 16);\n"
+        "    for (int i = threadIdx.x; i < 256; i += 32) t[i] = f.x[0];\n    __syncwarp();\n"
+        "    t[threadIdx.x] = a[0];\n    asm volatile(\"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];\" : \"=r\"(r0), \"=r\"(r1) : \"r\"(p));\n"
+        "    o[threadIdx.x] = __float2half((float)r0);\n}\n", encoding="utf-8",
+    )  # fmt: skip
+    last = path.read_text(encoding="utf-8").count("\n") - 2
+    source = program.kernel_of(path, (), "k", ["a=f16:256", "o=f16:256"], grid=(1,), block=(32,), shared=0, cooperative=False)
+    run = program.run(source)
+    assert {(f.line, f.kind) for f in run.report.findings} == {(last - 1, "warp-race"), (last, "warp-race")}, "only what is written and not waited for"

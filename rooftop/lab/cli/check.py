@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
+from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, OK, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
 
 TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere
 
@@ -387,24 +387,34 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
     from rooftop.lab.simt import own_file
 
     rows: list[dict[str, Any]] = []
-    refused: dict[str, str] = {}
+    said: dict[str, None] = {}  # each once
+    code = OK
     for path in paths:
-        source = own_file.read(path, folders)
+        try:
+            source = own_file.read(path, folders)
+        except own_file.NoKernelError as error:
+            said[f"rooftop: {error}"] = None
+            code = code or ENVIRONMENT
+            continue
         for a in archs:
-            found, absent = own_file.facts(source, inspector.device_of(int(a) if a.isdigit() else a), kernel)
-            refused |= {f"{path}: {name}": why for name, why in absent.items()}
-            for k in found:
+            made = own_file.facts(source, inspector.device_of(int(a) if a.isdigit() else a), kernel)
+            said |= dict.fromkeys(f"not compiled: {path}: {name}: {why}" for name, why in made.refused.items())
+            said |= dict.fromkeys(f"left out, as it does not compile: {error}" for error in made.left_out)
+            code = code or (OK if not made.refused else ENVIRONMENT if made.needs else WRONG)
+            for k in made.found:
                 counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))
                 occ = f"{k['occupancy']['percent']:.0f} % of {k['threads']} threads ({k['occupancy']['limiter']})"
                 rows.append({"subject": str(path), "arch": a, **k, "occ": occ, "sass": counts})
+                if k["assumed"]:
+                    said[f"assumed, as nothing in the file says it (--kernel does): {k['kernel']}: {k['assumed']}"] = None
     columns = {"subject": "file", "arch": "sm", "kernel": "kernel", "registers": "regs", "spills": "spill B", "shared": "shared B", "occ": "occupancy",
                "sass": "instructions"}  # fmt: skip
     if rows:
         table(rows if as_json else _together(rows, list(columns)), columns, as_json)
-    for name, why in refused.items():
-        echo(f"not compiled: {name}: {why}", err=as_json)
-    if refused:
-        raise typer.Exit(ENVIRONMENT if rows else WRONG)
+    for text in said:
+        echo(text, err=as_json)
+    if code:
+        raise typer.Exit(code)
 
 
 def _together(rows: list[dict[str, Any]], shown: list[str]) -> list[dict[str, Any]]:

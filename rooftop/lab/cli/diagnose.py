@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, app, echo, kept_records
+from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, DTypeName, app, echo, kept_records
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
     from rooftop.lab.candidates import Subject
+    from rooftop.lab.report.place import Placed
     from rooftop.lab.report.rung_counts import RungCounts
 
 _SOURCES = (".cu", ".cuh", ".py", ".toml", ".ptx", ".cubin")  # files that are kernels; any other file is a report
@@ -221,28 +223,64 @@ def predictions(
 @app.command(rich_help_panel=MEASURE)
 def place(
     what: Annotated[str, typer.Argument(help="A kernel's file (.cu, .py), an implementation or a rung.")],
-    ladder: Annotated[str, typer.Option(help="The ladder to place it on: sgemm_cuda, softmax_cuda, ...")],
+    ladder: Annotated[str | None, typer.Option(help="The ladder to place it on: sgemm_cuda, ... (default: every one that fits).")] = None,
+    case: CaseName = None, dtype: DTypeName = None,
     count: Annotated[bool, typer.Option("--count", help="Count its accesses and those of the rungs in the simulator: takes minutes the first time.")] = False,
     report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
+    kernel: Annotated[str | None, typer.Option(help="For a .cu without a head: which kernel, with its template arguments.")] = None,
+    include: Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder with headers that it includes.")] = None,
     as_json: AsJson = False,
-) -> None:
+) -> None:  # fmt: skip
     """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu`
-    whose head names no op is taken as one of the ladder's.
+    whose head names no op is taken as one of the ladder's; one without a head is compared with the CUDA C++ rungs of every ladder.
 
-    Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
+    Examples: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold] · [bold]rooftop place any.cu --kernel scale[/bold]"""
     from rooftop.core import registry
     from rooftop.lab import candidates
+    from rooftop.lab.check import own_op
     from rooftop.lab.counters.diagnose import reports
     from rooftop.lab.report import place as placing
 
-    subject = next((s for s in candidates.find([what], otherwise=registry.ladder(ladder).op) if s.implementation is not None), None)
-    if subject is None:
-        raise ValueError(f"{what}: there is no kernel to place, only a reference")
     measured = None
     if report is not None:
         measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
-    found = placing.place(subject, ladder, kept_records(), count=count, measured=measured)
-    echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
+    if own_op.headless(Path(what)):
+        found = _place_own(Path(what), [ladder] if ladder else registry.ladder_names(), kernel, include or [], case, dtype, measured)
+    else:
+        otherwise = registry.ladder(ladder).op if ladder else None
+        subject = next((s for s in candidates.find([what], otherwise=otherwise) if s.implementation is not None), None)
+        if subject is None:
+            raise ValueError(f"{what}: there is no kernel to place, only a reference")
+        on = [ladder] if ladder else [n for n in registry.ladder_names() if registry.ladder(n).op == subject.op.name]
+        if not on:
+            raise ValueError(f"{what} computes {subject.op.name}, of which there is no ladder")
+        found = sorted(
+            (placing.place(subject, n, kept_records(), case=case, dtype=dtype, count=count, measured=measured) for n in on), key=lambda p: p.distance
+        )
+    if as_json:
+        made = [p.to_json() for p in found]
+        echo(json.dumps(made[0] if ladder else made, indent=2, default=dict))
+        return
+    echo(placing.screen(found[0]))
+    for p in found[1:3]:
+        echo(f"also near: {' or '.join(p.nearest)} (distance {p.distance:.1f})")
+
+
+def _place_own(
+    path: Path, ladders: Sequence[str], kernel: str | None, folders: Sequence[Path], case: str | None, dtype: str | None, measured: Mapping[str, float] | None
+) -> list[Placed]:
+    """A file without a head: one kernel of it, the one of the most instructions where none is named."""
+    from rooftop.lab.inspect import inspector
+    from rooftop.lab.report import place as placing
+    from rooftop.lab.simt import own_file
+
+    made = own_file.facts(own_file.read(path, folders), inspector.device_of("h200"), kernel)
+    if not made.found:
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in made.refused.items()) or f"{path}: no kernel of it is compiled")
+    one = max(made.found, key=lambda k: k["instructions"])
+    if len(ladders) > 1:
+        echo(f"comparing with the rungs of {len(ladders)} ladders, whose machine code is made the first time: that may take minutes", err=True)
+    return placing.places({"kernels": [one]}, f"{path}: {one['kernel']}", ladders, kept_records(), case=case, dtype=dtype, measured=measured)
 
 
 def _without(what: str, case: str | None, card: str, as_json: bool, count: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 PRINTED = 40  # lines of what the program prints that are shown
 
 
-UNKNOWN = ("is declared neither", "has no such header", "undefined reference", "not simulated")  # in what a compiler says of a library that is not here
+UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, or not wholly
+    r"is declared neither|has no such header|undefined reference|not simulated"
+    r"|(?:class|struct) .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)::[^\n]* has no member named"
+    r"|is not a member of .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)\b"
+)
 
 
 def simulate(source: Source, *given: Any) -> int:
@@ -29,9 +34,9 @@ def simulate(source: Source, *given: Any) -> int:
     try:
         return _simulated(source, *given)
     except CompileError as error:
-        if not source.missing and not any(words in str(error) for words in UNKNOWN):
+        if not source.missing and not UNKNOWN.search(str(error)):
             raise
-        absent = f"{source.missing[0]} is not found: name its folder by -I. " if source.missing else ""
+        absent = f"{', '.join(source.missing[:3])} {'is' if len(source.missing) == 1 else 'are'} not found: name the folder by -I. " if source.missing else ""
         echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     except SimulatedCrash as error:
         echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
@@ -64,7 +69,9 @@ def _simulated(
     report = replace((counted or first).report, findings=verdict.grouped(first.report.findings))
     remarks = verdict.sentences(report)
     why = _unfinished(first, words)
-    code = WRONG if report.faults else ENVIRONMENT if why or (report.findings and any(f.kind == "not-simulated" for f in report.findings)) else OK
+    if source.guessed and report.faults:
+        why = "its launch is assumed, and what is found may be that of the launch: --grid, --block and --arg, with --kernel, give the true one"
+    code = WRONG if report.faults and not source.guessed else ENVIRONMENT if why or (report.findings and any(f.kind == "not-simulated" for f in report.findings)) else OK
     if html is not None:
         whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -135,6 +136,12 @@ def _check_cooperative(implementation: Implementation, launch: Launch, blocks: i
     if not launch.cooperative or limit.refused or blocks <= limit.blocks * device.sms:
         return []
     return [f"a cooperative grid of {blocks} blocks; {limit.blocks} a multiprocessor, {limit.blocks * device.sms} in all, run at once on {device.name}"]
+
+
+def symbols(cubin: bytes) -> list[str]:
+    """Those of a cubin's kernels, in the order of its text sections."""
+    names = re.findall(rb"\0\.text\.([\w$.]+)(?=\0)", cubin)
+    return list(dict.fromkeys(n.decode() for n in names))
 
 
 def cached_facts(cubin: bytes, symbol: str) -> binary.Facts:

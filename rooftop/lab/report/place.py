@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 from rooftop.lab.records.store import Record
 
 if TYPE_CHECKING:
+    from rooftop.core import registry
+    from rooftop.core.contract import Contract
+    from rooftop.core.spec import Case
     from rooftop.lab.candidates import Subject
 
 TITLES: Mapping[str, str] = {
@@ -24,6 +27,7 @@ TITLES: Mapping[str, str] = {
     "tensor cores": "2 where they multiply", "shuffles": "2 where lanes exchange values", "sectors read": "sectors for a read of a warp",
     "sectors written": "sectors for a write of a warp", "conflicts": "shared wavefronts over the least that would do",
 }  # fmt: skip
+NO_GAIN = 1.02  # times: a step that gained no more is not missing
 CHANGED = 0.4  # of log2 of a trait: less is no change
 _MULTIPLY = ("FFMA", "HFMA2", "DFMA", "IMAD.WIDE")
 _TENSOR = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "BMMA", "DMMA")
@@ -111,40 +115,88 @@ def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     return total
 
 
-def place(subject: Subject, ladder: str, records: Sequence[Record], target: str = "h200", *, count: bool = False,
-          measured: Mapping[str, float] | None = None) -> Placed:  # fmt: skip
-    """`count`: let the simulator count the accesses that it has not counted before; `measured`: those of the kernel, by a profiler (see `measured_by`).
+def place(subject: Subject, ladder: str, records: Sequence[Record], target: str = "h200", *, case: str | None = None, dtype: str | None = None,
+          count: bool = False, measured: Mapping[str, float] | None = None) -> Placed:  # fmt: skip
+    """`case`, `dtype`: of the ladder's cases; else the headline, or the first that the subject takes. `count`: let the simulator count the accesses that it
+    has not counted before; `measured`: those of the kernel, by a profiler (see `measured_by`).
 
     Raises ValueError where the subject computes another op than the ladder, or takes none of its cases."""
     from rooftop.core import registry
-    from rooftop.lab import candidates
     from rooftop.lab.inspect import inspector
     from rooftop.lab.report import rung_counts
-    from rooftop.lab.report.ladder_cases import headline_of
 
     climbed = registry.ladder(ladder)
     if subject.op.name != climbed.op:
         raise ValueError(f"{subject.name} computes {subject.op.name}; the ladder {ladder} is of {climbed.op}")
-    case = headline_of(climbed, subject.op)
-    rungs = [s for s in candidates.rungs(climbed) if s.implementation is not None]
-    kept = rung_counts.count([*rungs, subject], case, run=count)
-    counts = {n: c.values for n, c in kept.items()} | ({} if measured is None else {subject.name: measured})
-    found: dict[str, dict[str, float]] = {}
-    for s in [*rungs, subject]:
-        facts = inspector.facts_of(s, case, target)
+    refused: dict[str, str] = {}
+    chosen = None
+    for c in _cases(climbed, subject.op, case, dtype):
+        facts = inspector.facts_of(subject, c, target)
         if "refused" not in facts:
-            found[s.name] = traits(facts, counts.get(s.name, {}))
-        elif s is subject:
-            raise ValueError(f"{s.name} at {case.id}: {facts['refused']}")
-    own = found[subject.name]
+            chosen = c
+            break
+        refused[str(facts["refused"])] = c.id
+    if chosen is None:
+        raise ValueError("; ".join(f"{subject.name} at {c}: {why}" for why, c in refused.items()))
+    rungs = _rungs(climbed)
+    kept = rung_counts.count([*rungs, subject], chosen, run=count)
+    counts = {n: c.values for n, c in kept.items()} | ({} if measured is None else {subject.name: measured})
     whys = "" if counts.get(subject.name) else kept[subject.name].why if subject.name in kept else "the simulator does not run it"
+    return _placed(subject.name, ladder, traits(facts, counts.get(subject.name, {})), rungs, chosen, target, counts, records, whys)
+
+
+def places(facts: Mapping[str, Any], name: str, ladders: Sequence[str], records: Sequence[Record], target: str = "h200", *, case: str | None = None,
+           dtype: str | None = None, measured: Mapping[str, float] | None = None) -> list[Placed]:  # fmt: skip
+    """Where a kernel without a head stands on each of the ladders in CUDA C++, the nearest first. `facts`: of its machine code (rooftop.lab.simt.own_file)."""
+    from rooftop.core import registry
+    from rooftop.lab.report import rung_counts
+
+    found = []
+    for ladder in ladders:
+        climbed = registry.ladder(ladder)
+        rungs = [s for s in _rungs(climbed) if s.implementation is not None and s.implementation.backend == "cuda"]
+        if len(rungs) < 2:
+            continue
+        chosen = _cases(climbed, rungs[0].op, case, dtype)[0]
+        counts = {n: c.values for n, c in rung_counts.count(rungs, chosen, run=False).items()}
+        found.append(_placed(name, ladder, traits(facts, measured or {}), rungs, chosen, target, counts, records, "" if measured else "rooftop simt counts them"))
+    if not found:
+        raise ValueError(f"{', '.join(ladders)}: no rungs in CUDA C++ to compare {name} with")
+    return sorted(found, key=lambda p: p.distance)
+
+
+def _rungs(ladder: registry.Ladder) -> list[Subject]:
+    from rooftop.lab import candidates
+
+    return [s for s in candidates.rungs(ladder) if s.implementation is not None]
+
+
+def _cases(ladder: registry.Ladder, op: Contract, case: str | None, dtype: str | None) -> list[Case]:
+    """The cases of a ladder that are meant: the headline first."""
+    from rooftop.lab.report.ladder_cases import cases_of, headline_of
+
+    every = {c.id: c for c in (headline_of(ladder, op), *cases_of(ladder, op))}
+    found = [c for c in every.values() if dtype in (None, c.dtype) and case in (None, c.name, c.id)]
+    if not found:
+        raise ValueError(f"{case or ''} {dtype or ''}".strip() + f": no case of the ladder {ladder.name}; it has {', '.join(every)}")
+    return found
+
+
+def _placed(name: str, ladder: str, own: Mapping[str, float], rungs: Sequence[Subject], case: Case, target: str, counts: Mapping[str, Mapping[str, float]],
+            records: Sequence[Record], whys: str) -> Placed:  # fmt: skip
+    from rooftop.lab.inspect import inspector
+
+    every = inspector.many([(s, case, target) for s in rungs])
+    found = {n: traits(facts, counts.get(n, {})) for (n, _), facts in every.items() if "refused" not in facts}
     on = [s for s in rungs if s.name in found]
+    if not on:
+        raise ValueError(f"no rung of {ladder} takes {case.id} on {target}")
     apart = {s.name: distance(own, found[s.name]) for s in on}
     least = min(apart.values())
     near = tuple(n for n, d in apart.items() if d <= least + 0.05)
     at = max(i for i, s in enumerate(on) if s.name in near)
     steps = [_step(a, b, found, own, found[on[at].name] if i < at else None, records) for i, (a, b) in enumerate(pairwise(on))]
-    return Placed(subject.name, ladder, near, least, own, tuple(steps), whys)
+    return Placed(name, ladder, near, least, own, tuple(steps), whys)
 
 
 def _step(before: Subject, after: Subject, found: Mapping[str, Mapping[str, float]], own: Mapping[str, float],
@@ -185,7 +237,7 @@ def screen(p: Placed) -> str:
     lines = [f"{plain(p.subject)} on {p.ladder}", f"  you are at  {' or '.join(p.nearest)}" + (f" (distance {p.distance:.1f})" if p.distance >= 0.05 else "")]
     lines.append("  traits      " + ", ".join(f"{k} {v:.3g}" for k, v in p.traits.items()))
     for gone, title in ((False, "missing"), (None, "cannot be told by these traits")):
-        some = [s for s in p.steps if s.gone is gone]
+        some = [s for s in p.steps if s.gone is gone and (s.gain is None or s.gain > NO_GAIN)]
         if some:
             lines.append(f"  {title}")
         for s in some:

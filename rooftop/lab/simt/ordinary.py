@@ -50,7 +50,11 @@ def kernels(text: str) -> list[Kernel]:
 
 def every_kernel(text: str) -> list[Kernel]:
     """All of them, overloads too."""
-    every = list(tokenise(text))
+    return every_kernel_of(tokenise(text))
+
+
+def every_kernel_of(every: Sequence[Token]) -> list[Kernel]:
+    """As `every_kernel`, of tokens."""
     tokens = [t for t in every if t.kind in ("word", "number", "string", "symbol")]
     asked = [(t.line, 1 if m[1] == "if" else -1) for t in every if t.kind == "directive" and (m := re.match(r"\s*#\s*(if|endif)", t.text))]
     found: list[Kernel] = []
@@ -59,8 +63,12 @@ def every_kernel(text: str) -> list[Kernel]:
     for i, token in enumerate(tokens):
         if token.text == "__global__" and token.kind == "word":
             at = i + 1
-            while at + 1 < len(tokens) and not (tokens[at].kind == "word" and tokens[at + 1].text == "(" and not tokens[at].text.startswith("__")):
+            while at + 1 < len(tokens) and tokens[at].text not in (";", "{"):
+                if tokens[at].kind == "word" and tokens[at + 1].text == "(" and not tokens[at].text.startswith("__"):
+                    break
                 at += 1
+            if at + 1 >= len(tokens) or tokens[at].kind != "word":
+                continue  # an instantiation, or a specialisation
             close, depth = at + 1, 0
             while close < len(tokens) and (depth := depth + (tokens[close].text == "(") - (tokens[close].text == ")")):
                 close += 1

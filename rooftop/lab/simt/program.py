@@ -84,7 +84,8 @@ def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[s
 
 
 def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
-    """A file as a program, and what is assumed of its inputs: it runs its own main(), or one made for `solve` or for functions of torch's tensors.
+    """A file as a program, and what is assumed of its inputs: it runs its own main(), that of a file beside it, or one made for its functions
+    of arrays or of torch's tensors.
 
     `given`: what `--arg` says of these. Raises ValueError where the file has none of them."""
     from rooftop.lab.simt import ordinary, program_caller
@@ -95,19 +96,33 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
     texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
     text = source.texts[source.shown]
     try:
-        if (function := program_caller.solve(text)) is not None:
-            code, assumed = program_caller.call_of_solve(function, texts, text)
-            return replace(source, added=code), assumed
         offered = program_caller.module(source.whole)
         if (functions := program_caller.torch_functions(text)) or offered:
             code, assumed = program_caller.call_of_torch(functions, offered, texts)
             return replace(source, added=code), assumed
+        other = program_build.main_beside(source, folders)
+        if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
+            code, assumed = program_caller.call_of_arrays(functions, texts, text)
+            return replace(source, added=code), assumed
+        if other is not None:
+            return other, ""
+        if own := _instances(text):
+            code, assumed = program_caller.call_of_kernels(text, own)
+            return replace(source, added=code, device=True, guessed=True), assumed
     except program_caller.Unknown as unknown:
         raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
-    if (other := program_build.main_beside(source, folders)) is not None:
-        return other, ""
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
     raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
+
+
+def _instances(text: str) -> list[tuple[Any, str]]:
+    """The kernels that a text defines, with their name expressions."""
+    from rooftop.lab.simt import instances, ordinary
+
+    templates = instances.Templates([text])
+    plain = [(k, k.name) for k in ordinary.kernels(text) if not k.template]
+    own = {k.name: k for k in templates.kernels.values()}
+    return plain + [(own[i.name.partition("<")[0]], i.name) for i in templates.instances()[0]]
 
 
 def run(

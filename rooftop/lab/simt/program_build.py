@@ -34,6 +34,11 @@ CALLER = "the caller"  # what a main() of ours is shown as
 PLAIN = "plain."  # before the names of the plain build's functions
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
+HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
+    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|string|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
+    r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
+    r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
+)
 _NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
@@ -48,6 +53,7 @@ class Source:
     missing: tuple[str, ...] = ()  # headers that are nowhere: "file:line: name"
     added: str = ""  # C++ behind it: a main() of ours
     device: bool = False  # without its host code
+    guessed: bool = False  # whether the launches are assumed
     units: tuple[str, ...] = ()  # other files of the program's, compiled behind it
 
     @property
@@ -74,8 +80,8 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
                 continue
             found = _header(match[2], match[1] == '"', places[shown].parent, path.resolve().parent, folders)
             if found is None:
-                if match[1] == '"' and not _known(match[2]):
-                    missing.append(f'{shown}:{token.line}: "{match[2]}"')
+                if not _known(match[2]) and (match[1] == '"' or not HOSTS.fullmatch(match[2])):
+                    missing.append(f"{shown}:{token.line}: " + (f'"{match[2]}"' if match[1] == '"' else f"<{match[2]}>"))
                 continue
             name = next((n for n, p in places.items() if p == found), None)
             if name is None:
@@ -94,7 +100,7 @@ def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Pa
     for folder in (*([here] if quoted else []), *folders):
         if (folder / name).is_file():
             return (folder / name).resolve()
-    if _known(name) or (not quoted and "/" not in name and "." not in name):
+    if _known(name) or (not quoted and HOSTS.fullmatch(name)):
         return None
     for above in (top, *list(top.parents)[:3]):
         for near in _NEAR:
@@ -111,12 +117,30 @@ def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
     """The program in the file's folder: the one file there with a main(), and the others that have none. None where there is not one such file."""
     top = source.path.resolve()
     mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(head_text.read(p)))]
+    names = set(_defined(source.texts[source.shown]))
+    mains = [p for p in mains if names & set(re.findall(r"\w+", read(p, folders).whole))]
     including = [p for p in mains if any(Path(n).name == top.name for n in list(read(p, folders).texts)[1:])]
     chosen = including or (mains if len(mains) == 1 else [])
     if len(chosen) != 1:
         return None
     other = read(chosen[0], folders)
     return other if including else together(other, folders)
+
+
+def _defined(text: str) -> list[str]:
+    """The names of the functions that a text defines."""
+    tokens, at, found = tokenise(text), 0, []
+    while at < len(tokens):
+        try:
+            end, opens = host.declaration(tokens, at)
+        except host.UnreadableError:
+            break
+        part = [t for t in tokens[at:end] if t.kind not in ("space", "newline", "comment", "directive")]
+        body = None if opens else host.body(part)
+        head = part[: body or 0]
+        found += [t.text for t, after in zip(head, head[1:], strict=False) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")][:1]
+        at = end
+    return found
 
 
 def _units(path: Path) -> list[Path]:
@@ -250,7 +274,14 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         if shown in source.units:
             continue
         (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")
-    return "\n".join(made[shown] for shown in (source.shown, *source.units)) + "\n", pointed
+    parts, seen = [], set()
+    for i, shown in enumerate((source.shown, *source.units)):
+        own = set(_defined(source.texts[shown])) if source.units else set()
+        again = sorted(own & seen)  # each file's own, of the same name
+        seen |= own
+        apart = "".join(f"#define {n} {n}_of_file_{i + 1}\n" for n in again)
+        parts.append(apart + made[shown] + "".join(f"\n#undef {n}" for n in again))
+    return "\n".join(parts) + "\n", pointed
 
 
 def _once(text: str) -> bool:

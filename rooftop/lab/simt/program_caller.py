@@ -1,14 +1,15 @@
-"""A main() for a file that has none: it calls `extern "C" void solve(...)`, or the functions of torch's tensors that the file offers, with inputs of
-sizes that are assumed and said. `--arg` gives others."""
+"""A main() for a file that has none: it calls `extern "C" void solve(...)` or whatever functions of the host's take arrays and launch kernels, or the
+functions of torch's tensors that the file offers, with inputs of sizes that are assumed and said. `--arg` gives others."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rooftop.lab.simt import host
-from rooftop.lab.simt.ordinary import Parameter, parameters
+from rooftop.lab.simt.ordinary import Kernel, Parameter, parameters
 from rooftop.lab.simt.tokens import Token, tokenise
 
 SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers among the parameters, by how many there are
@@ -27,6 +28,7 @@ class Function:
     name: str
     parameters: tuple[Parameter, ...]
     line: int
+    words: frozenset[str] = frozenset()  # of its body
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{p.text} {p.name}' for p in self.parameters)})"
@@ -46,7 +48,7 @@ def functions(text: str) -> Iterator[Function]:
         if not opens and (body := host.body(part)) is not None:
             code = [t for t in part[:body] if t.kind in ("word", "symbol", "string", "number")]
             if not any(t.text in marks for t in code) and (found := _function(code)) is not None:
-                yield found
+                yield replace(found, words=frozenset(t.text for t in part[body:]))
         at = end
 
 
@@ -63,8 +65,12 @@ def _function(code: Sequence[Token]) -> Function | None:
     return None
 
 
-def solve(text: str) -> Function | None:
-    return next((f for f in functions(text) if f.name == "solve" and f.parameters and any(p.pointer for p in f.parameters)), None)
+def of_arrays(text: str) -> list[Function]:
+    """`solve` where there is one; else those that take arrays and launch kernels, but for those that others of them call."""
+    every = [f for f in functions(text) if any(p.pointer for p in f.parameters)]
+    launching = [f for f in every if f.words & {"<<<", "cudaLaunchKernel", "cudaLaunchCooperativeKernel"}]
+    called = {w for f in launching for w in f.words}
+    return [f for f in every if f.name == "solve"] or [f for f in launching if f.name not in called]
 
 
 def torch_functions(text: str) -> list[Function]:
@@ -85,8 +91,24 @@ class Unknown(ValueError):
     """A parameter that no caller can be made for; the text names it."""
 
 
-def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") -> tuple[str, str]:
-    """C++ with a main() that calls it, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both sides'."""
+def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: str = "") -> tuple[str, str]:
+    """C++ with a main() that calls each, and what is assumed. `text`: the source; where it copies from the host itself, arrays are both sides'.
+
+    Raises Unknown where none can be called."""
+    calls: list[tuple[str, str]] = []
+    unknown: Unknown | None = None
+    for function in every:
+        try:
+            calls.append(_call(function, given, text))
+        except Unknown as error:
+            unknown = error
+    if unknown is not None and not calls:
+        raise unknown
+    body = "".join(f"    {{\n{code}\n    }}\n" for code, _ in calls)
+    return f"{_FILL}SIMT_MAIN int main() {{\n{body}    return 0;\n}}\n", "; ".join(said for _, said in calls)
+
+
+def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
     allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
     sizes = _sizes(function)
     sizes |= {n: int(given[n]) for n in sizes if n in given}
@@ -99,15 +121,11 @@ def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") 
         text = p.text.replace("__restrict__", "").replace("__restrict", "")
         if p.pointer:
             kind = re.sub(r"\bconst\b|\*|\[\d*\]", "", text).strip()
-            count = product
-            if p.name in given:
-                numbers = re.findall(r"\d+", given[p.name].partition(":")[2])
-                count = 1
-                for n in numbers:
-                    count *= int(n)
+            numbers = re.findall(r"\d+", given[p.name].partition(":")[2]) if p.name in given else [str(product)]
+            count = math.prod(map(int, numbers))
             lines.append(f"    {kind}* {p.name}; {allocate}(&{p.name}, {count} * sizeof({kind})); simt_made::fill({p.name}, {count}, {i});")
             names.append(p.name)
-            arrays.append((p.name, "x".join(numbers) if p.name in given else str(count)))
+            arrays.append((p.name, "x".join(numbers)))
             said.append(f"{p.name}: {count:,} elements")
         elif p.name in sizes:
             names.append(str(sizes[p.name]))
@@ -116,13 +134,14 @@ def call_of_solve(function: Function, given: Mapping[str, str], text: str = "") 
             value = given.get(p.name, "1")
             names.append(f"({text.replace('&', '').replace('const', '')}){value}")
             said.append(f"{p.name} = {value}")
+        elif text == "cudaStream_t":
+            names.append("0")
         else:
             raise Unknown(f"the parameter {p.text} {p.name} of {function.name}")
     frees = "".join(f" cudaFree({p.name});" for p in function.parameters if p.pointer)
     call = f"\n    {function.name}({', '.join(names)});\n    cudaDeviceSynchronize();"
-    body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees, "    return 0;"]
-    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(body) + "\n}\n"
-    return code, f"{function.name}({', '.join(said)})"
+    body = [*lines, _shown("before", arrays, function.name) + call + _shown("after", arrays) + frees]
+    return "\n".join(body), f"{function.name}({', '.join(said)})"
 
 
 def _shown(when: str, arrays: Sequence[tuple[str, str]], name: str = "") -> str:
@@ -167,11 +186,21 @@ template <class T> void fill(T* p, size_t n, int seed) {      // small whole num
 
 
 FLOATS = {"f32": "float", "f64": "double", "f16": "__half", "bf16": "__nv_bfloat16"}
+ARRAYS = {"half": "f16", "nv_bfloat16": "bf16", "int": "i32", "unsigned int": "u32", "unsigned": "u32", "char": "i8", "unsigned char": "u8", "long long": "i64",
+          "size_t": "u64", "short": "i16", "uint": "u32"}  # fmt: skip
 CTYPES = {**FLOATS, "bool": "bool", **{f"{s}{b}": f"{'u' if s == 'u' else ''}int{b}_t" for s in "iu" for b in (8, 16, 32, 64)}}
 
 
 def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> tuple[str, str]:
     """C++ with a main() that launches a kernel with arguments in the order in which they are given: as `--arg` writes them."""
+    return _main_of([_launch(entry, grid, block, shared, cooperative, given)]), ""
+
+
+def _main_of(launches: Sequence[str]) -> str:
+    return f"{_FILL}SIMT_MAIN int main() {{\n" + "".join(f"    {{\n{code}\n    }}\n" for code in launches) + "    exit(0);\n}\n"
+
+
+def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, cooperative: bool, given: Mapping[str, str]) -> str:
     lines, names, arrays = [], [], []
     for i, (name, text) in enumerate(given.items()):
         kind, colon, rest = text.partition(":")
@@ -195,9 +224,71 @@ def call_of_kernel(entry: str, grid: Sequence[int], block: Sequence[int], shared
     launch = f'simt::Launching simt_l("{entry}", "", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
     call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
     made = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
-    body = [*lines, _shown("before", arrays, entry.replace(" ", "")) + made + _shown("after", arrays), "    exit(0);"]
-    code = _FILL + "SIMT_MAIN int main() {\n" + "\n".join(body) + "\n}\n"
-    return code, ""
+    return "\n".join([*lines, _shown("before", arrays, entry.replace(" ", "")) + made + _shown("after", arrays)])
+
+
+_SIDE = re.compile(r"^[ \t]*(?:#[ \t]*define|(?:static |const |constexpr )+int)[ \t]+(\w*(?:TILE|BLOCK|THREADS|Tile|BM|BS)\w*)[ \t]*=?[ \t]*(\d+)", re.M)
+SIDE = 64  # of an array of assumed size, in a kernel of which nothing says how it is launched
+
+
+def call_of_kernels(source_text: str, instances: Sequence[tuple[Kernel, str]]) -> tuple[str, str]:
+    """C++ with a main() that launches each kernel (its name expression beside it) as is assumed from its code, and what is assumed.
+
+    Raises Unknown where none can be launched."""
+    lines = source_text.split("\n")
+    starts = sorted({k.line for k, _ in instances} | {n for n, line in enumerate(lines, 1) if "__global__" in line})
+    launches, said, unknown = [], [], ""
+    for kernel, entry in instances:
+        end = next((n for n in starts if n > kernel.line), len(lines) + 1)
+        try:
+            grid, block, given = _assumed(kernel, entry, "\n".join(lines[kernel.line - 1 : end - 1]), source_text)
+        except Unknown as error:
+            unknown = str(error)
+            continue
+        launches.append(_launch(entry, grid, block, 0, False, given))
+        shown = ", ".join(f"{n}={v}" for n, v in given.items())
+        said.append(f"{entry}<<<{'x'.join(map(str, grid))}, {'x'.join(map(str, block))}>>>({shown})")
+    if not launches:
+        raise Unknown(unknown or "its kernels")
+    return _main_of(launches), "; ".join(said)
+
+
+def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[list[int], list[int], dict[str, str]]:
+    """Grid, block and arguments of a kernel whose launch nothing says: sizes that blocks divide, and a thread an element or, where blocks are rows, a row."""
+    if re.search(r"\bextern\s+(?:\w+\s+)*__shared__", body):
+        raise Unknown(f"{kernel.name}, whose dynamic shared memory nothing says the size of")
+    whole = [p.name for p in kernel.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
+    large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
+    sizes = {**dict.fromkeys(whole, 3), **dict.fromkeys(large, SIDE if len(large) > 1 or "threadIdx.y" in body else 16 * SIDE)}
+    sides = [int(n) for name, n in _SIDE.findall(source_text) if re.search(rf"\b{name}\b", body)]
+    bound = re.search(r"__launch_bounds__\s*\(\s*(\d+)", body)
+    if "threadIdx.y" in body:
+        side = next((n for n in sides if 1 < n <= 32), 16)
+        block, grid = [side, side], [-(-SIDE // side)] * 2
+    else:
+        block = [next((n for n in ([int(bound[1])] if bound else []) + sides if 32 <= n <= 1024), 256)]
+        whole_block = "|".join([r"blockDim\.x", *(re.escape(name) for name, _ in _SIDE.findall(source_text)), r"\d+"])
+        elements = re.search(rf"blockIdx\.x\s*\*\s*\(?(?:{whole_block})\b|\b(?:{whole_block})\s*\*\s*blockIdx\.x", body) is not None
+        grid = [-(-(SIDE * SIDE if len(large) > 1 else 16 * SIDE) // block[0]) if elements else SIDE]
+        grid += [SIDE] if "blockIdx.y" in body else []
+    given: dict[str, str] = {}
+    names = {v: n for n, v in CTYPES.items()} | ARRAYS
+    head = re.search(rf"template\s*<([^;{{}}]*)>[^;{{}}]*\b{re.escape(kernel.name.rpartition('::')[2])}\s*\(", source_text)
+    types = dict(zip(re.findall(r"\w+(?=\s*(?:=|,|$))", head[1]), entry[entry.index("<") + 1 : -1].split(", "), strict=False)) if head and "<" in entry else {}
+    for p in kernel.parameters:
+        kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
+        kind = types.get(kind, kind)
+        if p.pointer and p.text.count("*") < 2 and kind in names:
+            given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
+        elif p.name in sizes:
+            given[p.name] = str(sizes[p.name])
+        elif not p.pointer and _REAL.fullmatch(p.text.replace(" ", "")):
+            given[p.name] = "1.0f"
+        elif not p.pointer and kind in ("bool", "char"):
+            given[p.name] = "1"
+        else:
+            raise Unknown(f"the parameter {p.text} {p.name} of {kernel.name}")
+    return grid, block, given
 
 
 def module(text: str) -> str | None:

@@ -267,7 +267,7 @@ SIMT_INLINE void ldmatrix(const void* row, uint32_t (&to)[N]) {
     if (lane_index() < 8 * N) check_aligned(row, 16), note_read(row, 16);
     Rows<N> record{};
     record.row = row;
-    collective(~0u, ldmatrix_all<N, TRANS>, &record, false);
+    collective(~0u, ldmatrix_all<N, TRANS>, &record, true);   // all lanes have read when one goes on, as in wmma's load_matrix_sync
     for (int i = 0; i < N; ++i) to[i] = record.words[i];
 }
 template <int N, int TRANS>

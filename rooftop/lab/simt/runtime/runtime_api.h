@@ -61,6 +61,7 @@ enum cudaDeviceAttr {
 #define cudaDeviceScheduleSpin 1u
 #define cudaDeviceScheduleYield 2u
 #define cudaDeviceScheduleBlockingSync 4u
+#define cudaDeviceBlockingSync 4u
 #define cudaDeviceMapHost 8u
 #define cudaOccupancyDefault 0u
 #define cudaCpuDeviceId (-1)
@@ -219,6 +220,7 @@ SIMT_NO_OP(cudaMemAdvise, const void*, size_t, cudaMemoryAdvise, cudaMemLocation
 #undef SIMT_NO_OP
 template <class F> SIMT_HOST_INLINE cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute a, int v) { return simt_opt_in(a, v); }
 template <class F> SIMT_HOST_INLINE cudaError_t cudaFuncSetCacheConfig(F, cudaFuncCache) { return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* p) { *p = cudaSharedMemBankSizeFourByte; return cudaSuccess; }
 template <class F> SIMT_HOST_INLINE cudaError_t cudaFuncSetSharedMemConfig(F, cudaSharedMemConfig) { return cudaSuccess; }
 template <class F> SIMT_HOST_INLINE cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, F) { *a = {0, 0, 0, 1024, 32, 90, 90, 0, 48 << 10, -1}; return cudaSuccess; }
 SIMT_HOST_INLINE int simt_resident(int threads, size_t shared) {     // by threads and dynamic shared memory alone: registers are not known here

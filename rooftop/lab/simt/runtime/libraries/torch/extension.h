@@ -199,6 +199,13 @@ public:
     template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P, int32_t> packed_accessor32() const { return packed_accessor<T, N, P, int32_t>(); }
     template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P, int64_t> packed_accessor64() const { return packed_accessor<T, N, P, int64_t>(); }
     template <class T> T item() const { return static_cast<T>(get(0)); }
+    Tensor norm(double p = 2) const {
+        double sum = 0;
+        for (int64_t i = 0; i < numel(); ++i) sum += std::pow(std::abs(get(i)), p);
+        Tensor t({}, kind_);
+        t.set(0, std::pow(sum, 1 / p));
+        return t;
+    }
     void set(int64_t linear, double v) {
         simt::Library here;
         char* p = static_cast<char*>(at()) + place(linear) * static_cast<int64_t>(element_size());
@@ -363,7 +370,7 @@ struct SimtModule {
     template <class... A> SimtModule& impl(A&&...) { return *this; }
     SimtModule& doc(...) { return *this; }
 };
-namespace py { struct arg { arg(const char*) {} template <class T> arg& operator=(T&&) { return *this; } }; }
+namespace py { struct arg { arg(const char*) {} template <class T> arg& operator=(T&&) { return *this; } arg& none(bool = true) { return *this; } arg& noconvert(bool = true) { return *this; } }; }
 namespace pybind11 { using py::arg; typedef SimtModule module_; typedef SimtModule module; }
 #define TORCH_EXTENSION_NAME simt_extension
 #define SIMT_JOINED(a, b) a##b
