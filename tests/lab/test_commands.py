@@ -249,7 +249,8 @@ def test_a_file_that_is_no_python_is_one_line_with_its_place(tmp_path: Path, mon
     kernel = tmp_path / "square__triton.py"
     kernel.write_text("def supports(p):\nreturn None\n")
     assert command(monkeypatch, "inspect", str(kernel)) == 1
-    assert capsys.readouterr().err == f"rooftop: {kernel}, line 2: expected an indented block after function definition on line 1\n"
+    apart = f"{kernel}: Python, which may do all that you may; it runs in a process of its own (docs/trust.md)\n"
+    assert capsys.readouterr().err == f"{apart}rooftop: {kernel}, line 2: expected an indented block after function definition on line 1\n"
 
 
 def test_a_module_of_the_house_that_is_missing_is_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

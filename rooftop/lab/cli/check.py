@@ -65,10 +65,12 @@ def check(
     from rooftop.lab.check import checker as checks
     from rooftop.lab.check import many, own_op
     from rooftop.lab.check.selection import Choice, card, select
+    from rooftop.lab.cli import elsewhere
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.records import identity
 
     if like is not None or (reference is not None and what and own_op.headless(Path(what[0]))):
+        elsewhere.elsewhere()
         _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json)
         return
     if reference is not None and records is not None:
@@ -82,6 +84,7 @@ def check(
     if reference is not None and (what is None or len(what) != 1):
         raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
     if several.launched():
+        elsewhere.elsewhere()
         results = several.check_on_ranks(candidates.find(what or []), case, seed, records)
         if any(r.status == "wrong" for r in results) or all(r.status == "skipped" for r in results):
             raise typer.Exit(WRONG)
@@ -136,23 +139,21 @@ def check(
 def _loaded(words: list[str], choice: Choice, reference: str | None, shape: list[str] | None) -> Iterator[list[Own]]:
     """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are through."""
     from rooftop.core import sandbox
-    from rooftop.lab.check import own_op
-    from rooftop.lab.check.apart import Own
+    from rooftop.lab.check import apart, own_op
 
     shapes = own_op.shapes_of(shape or [])
     if programs := [w for w in (*words, *([reference.rpartition(":")[0] or reference] if reference else [])) if own_op.is_program(Path(w))]:
-        echo(f"{', '.join(programs)}: Python, which may do all that you may; it runs in a process of its own (docs/trust.md)", err=True)
+        apart.announce(programs)
     if (open_to_it := sandbox.missing()) and any(Path(w).suffix == ".cu" for w in words):
         echo(f"this system has no {', no '.join(open_to_it)}: simulate only what you trust (docs/trust.md)", err=True)
-    files: list[Own] = []
+    files: list[apart.Own] = []
     try:
         for word in words:
-            files.append(Own(word, choice, reference, shapes))
+            files.append(apart.Own(word, choice, reference, shapes))
         yield files
     finally:
         for file in files:
-            if printed := file.end().strip():
-                echo(f"{file.word} printed:\n{printed}", err=True)
+            apart.show_printed(file.word, file.end())
 
 
 def _time(seconds: float) -> str:

@@ -304,6 +304,7 @@ def profile(
     Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] · [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
     [bold]rooftop profile --with ncu -- python train.py[/bold]"""
     from rooftop.lab import candidates
+    from rooftop.lab.cli import elsewhere
     from rooftop.lab.counters.diagnose import command, drive
     from rooftop.lab.inspect.inspector import inspect_case
 
@@ -320,6 +321,7 @@ def profile(
         drive.ncu([what, *context.args], report, count=count, lines=lines)
         diagnose(str(report), card=card)
         return
+    elsewhere.elsewhere()
     subjects = [s for s in candidates.find([what]) if how != "ncu" or s.implementation is not None]
     if how == "events":
         from rooftop.lab.cli.measure import bench
