@@ -32,7 +32,9 @@ def check(
     reference: Annotated[
         str | None, typer.Option(help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors.")
     ] = None,
-    like: Annotated[str | None, typer.Option(help="For a .cu without a head: what it computes, as torch.softmax or FILE.py:FUNCTION.")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="For a .cu without a head, or a function of a .py: what it computes, as torch.softmax or FILE.py:FUNCTION.")
+    ] = None,
     arg: Annotated[list[str] | None, typer.Option(help="With --like: an argument, as in x=f32:48x40 or n=40.")] = None,
     kernel: Annotated[str | None, typer.Option(help="With --like: a kernel to launch, by --grid and --block.")] = None,
     grid: Annotated[str | None, typer.Option(help="With --kernel: blocks, as 4x2.")] = None,
@@ -58,6 +60,7 @@ def check(
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --quick[/bold] · [bold]rooftop check my.cu --like torch.softmax[/bold] ·
+    [bold]rooftop check my.py:softmax --like torch.softmax[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
     import secrets
 
@@ -65,14 +68,20 @@ def check(
     from rooftop.lab.check import checker as checks
     from rooftop.lab.check import many, own_op
     from rooftop.lab.check.selection import Choice, card, select
-    from rooftop.lab.cli import elsewhere
+    from rooftop.lab.cli import elsewhere, triton_files
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.records import identity
 
-    if like is not None or (reference is not None and what and own_op.headless(Path(what[0]))):
+    what = triton_files.cuda(what) if what else what
+    plain = [word for word in what or [] if triton_files.own(word)]
+    if like is not None or (reference is not None and what and (plain or own_op.headless(Path(what[0])))):
         elsewhere.elsewhere()
+        if len(what or []) == 1 and (python := triton_files.own((what or [""])[0], arg or ())):
+            raise typer.Exit(triton_files.compare(python, like or str(reference), seed or 0, as_json))
         _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json)
         return
+    if plain:
+        raise ValueError(f"{plain[0]} is no kernel by its name: say what it computes, as in rooftop check {plain[0]} --like torch.softmax")
     if reference is not None and records is not None:
         raise ValueError("--records works only with rooftop's own ops; checks against a function of yours are not recorded")
     if reference is not None and (stale or jobs > 1):
@@ -301,8 +310,15 @@ def inspect(
     [bold]rooftop inspect matmul --target v5e[/bold] · [bold]rooftop inspect my.cu --shape N=1000[/bold]"""
     from rooftop.lab import candidates
     from rooftop.lab.check import own_op
+    from rooftop.lab.cli import triton_files
     from rooftop.lab.inspect import inspector as inspects
 
+    what = triton_files.cuda(what) if what else what
+    if python := [p for p in map(triton_files.own, what or []) if p is not None]:
+        codes = [triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python]
+        if len(python) == len(what or []):
+            raise typer.Exit(max(codes))
+        what = [name for name in what or [] if triton_files.own(name) is None]
     plain = [Path(name) for name in what or [] if own_op.headless(Path(name))]
     if plain:
         _inspect_files(plain, arch or ["80", "89", "90"], kernel, include or [], as_json)

@@ -232,9 +232,15 @@ def place(
     Example: [bold]rooftop place my_gemm.cu --ladder sgemm_cuda[/bold]"""
     from rooftop.core import registry
     from rooftop.lab import candidates
+    from rooftop.lab.cli import triton_files
     from rooftop.lab.counters.diagnose import reports
     from rooftop.lab.report import place as placing
 
+    what, _ = triton_files.cuda_one(what)
+    if python := triton_files.own(what):
+        name, facts = triton_files.facts(python, "h200")
+        echo_placed(placing.place_facts(name, facts, ladder, kept_records()), as_json)
+        return
     subject = next((s for s in candidates.find([what], otherwise=registry.ladder(ladder).op) if s.implementation is not None), None)
     if subject is None:
         raise ValueError(f"{what}: there is no kernel to place, only a reference")
@@ -242,6 +248,12 @@ def place(
     if report is not None:
         measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
     found = placing.place(subject, ladder, kept_records(), count=count, measured=measured)
+    echo_placed(found, as_json)
+
+
+def echo_placed(found: Any, as_json: bool) -> None:
+    from rooftop.lab.report import place as placing
+
     echo(json.dumps(found.to_json(), indent=2, default=dict) if as_json else placing.screen(found))
 
 

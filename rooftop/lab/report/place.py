@@ -117,7 +117,6 @@ def place(subject: Subject, ladder: str, records: Sequence[Record], target: str 
 
     Raises ValueError where the subject computes another op than the ladder, or takes none of its cases."""
     from rooftop.core import registry
-    from rooftop.lab import candidates
     from rooftop.lab.inspect import inspector
     from rooftop.lab.report import rung_counts
     from rooftop.lab.report.ladder_cases import headline_of
@@ -126,25 +125,40 @@ def place(subject: Subject, ladder: str, records: Sequence[Record], target: str 
     if subject.op.name != climbed.op:
         raise ValueError(f"{subject.name} computes {subject.op.name}; the ladder {ladder} is of {climbed.op}")
     case = headline_of(climbed, subject.op)
-    rungs = [s for s in candidates.rungs(climbed) if s.implementation is not None]
-    kept = rung_counts.count([*rungs, subject], case, run=count)
-    counts = {n: c.values for n, c in kept.items()} | ({} if measured is None else {subject.name: measured})
+    kept = rung_counts.count([subject], case, run=count)
+    facts = inspector.facts_of(subject, case, target)
+    if "refused" in facts:
+        raise ValueError(f"{subject.name} at {case.id}: {facts['refused']}")
+    values = kept[subject.name].values if subject.name in kept and measured is None else measured or {}
+    whys = "" if values else kept[subject.name].why if subject.name in kept else "the simulator does not run it"
+    return place_facts(subject.name, facts, ladder, records, target, count=count, values=values, whys=whys)
+
+
+def place_facts(name: str, facts: Mapping[str, Any], ladder: str, records: Sequence[Record], target: str = "h200", *, count: bool = False,
+                values: Mapping[str, float] | None = None, whys: str = "the simulator does not run it") -> Placed:  # fmt: skip
+    """Of a kernel by the facts of its machine code, and the counted `values` of its accesses where there are any, else `whys` not."""
+    from rooftop.core import registry
+    from rooftop.lab import candidates
+    from rooftop.lab.inspect import inspector
+    from rooftop.lab.report import rung_counts
+    from rooftop.lab.report.ladder_cases import headline_of
+
+    climbed = registry.ladder(ladder)
+    case = headline_of(climbed, registry.op(climbed.op))
+    on = [s for s in candidates.rungs(climbed) if s.implementation is not None]
+    counts = {n: c.values for n, c in rung_counts.count(on, case, run=count).items()}
     found: dict[str, dict[str, float]] = {}
-    for s in [*rungs, subject]:
-        facts = inspector.facts_of(s, case, target)
-        if "refused" not in facts:
-            found[s.name] = traits(facts, counts.get(s.name, {}))
-        elif s is subject:
-            raise ValueError(f"{s.name} at {case.id}: {facts['refused']}")
-    own = found[subject.name]
-    whys = "" if counts.get(subject.name) else kept[subject.name].why if subject.name in kept else "the simulator does not run it"
-    on = [s for s in rungs if s.name in found]
+    for s in on:
+        known = inspector.facts_of(s, case, target)
+        if "refused" not in known:
+            found[s.name] = traits(known, counts.get(s.name, {}))
+    own, on = traits(facts, values or {}), [s for s in on if s.name in found]
     apart = {s.name: distance(own, found[s.name]) for s in on}
     least = min(apart.values())
     near = tuple(n for n, d in apart.items() if d <= least + 0.05)
     at = max(i for i, s in enumerate(on) if s.name in near)
     steps = [_step(a, b, found, own, found[on[at].name] if i < at else None, records) for i, (a, b) in enumerate(pairwise(on))]
-    return Placed(subject.name, ladder, near, least, own, tuple(steps), whys)
+    return Placed(name, ladder, near, least, own, tuple(steps), whys)
 
 
 def _step(before: Subject, after: Subject, found: Mapping[str, Mapping[str, float]], own: Mapping[str, float],
