@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from _support import command, flat
 
 import rooftop
 from rooftop.core import registry, settings
+from rooftop.core.texts import CONTROL
 from rooftop.lab import cli, doctor
 from rooftop.lab.cli.app import _narrow
 from rooftop.lab.ending import ended
@@ -391,3 +393,10 @@ def test_ctrl_c_ends_a_command_wherever_it_comes(task: str, tmp_path: Path) -> N
     env = {**os.environ, "PYTHONPATH": str(settings.CHECKOUT)}
     done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 130 and not done.stderr
+
+
+@pytest.mark.parametrize("words", [("explain", "add", "\u202eabc"), ("ls", "\x1b[31m"), ("explain", "--\x1b[1m", "add"), ("bench", "--budget", "\u202e")])
+def test_a_usage_error_shows_no_control_characters(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, *words) == 1
+    said = capsys.readouterr().err
+    assert CONTROL.search(said) is None and re.search(r"\\(u202e|x1b)", said)

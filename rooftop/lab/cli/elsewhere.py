@@ -106,7 +106,7 @@ def _run(jobs: Jobs, words: list[str]) -> dict[str, Any]:
     known.inside, sys.argv, sys.modules["__main__"].__package__ = True, ["rooftop", *words], None  # of that the usage line is made
     telling = threading.Lock()
     sys.stdout, sys.stderr = (_Told(jobs, telling, error) for error in (False, True))
-    child.alive = sys.stdout.alive  # type: ignore[attr-defined]
+    child.alive = sys.stdout.alive
     try:
         runpy.run_module("rooftop.lab.cli.__main__")
     except SystemExit as end:
@@ -122,7 +122,7 @@ def _run(jobs: Jobs, words: list[str]) -> dict[str, Any]:
 class _Told(io.TextIOBase):
     """An output of a command, told to the process that has asked for it. What the file prints itself is not."""
 
-    encoding, errors = "utf-8", "backslashreplace"  # type: ignore[assignment]
+    encoding, errors = "utf-8", "backslashreplace"
 
     def __init__(self, jobs: Jobs, telling: Any, error: bool) -> None:
         super().__init__()

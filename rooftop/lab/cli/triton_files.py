@@ -93,7 +93,8 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
     watch = Watch(seconds=budget, total=12 * budget)
     ran = triton_file.launches(what.path, what.name, what.given, shlex.split(args or ""), watch, seed)
     code = _code(ran)
-    cut = f"not every program ran (--budget {budget:g}): what the file computes was not judged" if ran.launches and watch.cut and not ran.findings else ""
+    what_ran = "its time was over" if watch.over else "not every program ran"
+    cut = f"{what_ran} (--budget {budget:g}): what the file computes was not judged; smaller sizes may do" if watch.cut and not ran.findings else ""
     if as_json:
         echo(json.dumps({"subject": str(what.path), "launches": [x.to_json() for x in ran.launches], "unfinished": cut,
                          "findings": [{"kind": f.kind, "text": f.text} for f in ran.findings]}, indent=2))  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,29 +46,35 @@ def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
 
 
 def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
-    """Each function, with the first arguments that it takes: what its own checks refuse is passed over."""
+    """Each function, with the first arguments that it takes. What its own checks refuse, and tensors that its kernels leave, are passed over: they may be none
+    that it is for."""
     findings: list[Finding] = []
+    refused: list[Finding] = []
     for word, function in functions.items():
-        before, refused = len(watch.launches), []
+        passed: list[Finding] = []
         with host.standing_in(watch):
             try:
                 calls = list(wrappers.calls(function, given if len(functions) == 1 else {}, seed, wrappers.SIZES[1]))
             except ValueError as error:
-                findings.append(Finding("host", str(error)))
+                refused.append(Finding("refused", str(error)))
                 continue
             for values in calls:
-                failed = host.guarded(path, lambda f=function, v=values: f(*v.values()), watch)  # type: ignore[misc]
-                if not failed or failed[0].kind != "host" or len(watch.launches) > before:
-                    shown = ", ".join(f"{n}: {host.shown(v)}" for n, v in values.items())
-                    findings += [Finding(f.kind, f"{word}({shown}): {f}") for f in failed]
+                before = {k: replace(x) for k, x in watch.launches.items()}
+                failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in host.guarded(path, lambda f=function, v=values: f(*v.values()), watch)]  # type: ignore[misc]
+                if all(f.kind != "host" and not (f.outside and not given) for f in failed):
+                    findings += failed
                     break
-                refused.append(failed[0])
+                watch.launches = before
+                passed += failed
             else:  # what came furthest into the file says most
-                findings += sorted(refused, key=lambda f: f.line)[-1:]
-    known = [f for f in findings if f.kind != "host"]
-    if not known and not watch.launches:
-        known = [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments") for f in findings]
-    return host.Ran(watch, tuple(known), names)
+                refused += sorted(passed, key=lambda f: (f.outside, f.line))[-1:]
+    if not watch.launches:
+        findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments") for f in refused]
+    return host.Ran(watch, tuple(findings), names)
+
+
+def _said(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{n}: {host.shown(v)}" for n, v in values.items())
 
 
 def facts(launched: Launched, device: Device) -> Facts:

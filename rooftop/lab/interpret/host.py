@@ -30,6 +30,10 @@ class HostError(RuntimeError):
     """What Triton's own launch would refuse."""
 
 
+class Over(BaseException):
+    """The time of the whole file is over."""
+
+
 @dataclass
 class Launched:
     """One kind of launch. `values`: the arguments by name as the first of the kind had them; `options`: num_warps and the like; `config`: of an autotuned
@@ -87,8 +91,10 @@ def _bytes(n: int) -> str:
 
 @dataclass
 class Watch:
-    """What becomes of launches: interpreted, at most `seconds` each and `total` in all; or only noted (`run` is False). `choice`: of autotuned kernels only the
-    config of that number, modulo how many there are; None: each of them the first time, then the last. `configs`: the largest number that a kernel had."""
+    """What becomes of launches: interpreted, at most `seconds` each, the file's own code with them at most `total`; or only noted (`run` is False).
+
+    `choice`: of autotuned kernels only the config of that number, modulo how many there are; None: each of them the first time, then the last. `configs`: the
+    largest number that a kernel had. `over`: the time of the whole file ended it."""
 
     run: bool = True
     seconds: float = 10.0
@@ -99,13 +105,26 @@ class Watch:
     spent: float = 0.0
     config: str = ""
     devices: Any = None
-
+    over: bool = False
+    _began: float = 0.0
+    _told: float = 0.0
     _tried: set[Any] = field(default_factory=set)
+
+    def called(self) -> None:
+        """Before each function of torch: ends the file when its time is over."""
+        now = time.monotonic()
+        self._began = self._began or now
+        if now - self._told > 5:
+            self._told = now
+            child.alive()
+        if now - self._began > self.total:
+            self.over = True
+            raise Over
 
     @property
     def cut(self) -> bool:
         """Whether a launch has not run whole, so that what it computed says nothing."""
-        return any(x.programs != x.whole * x.times for x in self.launches.values()) or not self.run
+        return self.over or any(x.programs != x.whole * x.times for x in self.launches.values()) or not self.run
 
     def launched(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any, warmup: bool) -> Any:
         """In place of the launch of a `@triton.jit` function."""
@@ -230,11 +249,13 @@ class _Compiled:
 @dataclass(frozen=True)
 class Finding:
     """`kind`: fault (of a kernel), launch (what Triton's own launch refuses), host (of the Python around it), not-simulated, absent (a module that is not
-    installed). `line`: of the file's, where it is the Python's."""
+    installed), refused (assumed arguments that it does not take). `line`: of the file's, where it is the Python's; `outside`: an access outside a tensor, which
+    may be the fault of whoever chose the tensors."""
 
     kind: str
     text: str
     line: int = 0
+    outside: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -273,7 +294,7 @@ def program(path: Path, args: Sequence[str] = (), watch: Watch | None = None) ->
 def standing_in(watch: Watch) -> Iterator[None]:
     from rooftop.lab.interpret import stand_in
 
-    with stand_in.gpu(watch.launched, watch.tuned) as devices:
+    with stand_in.gpu(watch.launched, watch.tuned, watch.called) as devices:
         watch.devices = devices
         yield
 
@@ -301,10 +322,10 @@ def finding(path: Path, error: BaseException, watch: Watch) -> Finding | None:
     if isinstance(error, interpreter.NotSimulated):
         return Finding("not-simulated", str(error))
     if isinstance(error, interpreter.InterpretError):
-        return Finding("fault", str(error))
+        return Finding("fault", str(error), outside=isinstance(error, interpreter.OutOfBounds))
     if isinstance(error, ModuleNotFoundError) and error.name:
         return Finding("absent", f"{place(path, error)}: the module {error.name} is not installed")
-    if isinstance(error, SystemExit) and error.code in (None, 0):
+    if isinstance(error, Over) or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return None
     if watch.cut and watch.launches and not isinstance(error, HostError):
         return None

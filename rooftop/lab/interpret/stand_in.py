@@ -9,7 +9,7 @@ import importlib.util
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -24,11 +24,12 @@ DRAWING = ("matplotlib", "matplotlib.pyplot", "seaborn")  # benchmarks import th
 MEMORY = 80 << 30  # bytes that it says it has
 
 
-class Devices(TorchFunctionMode):
+class Devices(TorchFunctionMode):  # type: ignore[misc]
     """Every function of torch, with "cuda" read as "cpu", and a note of the tensors that are not on the GPU: what no function of torch made is."""
 
-    def __init__(self) -> None:
+    def __init__(self, called: Callable[[], None]) -> None:
         super().__init__()
+        self._called = called
         self._apart: dict[int, list[weakref.ref[torch.Tensor]]] = {}  # by the address of the memory: tensors of the CPU
         tensor: Any = torch.Tensor
         self._says = {tensor.is_cuda.__get__: self.on_gpu, tensor.is_cpu.__get__: lambda t: not self.on_gpu(t), tensor.device.__get__: self._device,
@@ -44,6 +45,7 @@ class Devices(TorchFunctionMode):
         return torch.device("cuda", 0) if self.on_gpu(tensor) else torch.device("cpu")
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._called()
         kwargs = kwargs or {}
         if func in self._says:
             return self._says[func](args[0])
@@ -144,7 +146,9 @@ class _Nothing:
 class _Drawing(ModuleType):
     """A package that draws, where it is not installed."""
 
-    __path__: Sequence[str] = ()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -206,8 +210,10 @@ class _Driver:
 
 
 @contextlib.contextmanager
-def gpu(launched: Callable[..., Any], configs: Callable[..., Any]) -> Iterator[Devices]:
-    """While it lasts, torch and Triton find a GPU. `launched(kernel, args, kwargs, grid, warmup)` stands for a launch of a `@triton.jit` function;
+def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Callable[[], None] = lambda: None) -> Iterator[Devices]:
+    """While it lasts, torch and Triton find a GPU. `called()` comes before every function of torch.
+
+    `launched(kernel, args, kwargs, grid, warmup)` stands for a launch of a `@triton.jit` function;
     `configs(tuner, args, kwargs)` for one of an autotuned function. What is timed is called once, and benchmarks of `triton.testing` are left out."""
     import triton.testing
     from triton.runtime import JITFunction
@@ -243,5 +249,5 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any]) -> Iterator[D
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
         undo.callback(driver.set_active, driver._active)
-        driver.set_active(_Driver())  # type: ignore[arg-type]
-        yield undo.enter_context(Devices())
+        driver.set_active(_Driver())
+        yield undo.enter_context(Devices(called))
