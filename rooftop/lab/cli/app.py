@@ -37,8 +37,9 @@ class _Commands(TyperGroup):
     def _printable(self, task: Callable[[], Any]) -> Any:
         try:
             return task()
-        except USAGE as error:
-            error.message = printable(str(error.message))  # type: ignore[attr-defined]
+        except Exception as error:
+            if isinstance(error, USAGE):
+                error.message = printable(str(error.message))  # type: ignore[attr-defined]
             raise
 
 

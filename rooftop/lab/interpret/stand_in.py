@@ -32,8 +32,10 @@ class Devices(TorchFunctionMode):  # type: ignore[misc]
         self._called = called
         self._apart: dict[int, list[weakref.ref[torch.Tensor]]] = {}  # by the address of the memory: tensors of the CPU
         tensor: Any = torch.Tensor
-        self._says = {tensor.is_cuda.__get__: self.on_gpu, tensor.is_cpu.__get__: lambda t: not self.on_gpu(t), tensor.device.__get__: self._device,
-                      tensor.get_device: lambda t: 0 if self.on_gpu(t) else -1}  # fmt: skip
+        self._says: dict[Any, Callable[[Any], Any]] = {
+            tensor.is_cuda.__get__: self.on_gpu, tensor.is_cpu.__get__: lambda t: not self.on_gpu(t), tensor.device.__get__: self._device,
+            tensor.get_device: lambda t: 0 if self.on_gpu(t) else -1,
+        }  # fmt: skip
 
     def on_gpu(self, tensor: Any) -> bool:
         """Whether a tensor would be on the GPU."""
