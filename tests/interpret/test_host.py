@@ -199,3 +199,22 @@ def test_a_file_that_is_no_kernel_by_its_name_needs_a_reference(monkeypatch: pyt
     assert triton_files.own("square__mine__triton.py") is None and triton_files.own(str(FILES / "nosuch.py")) is None
     assert command(monkeypatch, "check", str(FILES / "softmax.py")) == 1
     assert "say what it computes, as in rooftop check" in flat(capsys.readouterr().err)
+
+
+def test_a_norm_gets_its_weight_by_name_and_a_file_its_own_words(tmp_path: Path) -> None:
+    text = f"""{HEAD}import argparse
+argparse.ArgumentParser().parse_args()
+@triton.jit
+def scaled(x, w, y, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    v = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(v * v, axis=0) / n)
+    tl.store(y + tl.program_id(0) * n + at, v * scale * tl.load(w + at, mask=at < n), mask=at < n)
+def norm(x, weight):
+    y = torch.empty_like(x)
+    scaled[(x.shape[0],)](x, weight, y, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    return y
+"""
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    judged = triton_like.compared(tmp_path / "mine.py", "norm", "torch.nn.functional.rms_norm", {}, 0)
+    assert judged.compared[0].inputs == ("x: float32 33x100", "weight: float32 100") and judged.right

@@ -146,11 +146,14 @@ def _judged(name: str, function: Callable[..., Any], like: str, inputs: Arrays, 
 
 
 def _called(function: Callable[..., Any], like: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The reference's outputs; a function that wants a dimension gets the last."""
+    """The reference's outputs; a function that wants a dimension gets the last, a norm its weight and bias by name."""
     said = None
-    for more in ({}, {"dim": -1}, {"normalized_shape": tensors[0].shape[-1:]} if tensors else {}):
+    normal = {"normalized_shape": tensors[0].shape[-1:], **dict(zip(("weight", "bias"), tensors[1:], strict=False))} if tensors else {}
+    for some, more in ((tensors, {}), (tensors, {"dim": -1}), (tensors[:1], normal)):
+        if len(some) + len(more) < len(tensors):
+            continue
         try:
-            found = function(*tensors, **more)
+            found = function(*some, **more)
         except (TypeError, RuntimeError) as error:
             said = said or error
             continue

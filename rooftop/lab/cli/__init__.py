@@ -28,7 +28,7 @@ def main() -> None:
         if any(".py" in word or ".cu" in word for word in sys.argv[2:]) and sys.argv[1] not in APART:
             from rooftop.lab.cli import elsewhere
 
-            elsewhere.elsewhere()
+            elsewhere.elsewhere(sys.argv[1:])
         commands()
         app()
 

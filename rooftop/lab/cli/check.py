@@ -75,7 +75,7 @@ def check(
     what = triton_files.cuda(what) if what else what
     plain = [word for word in what or [] if triton_files.own(word)]
     if like is not None or (reference is not None and what and (plain or own_op.headless(Path(what[0])))):
-        elsewhere.elsewhere()
+        elsewhere.elsewhere([*(what or []), like or "", reference or ""])
         if len(what or []) == 1 and (python := triton_files.own((what or [""])[0], arg or ())):
             raise typer.Exit(triton_files.compare(python, like or str(reference), seed or 0, as_json))
         _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json)
@@ -93,7 +93,7 @@ def check(
     if reference is not None and (what is None or len(what) != 1):
         raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
     if several.launched():
-        elsewhere.elsewhere()
+        elsewhere.elsewhere(what or [])
         results = several.check_on_ranks(candidates.find(what or []), case, seed, records)
         if any(r.status == "wrong" for r in results) or all(r.status == "skipped" for r in results):
             raise typer.Exit(WRONG)

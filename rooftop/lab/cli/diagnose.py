@@ -333,7 +333,7 @@ def profile(
         drive.ncu([what, *context.args], report, count=count, lines=lines)
         diagnose(str(report), card=card)
         return
-    elsewhere.elsewhere()
+    elsewhere.elsewhere([what])
     subjects = [s for s in candidates.find([what]) if how != "ncu" or s.implementation is not None]
     if how == "events":
         from rooftop.lab.cli.measure import bench

@@ -58,9 +58,9 @@ def _is_program(path: Path) -> bool:
         return False
 
 
-def elsewhere() -> None:
-    """Run this command in a process of its own, and end as it says, if it names Python of the user's and is not in that process already."""
-    if inside or not (files := programs(sys.argv[1:])):
+def elsewhere(words: Sequence[str]) -> None:
+    """Run this command in a process of its own, and end as it says, if these of its words name Python of the user's and this is not that process already."""
+    if inside or not (files := programs(words)):
         return
     apart.announce(files)
     process = apart.Apart(files[0], "rooftop.lab.cli.elsewhere")

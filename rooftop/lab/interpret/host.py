@@ -301,9 +301,14 @@ def standing_in(watch: Watch) -> Iterator[None]:
 
 def module(path: Path) -> ModuleType:
     """The file, imported beside its own modules; within `standing_in`."""
+    before = sys.argv
+    sys.argv = [str(path)]
     sys.path.insert(0, str(path.resolve().parent))
-    with contextlib.redirect_stdout(sys.stderr):
-        return load_file(path.resolve())
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return load_file(path.resolve())
+    finally:
+        sys.argv = before
 
 
 def guarded(path: Path, run: Callable[[], Any], watch: Watch) -> tuple[Finding, ...]:
