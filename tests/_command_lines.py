@@ -34,6 +34,7 @@ TEXTS = (
     "/", "/dev/null", "/nosuch/a", "a" * 300, "HEAD", "H100", "NVIDIA H200", "sm_90", "4x2", "0x0", "{", "auto", "planes", "lossless", "events", "ncu",
     "good.cu", "bad.cu", "ref.py:scale", "ref.py:nosuch", "ref.py", "broken.py", "x.npy", "objects.npy", "x.rft", "cut.rft", "records", "records/a.jsonl",
     "bad.jsonl", "empty", "folder", "link", "m.safetensors", "text.txt", "loop", "new/file", "x.ncu-rep",
+    "square__good__torch.py", "square__exits__torch.py", "square__gone__torch.py", "square__odd__triton.py",
 )  # fmt: skip
 
 
@@ -54,6 +55,10 @@ def files(folder: Path) -> None:
         "good.cu": head + body, "bad.cu": head + "nonsense \x1b[31m {", "ref.py": "def scale(x):\n    return x * 2\n", "broken.py": "def (\n",
         "text.txt": "hello\n", "bad.jsonl": record + '{"kind": "\x1b[1m"}\n', "x.ncu-rep": "no report", "empty": "",
     }  # fmt: skip
+    square = "{}\ndef supports(p):\n    return None\ndef run(inputs, outputs, scratch, config):\n    outputs['y'].copy_(inputs['x'] ** 2)\n"
+    raises = "class Odd(BaseException):\n    pass\nraise Odd('\\x1b[31m')"
+    first = {"good__torch": "print('\\x1b[1m')", "exits__torch": "import sys; sys.exit(0)", "gone__torch": "import os; os._exit(0)", "odd__triton": raises}
+    texts |= {f"square__{name}.py": square.format(line) for name, line in first.items()}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     for name, content in {"x.rft": data, "cut.rft": data[:-9], "m.safetensors": b"\x05" + bytes(7) + b"[1,2]"}.items():

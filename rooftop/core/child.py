@@ -13,11 +13,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rooftop.core import settings
+from rooftop.core.forms import FormError, formed
 
 LIMIT = 300.0  # seconds that one job may take
 ANSWER = 1 << 28  # bytes of an answer
@@ -59,8 +60,9 @@ class Process:
         self._earlier_output = 0  # bytes of what it wrote about earlier jobs
         self._lock = threading.Lock()
 
-    def ask(self, job: Mapping[str, Any], limit: float = LIMIT) -> Any:
-        """The answer to a job. Raises `error` with the process's error text, `timeout` after `limit` seconds."""
+    def ask(self, job: Mapping[str, Any], limit: float = LIMIT, *forms: type) -> Any:
+        """The answer to a job, as the first of `forms` that it has (`forms.formed`); an object of JSON where none is given. Raises `error` with the process's
+        error text, or for an answer that is none; `timeout` after `limit` seconds."""
         with self._lock:
             child = self._started()
             assert child.stdin is not None and child.stdout is not None
@@ -85,13 +87,19 @@ class Process:
                 raise
         self._answered = True
         try:
-            found = json.loads(answer)
+            found = formed(json.loads(answer), dict[str, Any])
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise self._error(f"the process of {self._what} answers what is no object of JSON")
-        if "error" in found:
-            raise self._error(found["error"])
+            raise self._error(f"the process of {self._what} answers what is no object of JSON") from None
+        if isinstance(said := found.get("error"), str):
+            raise self._error(said)
+        wrong: list[FormError] = []
+        for form in forms:
+            try:
+                return formed(found, form)
+            except FormError as error:
+                wrong.append(error)
+        if wrong:
+            raise self._error(f"the process of {self._what} answers what cannot be read: {' / '.join(map(str, wrong))}")
         return found
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -100,7 +108,7 @@ class Process:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
             self._child = subprocess.Popen(
                 [str(self._python), "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                env=settings.environment({**self._environment, "PYTHONPATH": str(settings.CHECKOUT)}), start_new_session=True, bufsize=0,
+                env=settings.environment({**self._environment, "PYTHONPATH": settings.python_path()}), start_new_session=True, bufsize=0,
             )  # fmt: skip
             self._pid = self._child.pid
         return self._child
@@ -189,11 +197,29 @@ def _memory(leader: int) -> int:
     return total
 
 
-def answers_apart() -> TextIO:
-    """Of a process that answers: where its answers go. What is printed goes to the standard error stream from now on, and is never taken for one."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
+def alive() -> None:
+    """Called where a long step of a command has come on. A process that runs one for another replaces it: who waits for an answer waits longer then."""
+
+
+class Jobs:
+    """The side of a process that answers: the jobs that it is given. What is printed goes to the standard error stream from now on, and is never taken for an
+    answer; the standard input is empty. It ends when the process that asks is gone, even in the middle of a job."""
+
+    def __init__(self) -> None:
+        end_with_parent()
+        self._jobs, self._answers = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+
+    def __iter__(self) -> Iterator[Any]:
+        for line in self._jobs:
+            yield json.loads(line)
+
+    def answer(self, said: Mapping[str, Any]) -> None:
+        self._answers.write(json.dumps(said, default=str) + "\n")
+        self._answers.flush()
 
 
 def end_with_parent() -> None:

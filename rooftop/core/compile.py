@@ -217,6 +217,29 @@ def _own(name: str) -> bool:
     return path.is_relative_to(settings.PACKAGE) and path.is_file() and not (Path(name).is_file() and not path.samefile(name))
 
 
+@dataclass(frozen=True)
+class Made:
+    """An answer of `compile_child`: machine code in base64."""
+
+    cubin: str
+    names: dict[str, str]
+    log: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The same: what the compiler says."""
+
+    refused: str
+
+
+@dataclass(frozen=True)
+class Absent:
+    """The same: what is not installed."""
+
+    absent: str
+
+
 _PROCESSES: dict[int, child.Process] = {}  # by process: one that is forked starts its own
 
 
@@ -229,19 +252,12 @@ def _compiled_apart(source: str, name: str, target: str, kernels: Sequence[str],
     job = {"what": "compilation", "kernel": name, "source": source, "target": target, "kernels": list(kernels), "options": list(options),
            "folders": list(map(str, folders))}  # fmt: skip
     try:
-        found = _PROCESSES[os.getpid()].ask(job, settings.load().step_seconds)
-        if "refused" in found:
-            raise CompileError(str(found["refused"]))
-        if "absent" in found:
-            raise ToolchainError(str(found["absent"]))
-        names = {str(k): str(v) for k, v in found["names"].items()}
-        return Binary(base64.b64decode(found["cubin"], validate=True), names, target, str(found["log"]))
-    except child.ChildError as error:
+        found = _PROCESSES[os.getpid()].ask(job, settings.load().step_seconds, Made, Refused, Absent)
+        if isinstance(found, Made):
+            return Binary(base64.b64decode(found.cubin, validate=True), found.names, target, found.log)
+    except (child.ChildError, ValueError) as error:
         raise CompileError(f"{name} does not compile: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, CompileError):
-            raise
-        raise CompileError(f"{name} does not compile: the process of NVRTC answers what cannot be read") from None
+    raise CompileError(found.refused) if isinstance(found, Refused) else ToolchainError(found.absent)
 
 
 Job = tuple[str, str, str, Sequence[str], Folders]  # source, name, target, kernels, the folders of its headers

@@ -6,26 +6,22 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rooftop.core import compile as compiling
 from rooftop.core import helpers, sandbox
-from rooftop.core.child import answers_apart, end_with_parent
+from rooftop.core.child import Jobs
 
 
 def main() -> None:
-    end_with_parent()
-    answers = answers_apart()
+    jobs = Jobs()
     with contextlib.suppress(compiling.ToolchainError):
         compiling.compiled("extern \"C\" __global__ void k() {}", "first.cu", "sm_80", ["k"], ())  # loads all that NVRTC loads
         sandbox.confine_tool([*map(Path, compiling.cuda_include()), helpers.KERNELS])
-    for line in sys.stdin:
-        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
-        answers.flush()
+    for job in jobs:
+        jobs.answer(_answer(job))
 
 
 def _answer(job: Mapping[str, Any]) -> dict[str, Any]:

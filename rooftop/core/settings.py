@@ -11,7 +11,7 @@
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
 | `ROOFTOP_SIMT_PATIENCE` | seconds of CPU time in which simulated threads must get anywhere, or their loop is taken to be endless | 20 |
 | `ROOFTOP_SIMT_SECONDS` | seconds of CPU time that one simulation, or one step of building it, may take | 3600 |
-| `ROOFTOP_STEP_SECONDS` | seconds in which NVRTC must compile a file of somebody's, and a check must load it, or be through with a case | 300 |
+| `ROOFTOP_STEP_SECONDS` | seconds in which NVRTC must compile a file of somebody's, and its Python must be through with a step: loading, a case, a line | 300 |
 """
 
 from __future__ import annotations
@@ -120,6 +120,11 @@ def tool_path(name: str) -> Path | None:
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     """The environment for a child process: this process's, with `more`."""
     return {**os.environ, **more}
+
+
+def python_path() -> str:
+    """Where a Python process of rooftop's looks for modules: first in the checkout."""
+    return os.pathsep.join([str(CHECKOUT), *([found] if (found := os.environ.get("PYTHONPATH")) else [])])
 
 
 def bare_environment() -> dict[str, str]:

@@ -110,14 +110,25 @@ def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runti
 
 def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str]) -> tuple[Any, Any, Any]:
     """Types, constants and attributes of the parameters, as Triton derives them from the arguments."""
+    options = options_of(launch)
+    values = {**{n: options[n] for n in launch.kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}  # Gluon's may take num_warps
+    return _of_values(launch.kernel, values, arch, options)
+
+
+def compile_values(kernel: Any, values: Mapping[str, Any], arch: int, options: Mapping[str, Any]) -> Compiled:
+    """Compile what a launch of ``kernel`` with these arguments by name, tensors among them, and these options compiles on ``arch``. Raises like
+    ``compile_for``."""
+    chosen = {**DEFAULTS, "num_warps": 4, "num_stages": 3, **options}
+    return _compile(kernel, *_of_values(kernel, values, arch, chosen), arch, chosen)
+
+
+def _of_values(kernel: Any, values: Mapping[str, Any], arch: int, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     version()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
     from triton.runtime.jit import create_function_from_signature
 
-    kernel, backend = launch.kernel, make_backend(GPUTarget("cuda", arch, 32))
-    options = options_of(launch)
-    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}  # Gluon's may take num_warps
+    backend = make_backend(GPUTarget("cuda", arch, 32))
     bound, specialization, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(**values)
     if rest:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; unknown are {', '.join(rest)}")

@@ -17,7 +17,6 @@ from typing import NoReturn
 import typer
 
 from rooftop.core import disk_cache, settings
-from rooftop.core.backends.python_files import LOADED
 from rooftop.core.names import package_of
 from rooftop.core.texts import printable
 
@@ -95,8 +94,6 @@ def _ended(task: Callable[[], object]) -> None:
         said = f"{package} is not installed: pip install {package}" if package else f"Python finds no module {absent}, which rooftop does not use itself"
         _end(said, ENVIRONMENT)
     except SystemExit as end:
-        if (where := _own_file(end)) is not None:  # a kernel's Python must not say how the command ends
-            _end(f"{where} ends the process: SystemExit: {end.code}", WRONG)
         if isinstance(end.__context__, USAGE):
             sys.exit(WRONG)
         if isinstance(end.__context__, BrokenPipeError):  # `| head` has read enough: that is no wrong result
@@ -104,15 +101,6 @@ def _ended(task: Callable[[], object]) -> None:
         raise
     finally:
         disk_cache.trim()
-
-
-def _own_file(end: SystemExit) -> str | None:
-    """File and line of the file of a kernel that raised it, if one did."""
-    at = end.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    own = at is not None and str(at.tb_frame.f_globals.get("__name__", "")).startswith(LOADED)
-    return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if own and at is not None else None
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

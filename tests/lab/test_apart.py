@@ -13,11 +13,13 @@ from _support import command, flat
 
 from rooftop.core import settings
 from rooftop.core.child import ChildError, Process
+from rooftop.core.forms import FormError, formed
 from rooftop.lab import candidates
 from rooftop.lab.check import checker
 from rooftop.lab.check.apart import Own
 from rooftop.lab.check.result import Result
 from rooftop.lab.check.selection import Choice
+from rooftop.lab.cli.elsewhere import programs
 
 KERNEL = """
 import os, sys, time
@@ -102,11 +104,75 @@ def test_a_reference_is_python_too(text: str, code: int, tmp_path: Path, monkeyp
     assert "exit" in (said := capsys.readouterr()).out.lower() + said.err.lower()
 
 
-def test_no_command_ends_as_a_kernels_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.sampled("slow")
+@pytest.mark.parametrize(
+    ("words", "load", "says"),
+    [("inspect", "sys.exit(0)", "ends the process: SystemExit: 0"), ("diagnose", "os._exit(0)", "ended with exit code 0: it said nothing"),
+     ("diagnose", "class E(BaseException): pass\nraise E('out')", "square__mine__torch.py: E: out"),
+     ("inspect", "os.abort()", "ended by SIGABRT"),
+     ("inspect", "1 / 0", "square__mine__torch.py: ZeroDivisionError: division by zero"),
+     ("diagnose", "os.execv('/bin/true', ['true'])", "ended with exit code 0"),
+     ("inspect", "os.write(1, b'{\"code\": 0}\\n'); os._exit(0)", "ended with exit code 0")],
+)  # fmt: skip
+def test_no_command_ends_as_a_files_python_says(
+    words: str, load: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "square__mine__torch.py"
-    path.write_text(KERNEL.format(load="sys.exit(0)", supports="return None", run="pass"), encoding="utf-8")
-    assert command(monkeypatch, "inspect", str(path)) == 1
-    assert "square__mine__torch.py:3 ends the process: SystemExit: 0" in flat(capsys.readouterr().err)
+    path.write_text(KERNEL.format(load=load, supports="return None", run="pass"), encoding="utf-8")
+    name, *more = words.split()
+    assert command(monkeypatch, name, str(path), *more) == 1
+    said = flat(capsys.readouterr().err)
+    assert says in said and f"{path}: Python, which may do all that you may; it runs in a process of its own" in said
+
+
+TRITON = """
+import triton, triton.language as tl
+from rooftop.core.spec import Launch
+print("loaded \\x1b[31m in " + __name__)
+@triton.jit
+def squared(x, y, N, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    {body}
+    v = tl.load(x + i, mask=i < N)
+    tl.store(y + i, v * v, mask=i < N)
+def supports(p):
+    return None
+def choose(p):
+    return {{"B": 128}}
+def launches(p, config):
+    return [Launch(kernel=squared, grid=(-(-p["x"].numel // 128),), args={{"x": "x", "y": "y", "N": p["x"].numel, "B": config["B"]}})]
+"""
+
+
+@pytest.mark.parametrize("words", ["inspect --arch 90", "diagnose"])
+def test_a_triton_kernel_without_end_of_compiling_is_ended(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "square__mine__triton.py"
+    path.write_text(TRITON.format(body="for k in tl.static_range(0, 1 << 40):\n        i += k"), encoding="utf-8")
+    monkeypatch.setenv("ROOFTOP_STEP_SECONDS", "10")
+    name, *more = words.split()
+    assert command(monkeypatch, name, str(path), *more) == 1
+    assert "no answer in 10 s from the command of square__mine__triton.py (ROOFTOP_STEP_SECONDS)" in flat(capsys.readouterr().err)
+
+
+def test_a_command_of_a_files_python_says_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "square__mine__triton.py"
+    path.write_text(TRITON.format(body="pass"), encoding="utf-8")
+    assert command(monkeypatch, "inspect", str(path), "--arch", "90", "--json") == 0
+    said = capsys.readouterr()
+    assert [row["kernel"] for row in json.loads(said.out)] == ["squared"]
+    assert "loaded \\x1b[31m in rooftop._files." in said.err
+
+
+def test_which_words_are_python_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text("", encoding="utf-8")
+    Path("plain.cu").write_text("__global__ void k() {}", encoding="utf-8")
+    head = 'op = "square"\npython = ["supports"]\nargs = ["x: T[M, N]", "y: T[M, N]"]\n[[launch]]\nkernel = "k"\ngrid = [1]\nblock = [1]'
+    Path("both.cu").write_text(f"/* rooftop\n{head}\n*/\n__global__ void k(const float* x, float* y) {{}}\n", encoding="utf-8")
+    assert programs(["my.py", "--like=my.py:f", "plain.cu", "no.py", "softmax", "both.cu", str(settings.PACKAGE / "ops/softmax.py")]) == ["my.py", "both.cu"]
+    assert programs(["--reference", "my.py:f"]) == ["my.py"] and programs(["--with", "ncu", "--", "python", "my.py"]) == []
 
 
 def test_a_right_kernel_is_right_and_what_it_prints_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,12 +232,12 @@ def test_an_answer_that_is_none_is_an_error(answer: str, tmp_path: Path, monkeyp
      {"subject": "a", "op": "b", "case": "c", "status": "ok", "backend": "", "message": "", "outputs": {"y": {"where": None, "ok": 1}}, "path": []}],
 )  # fmt: skip
 def test_a_result_that_is_none_is_refused(said: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        Result.from_json(said)
+    with pytest.raises(FormError):
+        formed(said, Result)
 
 
 def test_a_result_is_the_same_after_the_way_between_processes() -> None:
     from rooftop.lab.check.compare import Verdict
 
     found = Result("s", "op", "case f32", "wrong", "simt", "y: far off", {"y": Verdict(False, 1.0, where=(1, 2), value=float("nan"))}, ("a",), archs=(90, 80))
-    assert json.dumps(Result.from_json(json.loads(json.dumps(found.to_json()))).to_json()) == json.dumps(found.to_json())
+    assert json.dumps(formed(json.loads(json.dumps(found.to_json())), Result).to_json()) == json.dumps(found.to_json())

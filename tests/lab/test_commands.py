@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from _support import command, flat
 
 import rooftop
 from rooftop.core import registry, settings
+from rooftop.core.texts import CONTROL
 from rooftop.lab import cli, doctor
 from rooftop.lab.cli.app import _narrow
 from rooftop.lab.ending import ended
@@ -249,7 +251,8 @@ def test_a_file_that_is_no_python_is_one_line_with_its_place(tmp_path: Path, mon
     kernel = tmp_path / "square__triton.py"
     kernel.write_text("def supports(p):\nreturn None\n")
     assert command(monkeypatch, "inspect", str(kernel)) == 1
-    assert capsys.readouterr().err == f"rooftop: {kernel}, line 2: expected an indented block after function definition on line 1\n"
+    apart = f"{kernel}: Python, which may do all that you may; it runs in a process of its own (docs/trust.md)\n"
+    assert capsys.readouterr().err == f"{apart}rooftop: {kernel}, line 2: expected an indented block after function definition on line 1\n"
 
 
 def test_a_module_of_the_house_that_is_missing_is_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,3 +393,10 @@ def test_ctrl_c_ends_a_command_wherever_it_comes(task: str, tmp_path: Path) -> N
     env = {**os.environ, "PYTHONPATH": str(settings.CHECKOUT)}
     done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 130 and not done.stderr
+
+
+@pytest.mark.parametrize("words", [("explain", "add", "\u202eabc"), ("ls", "\x1b[31m"), ("explain", "--\x1b[1m", "add"), ("bench", "--budget", "\u202e")])
+def test_a_usage_error_shows_no_control_characters(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, *words) == 1
+    said = capsys.readouterr().err
+    assert CONTROL.search(said) is None and re.search(r"\\(u202e|x1b)", said)

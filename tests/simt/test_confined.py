@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from _support import command, flat
 
 from rooftop.core import compile, sandbox, settings
-from rooftop.lab import simt
+from rooftop.lab import doctor, simt
 from rooftop.lab.simt import build, native, process
 
 SOURCE = """
@@ -363,6 +364,15 @@ def test_no_call_with_random_arguments_reaches_anything_outside(seed: int, tmp_p
         other.kill()
     assert [p.name for p in tmp_path.iterdir()] == ["kept.txt"] and kept.read_text(encoding="utf-8") == "as it was"
     assert run("y[0] = 5;") == 5
+
+
+def test_what_the_system_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sandbox, "missing", lambda: ["seccomp", "Landlock"])
+    said = [row for row in doctor.examine() if row.what == "confined simulation"]
+    assert [(row.state, row.found) for row in said] == [("absent", "this system has no seccomp, no Landlock")]
+    (tmp_path / "k.cu").write_text("/* rooftop\nop = 3\n*/\n", encoding="utf-8")
+    assert command(monkeypatch, "check", str(tmp_path / "k.cu")) == 1
+    assert "this system has no seccomp, no Landlock: simulate only what you trust (docs/trust.md)" in flat(capsys.readouterr().err)
 
 
 @pytest.mark.skipif(platform.machine() not in sandbox.AUDIT, reason="no filter for this machine")

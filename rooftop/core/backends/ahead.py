@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from rooftop.core import cubins, launch, parameters
 from rooftop.core.backends.python_files import texts_of, texts_of_function
 from rooftop.core.backends.python_modules import ModuleImplementation
-from rooftop.core.child import ChildError, Process
+from rooftop.core.child import LIMIT, ChildError, Process
 from rooftop.core.compile import Binary, CompileError
 from rooftop.core.cubins import AbsentCompiler, Cubin
 from rooftop.core.head_parts import HeadError
@@ -51,6 +51,16 @@ def constant(name: str, value: Any) -> Any:
 _PROCESSES: dict[tuple[str, str], Process] = {}  # by module and target
 _IMPORTED: dict[tuple[str, str], dict[Path, str]] = {}  # by module and target: the text of each file when the process was first asked for one of its kernels
 _LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of a compiler's process: machine code in base64, its one kernel, CPU seconds, facts of how it is launched."""
+
+    code: str
+    symbol: str
+    seconds: float
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class AheadImplementation(ModuleImplementation):
@@ -168,10 +178,10 @@ class AheadImplementation(ModuleImplementation):
 
     def _compiled(self, launch: Launch, job: Mapping[str, Any], target: str, compiler: str) -> Cubin:
         try:
-            answer = self._process(target).ask({"what": "compilation", "kernel": str(self.path), "target": target, **job})
+            answer = self._process(target).ask({"what": "compilation", "kernel": str(self.path), "target": target, **job}, LIMIT, Answer)
         except ChildError as error:
             raise CompileError(f"{shown(self.path)}: {launch.kernel.__name__} does not compile for {target} ({compiler}): {error}") from None
-        return Cubin(base64.b64decode(answer["code"]), answer["symbol"], compiler, answer["seconds"], answer.get("facts", {}))
+        return Cubin(base64.b64decode(answer.code), answer.symbol, compiler, answer.seconds, answer.facts)
 
     def _process(self, target: str) -> Process:
         """The compiler's process for a target. It imports a file once. If the file or a helper was edited since then, a new process replaces it; otherwise code

@@ -6,17 +6,15 @@ then loads it, which fails without a driver; by then the cubin is in the working
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
-import sys
 import tempfile
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rooftop.core.child import cpu_seconds
+from rooftop.core.child import Jobs, cpu_seconds
 
 NAMES = {
     "f64": "Float64", "f32": "Float32", "f16": "Float16", "bf16": "BFloat16", "f8e4m3": "Float8E4M3FN", "f8e5m2": "Float8E5M2", "i64": "Int64", "i32": "Int32",
@@ -25,18 +23,16 @@ NAMES = {
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # the compiler's own output must not be mistaken for an answer
-    os.dup2(2, 1)
+    jobs = Jobs()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for line in sys.stdin:
+        for job in jobs:
             try:
-                found = compiled(json.loads(line), Path(folder))
+                found = compiled(job, Path(folder))
             except Exception as error:
                 traceback.print_exception(error)
                 found = {"error": f"{type(error).__name__}: {plain(str(error))[:600]}"}
-            answers.write(json.dumps(found) + "\n")
-            answers.flush()
+            jobs.answer(found)
 
 
 def plain(text: str) -> str:

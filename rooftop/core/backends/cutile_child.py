@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-import os
-import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rooftop.core.child import cpu_seconds
+from rooftop.core.child import Jobs, cpu_seconds
 
 NAMES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
@@ -23,16 +20,14 @@ NAMES = {
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # the compiler's own output must not be mistaken for an answer
-    os.dup2(2, 1)
-    for line in sys.stdin:
+    jobs = Jobs()
+    for job in jobs:
         try:
-            found = compiled(json.loads(line))
+            found = compiled(job)
         except Exception as error:
             traceback.print_exception(error)
             found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"}
-        answers.write(json.dumps(found) + "\n")
-        answers.flush()
+        jobs.answer(found)
 
 
 def compiled(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,34 +6,27 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import pickle
 import re
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+from rooftop.core.child import Jobs
 
 NUMPY = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "u32": "uint32", "i16": "int16", "u16": "uint16", "i8": "int8", "u8": "uint8", "bool": "bool",
          "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}  # fmt: skip
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # jax's own output must not be mistaken for an answer
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        job = json.loads(line)
+    jobs = Jobs()
+    for job in jobs:
         try:
             found = {"run": run, "compile": compile_}[job["what"]](job)
         except Exception as error:
             found = {"error": said(error)}
-        _answer(answers, found)
-
-
-def _answer(to: TextIO, found: Mapping[str, Any]) -> None:
-    to.write(json.dumps(found) + "\n")
-    to.flush()
+        jobs.answer(found)
 
 
 def said(error: BaseException) -> str:

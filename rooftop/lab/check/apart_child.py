@@ -1,14 +1,12 @@
-"""The process that judges a file of one's own: it reads jobs as JSON lines and answers each with one line. Its Python may do anything to it."""
+"""The process in which Python of the user's runs: it reads jobs as JSON lines and answers each with one line. That Python may do anything to it."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rooftop.core.child import answers_apart, end_with_parent
+from rooftop.core.child import Jobs
 
 
 class Judge:
@@ -62,7 +60,7 @@ def named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _raised(error: BaseException) -> dict[str, Any]:
+def raised(error: BaseException) -> dict[str, Any]:
     """What was found wrong with what is asked; or what the file does where it is loaded."""
     from rooftop.core.compile import ToolchainError
     from rooftop.core.registry import not_python
@@ -83,16 +81,14 @@ def _raised(error: BaseException) -> dict[str, Any]:
 
 
 def main() -> None:
-    end_with_parent()
-    answers = answers_apart()
+    jobs = Jobs()
     judge = Judge()
-    for line in sys.stdin:
+    for job in jobs:
         try:
-            said = judge.answer(json.loads(line))
+            said = judge.answer(job)
         except BaseException as error:
-            said = _raised(error)
-        answers.write(json.dumps(said, default=str) + "\n")
-        answers.flush()
+            said = raised(error)
+        jobs.answer(said)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rooftop.core import child
 from rooftop.core.call import Call
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.cubins import AbsentCompiler
@@ -155,6 +156,7 @@ def check(
             ends = "it ends the process: " if isinstance(error, SystemExit) else ""
             result.status, result.message = "error", f"{ends}{type(error).__name__}: {error}"
     result.seconds = time.perf_counter() - started
+    child.alive()
     return result
 
 

@@ -37,15 +37,6 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         return {k: (list(v) if isinstance(v, tuple) else v) for k, v in asdict(self).items()}
 
-    @staticmethod
-    def from_json(said: Any) -> Verdict:
-        """What `to_json` wrote, in another process. Raises ValueError or TypeError for what it cannot have written."""
-        made = Verdict(**{**said, "where": None if said["where"] is None else tuple(map(int, said["where"]))})
-        numbers = (made.max, made.rms, made.allowed_max, made.allowed_rms, made.max_share, made.rms_share, made.wrong, made.elements)
-        if not all(type(n) in (int, float) for n in numbers) or type(made.ok) is not bool or not isinstance(made.message, str):
-            raise ValueError("no verdict")
-        return made
-
 
 @dataclass
 class _Worst:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooftop.lab.interpret import numbers
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -118,32 +120,40 @@ def _calls(printed: str, marker: str) -> list[tuple[str, Arrays, Arrays, Arrays]
     return [c for c in calls if c[2] or c[3]]
 
 
-def _judged(name: str, function: Callable[..., Any], like: str, inputs: Arrays, outputs: Arrays) -> list[Compared]:
+def _judged(name: str, function: Callable[..., Any], like: str, inputs: Arrays, outputs: Arrays, tf32: bool = False) -> list[Compared]:
+    """`tf32`: what torch errs on inputs that are rounded to TF32 counts as its error in float32."""
     import torch
 
-    exact, same = (_called(function, like, [t.to(kind) if kind and t.is_floating_point() else t for t in inputs.values()]) for kind in (torch.float64, None))
+    def narrow(t: Tensor) -> Tensor:
+        return torch.from_numpy(numbers.tf32(t.contiguous().numpy())) if tf32 and t.dtype == torch.float32 else t
+
+    wide = [t.double() if t.is_floating_point() else t for t in inputs.values()]
+    exact, same = (_called(function, like, tensors) for tensors in (wide, [narrow(t) for t in inputs.values()]))
     made = []
     for (label, got), want, plain in zip(outputs.items(), exact, same, strict=False):
         if got.numel() != want.numel():
             sizes = "x".join(map(str, want.shape))
             raise ValueError(f"{name}: {label} has {got.numel()} elements, {like} gives {want.numel()} ({sizes}): give sizes by --arg")
-        wide, got64 = want.double().reshape(-1), got.double().reshape(-1)
-        error, torchs = (got64 - wide).abs().nan_to_num(float("inf")), (plain.double().reshape(-1) - wide).abs().nan_to_num(0)
+        real, got64 = want.double().reshape(-1), got.double().reshape(-1)
+        error, torchs = (got64 - real).abs().nan_to_num(float("inf")), (plain.double().reshape(-1) - real).abs().nan_to_num(0)
         unit = torch.finfo(got.dtype).eps if got.is_floating_point() else 0
         worst = int(error.argmax())
         place = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), want.shape)) if want.dim() else ()
-        allowed = max(TIMES * float(torchs.max()), FLOOR * unit * float(wide.abs().max())) if wide.numel() else 0.0
+        allowed = max(TIMES * float(torchs.max()), FLOOR * unit * float(real.abs().max())) if real.numel() else 0.0
         shown = tuple(f"{k}: {str(t.dtype).removeprefix('torch.')} {'x'.join(map(str, t.shape))}" for k, t in inputs.items())
-        made.append(Compared(name, shown, label, float(error.max()), allowed, place, float(got64[worst]), float(wide[worst])))
+        made.append(Compared(name, shown, label, float(error.max()), allowed, place, float(got64[worst]), float(real[worst])))
     return made
 
 
 def _called(function: Callable[..., Any], like: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The reference's outputs; a function that wants a dimension gets the last."""
+    """The reference's outputs; a function that wants a dimension gets the last, a norm its weight and bias by name."""
     said = None
-    for more in ({}, {"dim": -1}, {"normalized_shape": tensors[0].shape[-1:]} if tensors else {}):
+    normal = {"normalized_shape": tensors[0].shape[-1:], **dict(zip(("weight", "bias"), tensors[1:], strict=False))} if tensors else {}
+    for some, more in ((tensors, {}), (tensors, {"dim": -1}), (tensors[:1], normal)):
+        if len(some) + len(more) < len(tensors):
+            continue
         try:
-            found = function(*tensors, **more)
+            found = function(*some, **more)
         except (TypeError, RuntimeError) as error:
             said = said or error
             continue

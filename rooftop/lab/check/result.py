@@ -1,13 +1,13 @@
-"""What a check of one case came to."""
+"""What a check of one case came to. Another process's is read by `forms.formed`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rooftop.lab.check.compare import Verdict
 
-STATUSES = ("ok", "wrong", "skipped", "error")
+Status = Literal["ok", "wrong", "skipped", "error"]
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Result:
     subject: str
     op: str
     case: str
-    status: str
+    status: Status
     backend: str = ""
     message: str = ""
     outputs: dict[str, Verdict] = field(default_factory=dict)
@@ -45,13 +45,3 @@ class Result:
             return {"ok": self.status == "ok"}
         names = ("max", "rms", "allowed_max", "allowed_rms", "max_share", "rms_share")
         return {"ok": self.status == "ok", **{n: min(float(getattr(worst, n)), 1e300) for n in names}}
-
-    @staticmethod
-    def from_json(said: Any) -> Result:
-        """What `to_json` wrote, in another process. Raises ValueError, KeyError or TypeError for what it cannot have written."""
-        words = {n: said[n] for n in ("subject", "op", "case", "status", "backend", "message")}
-        unasked, archs, path = said.get("unasked", ""), said.get("archs", []), said["path"]
-        if not all(isinstance(w, str) for w in (*words.values(), unasked, *path)) or words["status"] not in STATUSES or not all(type(a) is int for a in archs):
-            raise ValueError("no result")
-        outputs = {str(n): Verdict.from_json(v) for n, v in said["outputs"].items()}
-        return Result(**words, outputs=outputs, path=tuple(path), unasked=unasked, archs=tuple(archs))

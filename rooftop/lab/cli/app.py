@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rooftop.core.texts import printable
 from rooftop.lab.ending import ENVIRONMENT as ENVIRONMENT
 from rooftop.lab.ending import OK as OK
 from rooftop.lab.ending import SLOWER as SLOWER
+from rooftop.lab.ending import USAGE
 from rooftop.lab.ending import WRONG as WRONG
 from rooftop.lab.ending import echo as echo
 
@@ -21,8 +23,28 @@ if TYPE_CHECKING:
     from rooftop.lab.records.store import Record
 
 LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"  # the panels of the help
+
+
+class _Commands(TyperGroup):
+    """The commands. A usage error holds words as they were typed: it is shown without control characters."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        return self._printable(lambda: super(_Commands, self).make_context(*args, **kwargs))
+
+    def invoke(self, ctx: Any) -> Any:
+        return self._printable(lambda: super(_Commands, self).invoke(ctx))
+
+    def _printable(self, task: Callable[[], Any]) -> Any:
+        try:
+            return task()
+        except Exception as error:
+            if isinstance(error, USAGE):
+                error.message = printable(str(error.message))  # type: ignore[attr-defined]
+            raise
+
+
 app = typer.Typer(
-    name="rooftop", no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
+    name="rooftop", cls=_Commands, no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False,
     help="GPU kernels from naive to the roof, step by step: checked, timed, explained.",
 )  # fmt: skip
 

@@ -32,7 +32,9 @@ def check(
     reference: Annotated[
         str | None, typer.Option(help="For a .cu whose head names no op: FILE.py:FUNCTION, a reference; its parameters have the names of the head's tensors.")
     ] = None,
-    like: Annotated[str | None, typer.Option(help="For a .cu without a head: what it computes, as torch.softmax or FILE.py:FUNCTION.")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="For a .cu without a head, or a function of a .py: what it computes, as torch.softmax or FILE.py:FUNCTION.")
+    ] = None,
     arg: Annotated[list[str] | None, typer.Option(help="With --like: an argument, as in x=f32:48x40 or n=40.")] = None,
     kernel: Annotated[str | None, typer.Option(help="With --like: a kernel to launch, by --grid and --block.")] = None,
     grid: Annotated[str | None, typer.Option(help="With --kernel: blocks, as 4x2.")] = None,
@@ -58,6 +60,7 @@ def check(
 
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --quick[/bold] · [bold]rooftop check my.cu --like torch.softmax[/bold] ·
+    [bold]rooftop check my.py:softmax --like torch.softmax[/bold] ·
     [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
     import secrets
 
@@ -65,12 +68,20 @@ def check(
     from rooftop.lab.check import checker as checks
     from rooftop.lab.check import many, own_op
     from rooftop.lab.check.selection import Choice, card, select
+    from rooftop.lab.cli import elsewhere, triton_files
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.records import identity
 
-    if like is not None or (reference is not None and what and own_op.headless(Path(what[0]))):
+    what = triton_files.cuda(what) if what else what
+    plain = [word for word in what or [] if triton_files.own(word)]
+    if like is not None or (reference is not None and what and (plain or own_op.headless(Path(what[0])))):
+        elsewhere.elsewhere([*(what or []), like or "", reference or ""])
+        if len(what or []) == 1 and (python := triton_files.own((what or [""])[0], arg or ())):
+            raise typer.Exit(triton_files.compare(python, like or str(reference), seed or 0, as_json))
         _check_like(what or [], like or str(reference), arg or [], kernel, grid, block, shared, include or [], seed or 0, as_json)
         return
+    if plain:
+        raise ValueError(f"{plain[0]} is no kernel by its name: say what it computes, as in rooftop check {plain[0]} --like torch.softmax")
     if reference is not None and records is not None:
         raise ValueError("--records works only with rooftop's own ops; checks against a function of yours are not recorded")
     if reference is not None and (stale or jobs > 1):
@@ -82,6 +93,7 @@ def check(
     if reference is not None and (what is None or len(what) != 1):
         raise ValueError(f"--reference judges one .cu file; {len(what or [])} things are named")
     if several.launched():
+        elsewhere.elsewhere(what or [])
         results = several.check_on_ranks(candidates.find(what or []), case, seed, records)
         if any(r.status == "wrong" for r in results) or all(r.status == "skipped" for r in results):
             raise typer.Exit(WRONG)
@@ -136,23 +148,21 @@ def check(
 def _loaded(words: list[str], choice: Choice, reference: str | None, shape: list[str] | None) -> Iterator[list[Own]]:
     """Files of one's own, each in a process of its own, which is ended with all that it has started. What they print is shown when they are through."""
     from rooftop.core import sandbox
-    from rooftop.lab.check import own_op
-    from rooftop.lab.check.apart import Own
+    from rooftop.lab.check import apart, own_op
 
     shapes = own_op.shapes_of(shape or [])
     if programs := [w for w in (*words, *([reference.rpartition(":")[0] or reference] if reference else [])) if own_op.is_program(Path(w))]:
-        echo(f"{', '.join(programs)}: Python, which may do all that you may; it runs in a process of its own (docs/trust.md)", err=True)
+        apart.announce(programs)
     if (open_to_it := sandbox.missing()) and any(Path(w).suffix == ".cu" for w in words):
         echo(f"this system has no {', no '.join(open_to_it)}: simulate only what you trust (docs/trust.md)", err=True)
-    files: list[Own] = []
+    files: list[apart.Own] = []
     try:
         for word in words:
-            files.append(Own(word, choice, reference, shapes))
+            files.append(apart.Own(word, choice, reference, shapes))
         yield files
     finally:
         for file in files:
-            if printed := file.end().strip():
-                echo(f"{file.word} printed:\n{printed}", err=True)
+            apart.show_printed(file.word, file.end())
 
 
 def _time(seconds: float) -> str:
@@ -300,8 +310,15 @@ def inspect(
     [bold]rooftop inspect matmul --target v5e[/bold] · [bold]rooftop inspect my.cu --shape N=1000[/bold]"""
     from rooftop.lab import candidates
     from rooftop.lab.check import own_op
+    from rooftop.lab.cli import triton_files
     from rooftop.lab.inspect import inspector as inspects
 
+    what = triton_files.cuda(what) if what else what
+    if python := [p for p in map(triton_files.own, what or []) if p is not None]:
+        codes = [triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python]
+        if len(python) == len(what or []):
+            raise typer.Exit(max(codes))
+        what = [name for name in what or [] if triton_files.own(name) is None]
     plain = [Path(name) for name in what or [] if own_op.headless(Path(name))]
     if plain:
         _inspect_files(plain, arch or ["80", "89", "90"], kernel, include or [], as_json)

@@ -238,14 +238,22 @@ def place(
     from rooftop.core import registry
     from rooftop.lab import candidates
     from rooftop.lab.check import own_op
+    from rooftop.lab.cli import triton_files
     from rooftop.lab.counters.diagnose import reports
     from rooftop.lab.report import place as placing
 
     measured = None
     if report is not None:
         measured = placing.measured_by(max(reports.read(report), key=lambda k: k.get("gpu__time_duration.sum") or 0.0))
-    if own_op.headless(Path(what)):
-        found = _place_own(Path(what), [ladder] if ladder else registry.ladder_names(), kernel, include or [], case, dtype, measured)
+    what, named = triton_files.cuda_one(what)
+    if python := triton_files.own(what):
+        name, facts = triton_files.facts(python, "h200")
+        ladders = [ladder] if ladder else registry.ladder_names()
+        found = placing.places(
+            facts, name, ladders, kept_records(), case=case, dtype=dtype, measured=measured, backends=("triton", "gluon", *(("cuda",) if ladder else ()))
+        )
+    elif own_op.headless(Path(what)):
+        found = _place_own(Path(what), [ladder] if ladder else registry.ladder_names(), kernel or named, include or [], case, dtype, measured)
     else:
         otherwise = registry.ladder(ladder).op if ladder else None
         subject = next((s for s in candidates.find([what], otherwise=otherwise) if s.implementation is not None), None)
@@ -342,6 +350,7 @@ def profile(
     Examples: [bold]rooftop profile softmax --case "rows 2048x131072 bf16"[/bold] · [bold]rooftop profile sgemm_cuda/05_tile_2d --with ncu[/bold] ·
     [bold]rooftop profile --with ncu -- python train.py[/bold]"""
     from rooftop.lab import candidates
+    from rooftop.lab.cli import elsewhere
     from rooftop.lab.counters.diagnose import command, drive
     from rooftop.lab.inspect.inspector import inspect_case
 
@@ -358,6 +367,7 @@ def profile(
         drive.ncu([what, *context.args], report, count=count, lines=lines)
         diagnose(str(report), card=card)
         return
+    elsewhere.elsewhere([what])
     subjects = [s for s in candidates.find([what]) if how != "ncu" or s.implementation is not None]
     if how == "events":
         from rooftop.lab.cli.measure import bench

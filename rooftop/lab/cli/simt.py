@@ -27,7 +27,7 @@ LARGEST = 1 << 18  # elements of the inputs of a case that is taken where none i
 
 @app.command(rich_help_panel=JUDGE)
 def simt(
-    what: Annotated[str, typer.Argument(help="A rung (ladder/NN), an implementation in CUDA C++, or a .cu file.")],
+    what: Annotated[str, typer.Argument(help="A rung (ladder/NN), an implementation in CUDA C++, a .cu file, a .py with Triton kernels (or my.py:name).")],
     case: Annotated[str | None, typer.Option("--case", help="One case of the op, by name or 'name dtype'.")] = None,
     shape: Annotated[str | None, typer.Option(help="Sizes: a=512x512,b=512x512 for the inputs of an op; M=1024,N=1024 for a head without an op.")] = None,
     blocks: Annotated[int | None, typer.Option(help="Number of blocks to count, spread over the grid (default 32).")] = None,
@@ -55,7 +55,7 @@ def simt(
 
     Each access is shown with the 32-byte sectors (global memory) or wavefronts (shared memory) that a request of a warp takes, and the minimum in brackets.
     Faults are reported with their line: bounds, races, barriers, waits. Exit code 1 if there is one, 3 if the kernel reaches something that is not simulated.
-    An ordinary .cu file runs as it is, from its main(), without a GPU.
+    An ordinary .cu file runs as it is, from its main(), without a GPU; so does a .py, with its Triton kernels in the interpreter.
 
     Examples: [bold]rooftop simt my.cu[/bold] · [bold]rooftop simt my.cu --args '1024 3'[/bold] · [bold]rooftop simt sgemm_cuda/06[/bold] ·
     [bold]rooftop simt head.cu --shape M=1024,N=1024 --html page.html[/bold] ·
@@ -63,8 +63,13 @@ def simt(
     from rooftop.core import head_text, whole_file
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
+    from rooftop.lab.cli import triton_files
     from rooftop.lab.simt import annotate, program
 
+    what, named = triton_files.cuda_one(what)
+    kernel = kernel or named
+    if python := triton_files.own(what, arg or ()):
+        raise typer.Exit(triton_files.simulate(python, args, seed, budget, as_json))
     if reason := simulator.unavailable():
         raise ToolchainError(reason)
     own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rooftop.core import disk_cache, settings
+from rooftop.core import child, disk_cache, settings
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import Implementation
 from rooftop.core.spec import TARGETS, Case, Device, Launch, Meta, Problem
@@ -180,6 +180,7 @@ def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject,
     def one(job: tuple[Subject, Case, T]) -> tuple[tuple[str, T], Facts]:
         subject, case, target = job
         found = facts_of(subject, case, target)
+        child.alive()
         if done:
             done(job, found)
         return (subject.name, target), found

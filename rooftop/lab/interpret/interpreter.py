@@ -16,7 +16,9 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import linecache
+import time
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -44,7 +46,7 @@ class KernelError(InterpretError):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did. Bytes are counted lane by lane: a byte read twice counts twice, an atomic counts as load and store."""
+    """What a run did; `programs`: how many ran. Bytes are counted lane by lane: a byte read twice counts twice, an atomic counts as load and store."""
 
     programs: int
     loaded: int  # bytes
@@ -62,6 +64,7 @@ def run(
     poison: bool = True,
     check_overflow: bool = False,
     num_warps: int = 4,
+    seconds: float = float("inf"),
 ) -> Run:
     """Run a ``@triton.jit`` kernel on CPU tensors, which it changes in place.
 
@@ -71,6 +74,7 @@ def run(
     reachable       more tensors, reached by addresses that the kernel reads from memory (pointer tables)
     max_programs    the largest grid accepted; a program costs about 0.1 ms for each operation in it
     poison          fill masked lanes of loads without ``other`` with NaN (integers 0x7f7f...), as Triton leaves them undefined; False: 0
+    seconds         after so long no more programs are begun: `Run.programs` says how many ran
     check_overflow  also raise DeviceAssert where an integer operation of up to 32 bits overflows (a GPU wraps)
 
     Raises OutOfBounds, Misaligned, ReadOnly, RaceBetweenPrograms, DeviceAssert, NotSimulated or KernelError, all InterpretErrors, naming
@@ -95,16 +99,18 @@ def run(
             session.memory.add_reachable(cpu("reachable", tensor))
         called = {p.name: session.argument(p, values[p.name], p.name in readonly) for p in kernel.params}
         session.builder.grid_dim = (nx, ny, nz)
-        for z in range(nz):
-            for y in range(ny):
-                for x in range(nx):
-                    session.builder.grid_idx = (x, y, z)
-                    session.races.begin((x, y, z))
-                    try:
-                        kernel(**called)
-                    except Exception as error:
-                        raise _located(error, kernel.__name__, (x, y, z)) from error
-        return Run(nx * ny * nz, session.memory.loaded, session.memory.stored)
+        until, done = time.monotonic() + seconds, 0
+        for z, y, x in itertools.product(range(nz), range(ny), range(nx)):
+            if time.monotonic() > until:
+                break
+            session.builder.grid_idx = (x, y, z)
+            session.races.begin((x, y, z))
+            try:
+                kernel(**called)
+            except Exception as error:
+                raise _located(error, kernel.__name__, (x, y, z)) from error
+            done += 1
+        return Run(done, session.memory.loaded, session.memory.stored)
 
 
 def _bind(kernel: Any, args: Mapping[str, object]) -> dict[str, Any]:

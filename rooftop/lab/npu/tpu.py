@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,17 @@ PROFILE = "--xla_jf_dump_static_llo_profile_to={0}/cycles"  # ends the process w
 FLAGS = ("--xla_jf_dump_to={0}/bundles", "--xla_jf_dump_llo_text=true",
          "--xla_jf_dump_llo_pass_label_regex=.*final.*")  # of libtpu 0.0.42; undocumented, others may read them otherwise  # fmt: skip
 NATURAL = "VPOP"  # results popped from the matrix units' queues: not work of its own
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What `pallas_child` says of a kernel: its parts by name, and bytes of memory and of code."""
+
+    kernels: list[str]
+    vmem: int
+    code: int
+    hbm: int
+    hbm_temporary: int
 
 
 def device_of(target: str) -> Tpu:
@@ -55,15 +67,15 @@ def facts_of(subject: Subject, case: Case, target: str, limit: float = LIMIT) ->
         process = Process(found, {"LIBTPU_INIT_ARGS": " ".join(flags).format(folder)})
         try:
             job = {**implementation.job(problem, config), "what": "compile", "inputs": list(subject.op.inputs_of(problem))}
-            made = process.ask(job, limit)
+            made = process.ask(job, limit, Compiled)
         finally:
             process.end()
         cycles = _cycles(folder / "cycles")
-        slots, bundles = _slots(folder / "bundles", made["kernels"])
-    mine = sum(n for name, n in cycles.items() if name in made["kernels"]) or None  # 0: libtpu could not tell
+        slots, bundles = _slots(folder / "bundles", made.kernels)
+    mine = sum(n for name, n in cycles.items() if name in made.kernels) or None  # 0: libtpu could not tell
     work = subject.op.work(problem)
     return {
-        **base, "config": implementation.config_dict(config), **{k: made[k] for k in ("vmem", "hbm", "hbm_temporary", "code")},
+        **base, "config": implementation.config_dict(config), "vmem": made.vmem, "hbm": made.hbm, "hbm_temporary": made.hbm_temporary, "code": made.code,
         "bundles": bundles, "slots": {n: round(v, 4) for n, v in slots.items() if ":" not in n},
         "spills": int(slots.get("VSTORE:SPILL", 0)), "fills": int(slots.get("VLOAD:FILL", 0)),
         "cycles": mine, "cycles_around": None if mine is None else sum(cycles.values()) - mine, **_model(device, mine, work.bytes, work.ops),

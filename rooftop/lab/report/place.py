@@ -146,22 +146,23 @@ def place(subject: Subject, ladder: str, records: Sequence[Record], target: str 
 
 
 def places(facts: Mapping[str, Any], name: str, ladders: Sequence[str], records: Sequence[Record], target: str = "h200", *, case: str | None = None,
-           dtype: str | None = None, measured: Mapping[str, float] | None = None) -> list[Placed]:  # fmt: skip
-    """Where a kernel without a head stands on each of the ladders in CUDA C++, the nearest first. `facts`: of its machine code (rooftop.lab.simt.own_file)."""
+           dtype: str | None = None, measured: Mapping[str, float] | None = None, backends: Sequence[str] = ("cuda",)) -> list[Placed]:  # fmt: skip
+    """Where a kernel of a file of one's own stands on each of the ladders, the nearest first. `facts`: of its machine code (rooftop.lab.simt.own_file);
+    `backends`: of the rungs that it is compared with."""
     from rooftop.core import registry
     from rooftop.lab.report import rung_counts
 
     found = []
     for ladder in ladders:
         climbed = registry.ladder(ladder)
-        rungs = [s for s in _rungs(climbed) if s.implementation is not None and s.implementation.backend == "cuda"]
+        rungs = [s for s in _rungs(climbed) if s.implementation is not None and s.implementation.backend in backends]
         if len(rungs) < 2:
             continue
         chosen = _cases(climbed, rungs[0].op, case, dtype)[0]
         counts = {n: c.values for n, c in rung_counts.count(rungs, chosen, run=False).items()}
         found.append(_placed(name, ladder, traits(facts, measured or {}), rungs, chosen, target, counts, records, "" if measured else "rooftop simt counts them"))
     if not found:
-        raise ValueError(f"{', '.join(ladders)}: no rungs in CUDA C++ to compare {name} with")
+        raise ValueError(f"{', '.join(ladders)}: no rungs in {' or '.join(backends)} to compare {name} with")
     return sorted(found, key=lambda p: p.distance)
 
 

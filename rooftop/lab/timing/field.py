@@ -14,6 +14,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
+from rooftop.lab.check.result import Status
 from rooftop.lab.inputs import make
 from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
@@ -159,7 +160,7 @@ class Bench:
         if len(found) == len(able):
             for s in able:
                 path = s.call(self.f.case, self.device).path if s.peer is None else ()
-                status = "ok" if found[s.name]["error"]["ok"] else "wrong"
+                status: Status = "ok" if found[s.name]["error"]["ok"] else "wrong"
                 self.checks[s.name] = checker.Result(s.name, self.f.op.name, self.f.case.id, status, "gpu", path=path)
             self.errors = {name: record["error"] for name, record in found.items()}
             return

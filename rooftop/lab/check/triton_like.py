@@ -1,0 +1,160 @@
+"""A function of a Python file against a function of torch: `rooftop check my.py:softmax --like torch.softmax`. Its Triton kernels are interpreted.
+
+It is called at several sizes and dtypes, and with each config of an autotuned kernel. What it returns, or the tensors that it changes, are compared with what
+the reference makes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooftop.lab.check import like as likes
+from rooftop.lab.check.like import Compared
+from rooftop.lab.interpret import host, wrappers
+from rooftop.lab.interpret.host import Finding, Launched, Watch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DTYPES = ("float32", "float16")
+MOST_CONFIGS = 16  # of an autotuned kernel that are tried
+
+
+@dataclass
+class Judged:
+    """What came of the calls. `called`: how many came to a result; `refused`: what the file's own checks say of calls that they do not take."""
+
+    compared: list[Compared] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    launches: list[Launched] = field(default_factory=list)
+    configs: int = 1
+    called: int = 0
+
+    @property
+    def right(self) -> bool:
+        return bool(self.compared) and all(c.right for c in self.compared) and not self.findings
+
+
+def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int) -> Judged:
+    """`word`: the function, or empty for the one that launches the file's kernels; `own`: its arguments by name.
+
+    Raises ValueError where nothing can be called."""
+    said = Judged()
+    with host.standing_in(Watch(choice=0)):
+        module, failed = _module(path)
+    if failed is not None:
+        said.findings.append(failed)
+        return said
+    names = vars(module)
+    function, word = chosen(names, word, path)
+    reference = _standing(likes.reference_of(like))
+    families: list[tuple[str, ...]] | None = None
+    for dtype in DTYPES if not own else DTYPES[:1]:
+        for sizes in wrappers.SIZES if not own else wrappers.SIZES[:1]:
+            choice = 0
+            while choice < min(said.configs, MOST_CONFIGS) and (choice == 0 or (dtype == DTYPES[0] and sizes is wrappers.SIZES[0])):
+                watch = Watch(choice=choice)
+                taken = _call(path, function, word, reference, like, own, seed, sizes, dtype, families, watch, said)
+                families = families or taken
+                said.configs = max(said.configs, watch.configs)
+                said.launches += watch.launches.values()
+                choice += 1
+    if not said.compared and not said.findings:
+        why = said.refused[0] if said.refused else "no tensors are known that both take"
+        raise ValueError(f"{path}: {word} and {like} were not called together: {why}; --arg NAME=f32:48x40 gives its arguments")
+    return said
+
+
+def _standing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with the GPU that is not there."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with host.standing_in(Watch(choice=0)):
+            return function(*args, **kwargs)
+
+    return called
+
+
+def _module(path: Path) -> tuple[Any, Finding | None]:
+    watch = Watch()
+    found: list[Any] = []
+    failed = host.guarded(path, lambda: found.append(host.module(path)), watch)
+    return (found[0], None) if found else (None, failed[0])
+
+
+def chosen(names: Mapping[str, Any], word: str, path: Path) -> tuple[Callable[..., Any], str]:
+    """The function that is meant. Raises ValueError where there are none, or several."""
+    if word:
+        found = wrappers.resolve(names, word, path)
+        if word in wrappers.kernels(names):
+            raise ValueError(f"{path}: {word} is a kernel; name the function that launches it, or rooftop simt {path}:{word}")
+        return found, word
+    listed = wrappers.functions(names, str(names.get("__name__", "")))
+    if not listed:
+        raise ValueError(f"{path}: no function of it launches a Triton kernel")
+    if len(listed) > 1:
+        raise ValueError(f"{path} has {len(listed)} functions that launch kernels: {', '.join(listed)}; name one: {path}:{next(iter(listed))}")
+    (name, function), *_ = listed.items()
+    return function, name
+
+
+def _call(
+    path: Path, function: Callable[..., Any], word: str, reference: Callable[..., Any], like: str, own: Mapping[str, Any], seed: int, sizes: Mapping[str, int],
+    dtype: str, families: Any, watch: Watch, said: Judged,
+) -> Any:  # fmt: skip
+    """One call with the first arguments that the reference takes. The families of arguments that are left."""
+    with host.standing_in(watch):
+        listed = list(wrappers.calls(function, own, seed, sizes, dtype))
+    known = families if families is not None else list(range(len(listed)))
+    refusal = ""
+    for number in known:
+        values = listed[number]
+        before = {n: v.clone() for n, v in values.items() if hasattr(v, "data_ptr")}
+        if (inputs := _inputs(reference, like, before)) is None:
+            continue
+        watch.launches.clear()
+        outs: list[Any] = []
+        with host.standing_in(watch):
+            failed = host.guarded(path, lambda values=values, outs=outs: outs.append(function(*values.values())), watch)  # type: ignore[misc]
+        if failed and failed[0].kind == "host":
+            refusal = refusal or failed[0].text
+            continue
+        if failed:
+            shown = ", ".join(f"{n}: {host.shown(v)}" for n, v in values.items())
+            if failed[0].text not in [f.text for f in said.findings]:
+                said.findings.append(Finding(failed[0].kind, f"{word}({shown}): {failed[0]}"))
+            return [number]
+        said.called += 1
+        changed = {n: v for n, v in values.items() if n in before and not likes._same(before[n].contiguous(), v.contiguous())}
+        returned = outs[0] if isinstance(outs[0], tuple | list) else [outs[0]]
+        outputs = {f"output {i}" if len(returned) > 1 else "output": t.detach() for i, t in enumerate(returned) if hasattr(t, "data_ptr")} or changed
+        if not outputs:
+            raise ValueError(f"{path}: {word} returns no tensor and changes none")
+        kept = {n: v for n, v in before.items() if n in inputs}
+        name = f"{word}, config {next(iter(watch.launches.values())).config}" if watch.configs > 1 and watch.launches else word
+        found = likes._judged(name, reference, like, kept, {n: t.cpu() for n, t in outputs.items()}, tf32(watch))
+        said.compared += found
+        return [number]
+    if refusal:
+        said.refused.append(refusal)
+    return families
+
+
+def tf32(watch: Watch) -> bool:
+    """Whether a kernel may multiply float32 in TF32: `tl.dot` does unless it is told otherwise."""
+    return any("dot(" in x.kernel.src and "ieee" not in x.kernel.src for x in watch.launches.values())
+
+
+def _inputs(reference: Callable[..., Any], like: str, tensors: Mapping[str, Tensor]) -> list[str] | None:
+    """The names of those that the reference takes: all, or those that are not called like an output."""
+    apart = [n for n in tensors if not wrappers.OUTPUT.fullmatch(n)]
+    for names in dict.fromkeys([tuple(tensors), tuple(apart)]):
+        try:
+            if names and likes._called(reference, like, [tensors[n] for n in names]):
+                return list(names)
+        except (ValueError, TypeError, RuntimeError, IndexError):
+            continue
+    return None

@@ -1,0 +1,111 @@
+"""The machine code of the kernels of an ordinary Python file: what its own host code launches is noted, and compiled for any target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import child, triton_compat
+from rooftop.core.spec import Device
+from rooftop.lab.inspect.inspector import Facts, cached_facts
+from rooftop.lab.inspect.occupancy import occupancy
+from rooftop.lab.interpret import host, wrappers
+from rooftop.lab.interpret.host import Finding, Launched, Watch
+
+EACH = 8  # kinds of launches of one kernel that are compiled: of an autotuned one, configs
+
+
+def launches(path: Path, word: str, given: Mapping[str, Any], args: Sequence[str], watch: Watch, seed: int = 0) -> host.Ran:
+    """What a file launches as it is, or if that is nothing, or a function is named, what its functions do with the first tensors that they take. `word`: a
+    function, or a kernel, of which alone the launches are kept."""
+    ran = host.program(path, args, watch)
+    names = dict(ran.names)
+    if any(f.kind == "absent" for f in ran.findings):
+        return ran
+    kernels = wrappers.kernels(names)
+    if not names or (ran.launches and (not word or word in kernels)):
+        return _only(ran, kernels.get(word) if word else None, word, path)
+    if word and word not in kernels:
+        watch.launches.clear()
+        return _called(path, names, {word: wrappers.resolve(names, word, path)}, given, watch, seed)
+    found = _called(path, names, wrappers.functions(names, "__main__"), given, watch, seed)
+    return _only(found, kernels.get(word) if word else None, word, path)
+
+
+def _only(ran: host.Ran, kernel: Any, word: str, path: Path) -> host.Ran:
+    if not word:
+        return ran
+    if kernel is None:
+        wrappers.resolve(ran.names, word, path)
+        return ran
+    one = wrappers.jit_of(kernel)
+    ran.watch.launches = {k: x for k, x in ran.watch.launches.items() if x.kernel is one}
+    return ran
+
+
+def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[str, Any], watch: Watch, seed: int) -> host.Ran:
+    """Each function, with the first arguments that it takes. What its own checks refuse, and tensors that its kernels leave, are passed over: they may be none
+    that it is for."""
+    findings: list[Finding] = []
+    refused: list[Finding] = []
+    for word, function in functions.items():
+        passed: list[Finding] = []
+        with host.standing_in(watch):
+            try:
+                calls = list(wrappers.calls(function, given if len(functions) == 1 else {}, seed, wrappers.SIZES[1]))
+            except ValueError as error:
+                refused.append(Finding("refused", str(error)))
+                continue
+            for values in calls:
+                before = {k: replace(x) for k, x in watch.launches.items()}
+                failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in host.guarded(path, lambda f=function, v=values: f(*v.values()), watch)]  # type: ignore[misc]
+                if all(f.kind != "host" and not (f.outside and not given) for f in failed):
+                    findings += failed
+                    break
+                watch.launches = before
+                passed += failed
+            else:  # what came furthest into the file says most
+                refused += sorted(passed, key=lambda f: (f.outside, f.line))[-1:]
+    if not watch.launches:
+        findings += [Finding("refused", f"not called: {f}; --arg NAME=f32:48x40 gives its arguments") for f in refused]
+    return host.Ran(watch, tuple(findings), names)
+
+
+def _said(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{n}: {host.shown(v)}" for n, v in values.items())
+
+
+def facts(launched: Launched, device: Device) -> Facts:
+    """Of one kind of launch, as `inspector.kernel_facts` says them. Raises Triton's error where it does not compile."""
+    made = triton_compat.compile_values(launched.kernel, launched.values, device.arch, launched.options)
+    child.alive()
+    found = cached_facts(made.cubin, made.name)
+    threads = 32 * made.num_warps
+    limit = occupancy(device.arch, registers=found.registers, threads=threads, static_shared=found.shared, dynamic_shared=made.shared, cluster=made.num_ctas)
+    return {
+        "kernel": launched.name, "registers": found.registers, "spills": found.stack, "shared": found.shared + made.shared, "threads": threads,
+        "grid": list(launched.grid), "counts": found.counts, "opcodes": dict(found.opcodes), "instructions": found.instructions,
+        "loop": found.loop.counts if found.loop else {}, "config": launched.config, "unmet": [limit.refused] if limit.refused else [],
+        "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
+    }  # fmt: skip
+
+
+def several(ran: host.Ran, device: Device) -> tuple[list[Facts], dict[str, str]]:
+    """The facts of each kind of launch, at most EACH of a kernel, and of those that do not compile the compiler's words."""
+    found: list[Facts] = []
+    refused: dict[str, str] = {}
+    seen: dict[str, int] = {}
+    for launched in ran.launches:
+        seen[launched.name] = seen.get(launched.name, 0) + 1
+        if seen[launched.name] > EACH:
+            continue
+        try:
+            one = facts(launched, device)
+        except Exception as error:  # whatever Triton raises over a kernel
+            refused[f"{launched.name}{f', config {launched.config}' if launched.config else ''}"] = f"{type(error).__name__}: {error}"
+            continue
+        if not any({**one, "grid": 0, "config": ""} == {**other, "grid": 0, "config": ""} for other in found):
+            found.append(one)
+    return found, refused

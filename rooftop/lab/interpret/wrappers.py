@@ -1,0 +1,129 @@
+"""The functions of a Python file that launch its Triton kernels, and tensors to call them with."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)  # what a parameter is called that a function writes into
+NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
+# Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
+ONE = ("mn",), ("m",), ("bhmd",), ("bmd",)
+TWO = ("mn", "mn"), ("m", "m"), ("mk", "kn"), ("mn", "n"), ("bmk", "bkn"), ("bhmd", "bhmd"), ("mn", "m:i64"), ("mn", "k:kernel")
+THREE = (
+    ("mn", "mn", "mn"), ("mn", "n", "n"), ("mk", "kn", "n"), ("m", "m", "m"), ("bhmd", "bhmd", "bhmd"), ("md", "md", "md"), ("bmd", "bmd", "bmd"),
+    ("mk", "nk", "n"),
+)  # fmt: skip
+SIZES = (  # odd ones first: what a file's own checks refuse is told from what is wrong
+    {"m": 33, "n": 100, "k": 40, "b": 2, "h": 3, "d": 32}, {"m": 64, "n": 128, "k": 32, "b": 2, "h": 2, "d": 64},
+    {"m": 128, "n": 256, "k": 64, "b": 1, "h": 2, "d": 16},
+)  # fmt: skip
+
+
+def kernels(names: Mapping[str, Any]) -> dict[str, Any]:
+    """The `@triton.jit` functions among a file's names, those within `@triton.autotune` and `@triton.heuristics` too."""
+    from triton.runtime.jit import KernelInterface
+
+    return {n: v for n, v in names.items() if isinstance(v, KernelInterface)}
+
+
+def jit_of(kernel: Any) -> Any:
+    """The `@triton.jit` function itself."""
+    while not hasattr(kernel, "raw_src"):
+        kernel = kernel.fn
+    return kernel
+
+
+def functions(names: Mapping[str, Any], module: str) -> dict[str, Callable[..., Any]]:
+    """The functions of a file that launch its kernels, themselves or by others of its functions; `apply` of classes of autograd. Of those that others of
+    them call none is among them."""
+    launch = set(kernels(names))
+    own = {n: f for n, f in names.items() if inspect.isfunction(f) and f.__module__ == module}
+    classes = {n: c for n, c in names.items() if inspect.isclass(c) and c.__module__ == module and hasattr(c, "forward") and hasattr(c, "apply")}
+    used = {n: _names(f) for n, f in own.items()} | {n: _names(inspect.getattr_static(c, "forward")) for n, c in classes.items()}
+    found: set[str] = set()
+    while new := {n for n, u in used.items() if n not in found and u & (launch | found)}:
+        found |= new
+    inner = {n for f in found for n in used[f] if n in found and n != f}
+    return {n if n in own else f"{n}.apply": own[n] if n in own else classes[n].apply for n in used if n in (found - inner or found)}
+
+
+def _names(function: Any) -> set[str]:
+    """What a function's code names, its inner functions' too."""
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    found: set[str] = set()
+    todo = [function.__code__] if hasattr(function, "__code__") else []
+    while todo:
+        code = todo.pop()
+        found |= set(code.co_names)
+        todo += [c for c in code.co_consts if inspect.iscode(c)]
+    return found
+
+
+def resolve(names: Mapping[str, Any], word: str, path: Any) -> Any:
+    """`softmax`, or `Softmax.apply`. Raises ValueError."""
+    from rooftop.core.names import hint
+
+    first, *rest = word.split(".")
+    found = names.get(first)
+    if found is None:
+        known = [n for n, f in names.items() if inspect.isfunction(f) or n in kernels(names)]
+        raise ValueError(f"{path} has no {word!r}; {hint(word, known)}" if known else f"{path} has no {word!r}, and no function that launches a kernel")
+    for part in rest:
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise ValueError(f"{path}: {word} is no function")
+    return found
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Those that must be given. A context of autograd is none."""
+    target = function
+    if getattr(function, "__name__", "") == "apply" and hasattr(getattr(function, "__self__", None), "forward"):
+        target = function.__self__.forward  # type: ignore[attr-defined]
+    try:
+        listed = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    listed = listed[1:] if target is not function else listed
+    return [p for p in listed if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def calls(function: Callable[..., Any], own: Mapping[str, Any], seed: int, sizes: Mapping[str, int], dtype: str = "float32") -> Iterator[dict[str, Any]]:
+    """Arguments by name that a call may take, likely ones first, with what is given. Raises ValueError where a number is missing."""
+    listed = parameters(function)
+    more = {n: v for n, v in own.items() if n not in [p.name for p in listed]}
+    open_ = [p for p in listed if p.name not in own]
+    if number := next((p for p in open_ if p.annotation is not p.empty and NUMBERS.fullmatch(_said(p.annotation))), None):
+        raise ValueError(f"{_said(function)} wants the number {number.name}: --arg {number.name}=...")
+    for family in families(len(open_)):
+        made = iter(_tensors(family, sizes, dtype, seed))
+        yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
+
+
+def families(count: int) -> tuple[tuple[str, ...], ...]:
+    """The tensors of so many parameters, by the letters of their sizes."""
+    if count <= 3:
+        return ((()), ONE, TWO, THREE)[count] if count else ((),)
+    return ("mn",) * count, ("mn", *("n",) * (count - 1)), ("bhmd",) * count, ("m",) * count
+
+
+def _tensors(family: Sequence[str], sizes: Mapping[str, int], dtype: str, seed: int) -> list[Any]:
+    import torch
+
+    drawn = torch.Generator().manual_seed(seed)
+    made = []
+    for letters in family:
+        letters, _, kind = letters.partition(":")
+        shape = [sizes[letter] for letter in letters]
+        if kind == "i64":
+            made.append(torch.randint(0, sizes["n"], shape, generator=drawn).cuda())
+        else:
+            made.append(torch.randn([5] if kind else shape, generator=drawn).to(getattr(torch, dtype)).cuda())
+    return made
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else str(getattr(value, "__name__", value))
