@@ -227,12 +227,14 @@ def refusals(op: Contract, problem: Problem, without: str = "") -> Reasons:
 
 
 def first(op: Contract, problem: Problem) -> tuple[Implementation | None, Chosen | None]:
-    """The implementation that runs a problem as kernels see it, and what the family's function says of it. Without such a function it is the first that
-    supports the problem, in the order of backends and names."""
+    """The implementation that runs a problem as kernels see it, and what the family's function says of it. Without such a function, or if what it says does
+    not run on such a card, it is the first that supports the problem, in the order of backends and names."""
     chosen = registry.choose(op.name, problem)
     if isinstance(chosen, Chosen):
-        return registry.implementation(chosen.kernel), chosen
-    if chosen is None:
+        found = registry.implementation(chosen.kernel)
+        if found.foreign(problem.device) is None:
+            return found, chosen
+    if not isinstance(chosen, str):
         for candidate in sorted(registry.implementations(op.name), key=order):
             if candidate.automatic and candidate.supports(problem) is None:
                 return candidate, None

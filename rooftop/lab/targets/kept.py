@@ -1,0 +1,127 @@
+"""What is committed of the sweep over all targets: `results/targets/targets.json`, a line a cell, made anew where the kernel's digest has changed.
+
+A cell: `case`, `digest` (of the kernel for this case on this target), and `registers`, `spills`, `shared` (bytes), `matrix` (instructions by kind), or
+`failed`, the compiler's reason. A kernel that is not for a target has no cell there: why not is worked out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rooftop.core import settings, whole_file
+from rooftop.core.child import ChildError, Process
+from rooftop.core.digests import digest
+from rooftop.core.spec import Case
+from rooftop.lab.candidates import Asked, Subject
+from rooftop.lab.targets import cells
+
+PATH = settings.CHECKOUT / "results" / "targets" / "targets.json"
+Kept = dict[str, dict[str, Any]]  # "kernel target" -> cell
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kernel and a target, as the tree has it and as it is kept."""
+
+    subject: Subject
+    target: str
+    case: Case | None
+    digest: str
+    refused: str  # why it is not for this target; "": it is
+    row: Mapping[str, Any] | None  # None: not compiled yet
+
+    @property
+    def key(self) -> str:
+        return f"{self.subject.name} {self.target}"
+
+    @property
+    def current(self) -> bool:
+        """Whether what is kept is of the kernel as it is."""
+        return bool(self.refused) or (self.row is not None and self.row["digest"] == self.digest)
+
+    @property
+    def state(self) -> str:
+        """`compiles`, `refused` (not for this target), `failed`, `too large` (more shared memory than a block has there), `unknown`."""
+        if self.refused:
+            return "refused"
+        if self.row is None:
+            return "unknown"
+        if "failed" in self.row:
+            return "failed"
+        return "too large" if self.row["shared"] > cells.limit_of(self.target) else "compiles"
+
+    @property
+    def reason(self) -> str:
+        """Why it does not run there, in a line; "" if it does."""
+        if self.state == "too large":
+            assert self.row is not None
+            return f"{self.row['shared']:,} bytes of shared memory; a block has {cells.limit_of(self.target):,} there"
+        return self.refused or (str(self.row["failed"]) if self.row and "failed" in self.row else "")
+
+
+def read(path: Path | None = None) -> Kept:
+    path = path or PATH
+    found: Kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def write(found: Kept, path: Path | None = None) -> None:
+    lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v, sort_keys=True, separators=(',', ':'))}" for k, v in sorted(found.items()))
+    (path or PATH).parent.mkdir(parents=True, exist_ok=True)
+    whole_file.write(path or PATH, f"{{\n{lines}\n}}\n")
+
+
+def table(subjects: Sequence[Subject], targets: Iterable[str], found: Kept) -> Iterator[Cell]:
+    """The cells of these kernels for these targets."""
+    asked = Asked()
+    for target in targets:
+        for subject in subjects:
+            key, case, refused = cells.digest_of(subject, target, asked)
+            yield Cell(subject, target, case, digest(key)[:8], refused, found.get(f"{subject.name} {target}"))
+
+
+def make(cell: Cell, process: Process) -> dict[str, Any]:
+    """The cell, compiled now in another process."""
+    assert cell.case is not None
+    job = {"what": "compilation", "kernel": cell.subject.name, "case": cell.case.id, "target": cell.target}
+    try:
+        row: dict[str, Any] = process.ask(job, cells.LIMIT)["row"]
+    except ChildError as error:
+        row = {"failed": cells.reason_of(error)}
+    return {"case": cell.case.id, "digest": cell.digest, **row}
+
+
+def compiler() -> Process:
+    return Process(Path(sys.executable), "rooftop.lab.targets.child", {}, what="the compilers")
+
+
+def update(subjects: Sequence[Subject], targets: Iterable[str], say: Callable[[str], None], path: Path | None = None) -> None:
+    """Compile what is not kept, or not as it is now, and write the file after each. What no longer is in the tree goes."""
+    there = {s.name for s in cells.subjects()}
+    process = compiler()
+    try:
+        for cell in table(subjects, targets, read(path)):
+            if cell.current and not (cell.refused and cell.row):
+                continue
+            row = None if cell.refused else make(cell, process)
+            found = {k: v for k, v in read(path).items() if k.partition(" ")[0] in there and k != cell.key}
+            write(found | ({} if row is None else {cell.key: row}), path)
+            say(f"{cell.key}: {cell.refused or row.get('failed', row.get('registers')) if row else cell.refused}")
+    finally:
+        process.close()
+
+
+def lost(found: Sequence[Cell]) -> list[str]:
+    """Kernels that multiply matrices with matrix instructions on one of the targets, and with none on another: a line each."""
+    having: dict[str, str] = {}
+    for cell in found:
+        if cell.state == "compiles" and cell.row and cell.row["matrix"]:
+            having.setdefault(cell.subject.name, cells.COLUMNS[cell.target])
+    return [
+        f"{c.subject.name} has no matrix instruction on {cells.COLUMNS[c.target]}, and has some on {having[c.subject.name]}"
+        for c in found if c.state == "compiles" and c.row and not c.row["matrix"] and c.subject.name in having
+    ]  # fmt: skip
