@@ -142,6 +142,13 @@ def perplexity(found: list[Record], site: SiteData) -> str:
     return table(found, site)
 
 
+def targets(_found: list[Record], _site: SiteData) -> str:
+    """Which kernel compiles for which target (`rooftop.lab.targets`), of what is kept."""
+    from rooftop.lab.targets.page import text
+
+    return text()
+
+
 def _us(seconds: float) -> str:
     return f"{float(seconds) * 1e6:,.0f}"
 
@@ -164,6 +171,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/languages.md", "languages"): language_page.table,
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
+    ("docs/targets.md", "targets"): targets,
 }
 DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
     "docs/pictures/precision.svg": precision.picture,

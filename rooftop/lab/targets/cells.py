@@ -60,7 +60,8 @@ def case_of(subject: Subject, device: Device, asked: Asked | None = None) -> Cas
 
 
 def digest_of(subject: Subject, target: str, asked: Asked | None = None) -> tuple[str, Case | None, str]:
-    """What a cell follows from: the kernel's identity (rooftop.lab.records.identity) for the case and the target; the case; why there is none, "" if there is."""
+    """What a cell follows from: the kernel's identity (rooftop.lab.records.identity) for the case and the target, "" if it runs on no such card; the case;
+    why there is none, "" if there is."""
     device, implementation = TARGETS[target], subject.implementation
     assert implementation is not None
     if reason := implementation.foreign(device):
@@ -68,8 +69,9 @@ def digest_of(subject: Subject, target: str, asked: Asked | None = None) -> tupl
     known = asked or Asked()
     case = case_of(subject, device, known)
     if case is None:
-        reasons = Counter(subject.supports(c, device, known) for c in subject.op.cases if "huge" not in c.tags)
-        return "", None, str(reasons.most_common(1)[0][0]) if reasons else TAKES_NONE
+        reasons = Counter(reason for c in subject.op.cases if "huge" not in c.tags and (reason := subject.supports(c, device, known)))
+        said = reasons.most_common(1)[0][0] if reasons else TAKES_NONE
+        return said, None, said
     return subject.digest(case, device, known), case, ""
 
 

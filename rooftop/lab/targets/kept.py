@@ -1,7 +1,8 @@
-"""What is committed of the sweep over all targets: `results/targets/targets.json`, a line a cell, made anew where the kernel's digest has changed.
+"""What is committed of the sweep over all targets: `targets.json` beside this file, a line a cell, made anew where the kernel's digest has changed.
 
 A cell: `case`, `digest` (of the kernel for this case on this target), and `registers`, `spills`, `shared` (bytes), `matrix` (instructions by kind), or
-`failed`, the compiler's reason. A kernel that is not for a target has no cell there: why not is worked out."""
+`failed`, the compiler's reason; or `refused`: why the kernel takes none of its cases there. A kernel that runs on no such card has no cell: why not is worked
+out."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import settings, whole_file
+from rooftop.core import whole_file
 from rooftop.core.child import ChildError, Process
 from rooftop.core.digests import digest
-from rooftop.core.spec import Case
+from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.targets import cells
 
-PATH = settings.CHECKOUT / "results" / "targets" / "targets.json"
+PATH = Path(__file__).with_name("targets.json")
 Kept = dict[str, dict[str, Any]]  # "kernel target" -> cell
 
 
@@ -41,7 +42,12 @@ class Cell:
     @property
     def current(self) -> bool:
         """Whether what is kept is of the kernel as it is."""
-        return bool(self.refused) or (self.row is not None and self.row["digest"] == self.digest)
+        return self.row is None if self.foreign else self.row is not None and self.row.get("digest") == self.digest
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the kernel runs on no such card."""
+        return bool(self.refused) and not self.digest
 
     @property
     def state(self) -> str:
@@ -53,6 +59,11 @@ class Cell:
         if "failed" in self.row:
             return "failed"
         return "too large" if self.row["shared"] > cells.limit_of(self.target) else "compiles"
+
+    @property
+    def said(self) -> str:
+        """The state, and why."""
+        return f"{self.state}: {self.reason}" if self.reason else self.state
 
     @property
     def reason(self) -> str:
@@ -76,12 +87,22 @@ def write(found: Kept, path: Path | None = None) -> None:
 
 
 def table(subjects: Sequence[Subject], targets: Iterable[str], found: Kept) -> Iterator[Cell]:
-    """The cells of these kernels for these targets."""
+    """The cells of these kernels for these targets, with the digests of the tree: `Cell.current` tells what must be compiled anew."""
     asked = Asked()
     for target in targets:
         for subject in subjects:
             key, case, refused = cells.digest_of(subject, target, asked)
-            yield Cell(subject, target, case, digest(key)[:8], refused, found.get(f"{subject.name} {target}"))
+            yield Cell(subject, target, case, digest(key)[:8] if key else "", refused, found.get(f"{subject.name} {target}"))
+
+
+def shown(subjects: Sequence[Subject], targets: Iterable[str], found: Kept) -> Iterator[Cell]:
+    """The cells as they are kept, whether or not the kernels have changed since; nothing of a contract is asked."""
+    for target in targets:
+        for subject in subjects:
+            assert subject.implementation is not None
+            row = found.get(f"{subject.name} {target}")
+            refused = subject.implementation.foreign(TARGETS[target]) or (str(row["refused"]) if row and "refused" in row else "")
+            yield Cell(subject, target, None, str(row["digest"]) if row else "", refused, row)
 
 
 def make(cell: Cell, process: Process) -> dict[str, Any]:
@@ -105,12 +126,12 @@ def update(subjects: Sequence[Subject], targets: Iterable[str], say: Callable[[s
     process = compiler()
     try:
         for cell in table(subjects, targets, read(path)):
-            if cell.current and not (cell.refused and cell.row):
+            if cell.current:
                 continue
-            row = None if cell.refused else make(cell, process)
+            row = None if cell.foreign else {"refused": cell.refused, "digest": cell.digest} if cell.refused else make(cell, process)
             found = {k: v for k, v in read(path).items() if k.partition(" ")[0] in there and k != cell.key}
             write(found | ({} if row is None else {cell.key: row}), path)
-            say(f"{cell.key}: {cell.refused or row.get('failed', row.get('registers')) if row else cell.refused}")
+            say(f"{cell.key}: {Cell(cell.subject, cell.target, cell.case, cell.digest, cell.refused, row).said}")
     finally:
         process.close()
 
