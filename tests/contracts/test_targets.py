@@ -10,7 +10,8 @@ from rooftop.core import registry
 from rooftop.core.child import Process
 from rooftop.core.digests import digest
 from rooftop.core.spec import TARGETS
-from rooftop.lab.targets import cells, kept
+from rooftop.lab.inspect import targets as cells
+from rooftop.lab.inspect import targets_kept as kept
 
 KEPT = kept.read()
 SUBJECTS = {s.name: s for s in cells.subjects()}

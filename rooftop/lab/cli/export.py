@@ -15,7 +15,7 @@ def export_hf(out: Annotated[Path, typer.Argument(help="A folder that does not e
     """Write layers for Hugging Face's `kernels` library and Transformers' KernelConfig: RMSNorm, SiLUAndMul, RotaryEmbedding, ForCausalLMLoss.
 
     Example: [bold]rooftop export-hf rooftop-layers[/bold]"""
-    from rooftop.lab.hub import export
+    from rooftop.lab.scaffold import hub as export
 
     files = export.write(out)
     echo(f"wrote {out}: {len(files)} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB; {', '.join(export.LAYERS)} in {export.VARIANT}")

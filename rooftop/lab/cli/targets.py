@@ -27,7 +27,9 @@ def targets(
 
     Examples: [bold]rooftop targets[/bold] · [bold]rooftop targets matmul --target 120a[/bold]"""
     from rooftop.lab import candidates
-    from rooftop.lab.targets import cells, kept, page
+    from rooftop.lab.inspect import targets as cells
+    from rooftop.lab.inspect import targets_kept as kept
+    from rooftop.lab.report import targets_page as page
 
     columns = [cells.target_of(t) for t in target] if target else list(cells.COLUMNS)
     every = cells.subjects()

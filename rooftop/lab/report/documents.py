@@ -143,8 +143,8 @@ def perplexity(found: list[Record], site: SiteData) -> str:
 
 
 def targets(_found: list[Record], _site: SiteData) -> str:
-    """Which kernel compiles for which target (`rooftop.lab.targets`), of what is kept."""
-    from rooftop.lab.targets.page import text
+    """Which kernel compiles for which target (`rooftop.lab.inspect.targets`), of what is kept."""
+    from rooftop.lab.report.targets_page import text
 
     return text()
 

@@ -18,7 +18,7 @@ from rooftop.core.child import ChildError, Process
 from rooftop.core.digests import digest
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Asked, Subject
-from rooftop.lab.targets import cells
+from rooftop.lab.inspect import targets as cells
 
 PATH = Path(__file__).with_name("targets.json")
 Kept = dict[str, dict[str, Any]]  # "kernel target" -> cell
@@ -117,7 +117,7 @@ def make(cell: Cell, process: Process) -> dict[str, Any]:
 
 
 def compiler() -> Process:
-    return Process(Path(sys.executable), "rooftop.lab.targets.child", {}, what="the compilers")
+    return Process(Path(sys.executable), "rooftop.lab.inspect.targets_child", {}, what="the compilers")
 
 
 def update(subjects: Sequence[Subject], targets: Iterable[str], say: Callable[[str], None], path: Path | None = None) -> None:

@@ -1,5 +1,5 @@
-"""Layers without a state of their own: `kernels` puts their `forward` in the place of a model's. Each does what the layer does that it replaces, by an op of
-rooftop, and runs under torch.compile and autograd.
+"""Layers for Hugging Face's `kernels` (`rooftop export-hf`), without a state of their own: `kernels` puts their `forward` in the place of a model's. Each does
+what the layer does that it replaces, by an op of rooftop, and runs under torch.compile and autograd.
 
 Limits: tensors that no kernel takes run as plain torch, as everything does on a CPU. Nothing here knows of sharded tensors (DTensor)."""
 
@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import rooftop
+from rooftop.ops.cross_entropy import cross_entropy
+from rooftop.ops.rms_norm import rms_norm
+from rooftop.ops.rope import rope
+from rooftop.ops.swiglu import swiglu
 
 
 class RMSNorm(nn.Module):
@@ -21,7 +24,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         eps = getattr(self, "variance_epsilon", None)
-        return rooftop.rms_norm(hidden_states, self.weight.shape, self.weight.to(hidden_states.dtype), float(self.eps if eps is None else eps))
+        return rms_norm(hidden_states, self.weight.shape, self.weight.to(hidden_states.dtype), float(self.eps if eps is None else eps))
 
 
 class SiLUAndMul(nn.Module):
@@ -31,7 +34,7 @@ class SiLUAndMul(nn.Module):
     has_backward = True
 
     def forward(self, x: Tensor) -> Tensor:
-        return rooftop.swiglu(x)
+        return swiglu(x)
 
 
 class RotaryEmbedding(nn.Module):
@@ -43,7 +46,7 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
         order = "bhsd" if unsqueeze_dim == 1 else "bshd"
-        out_q, out_k = rooftop.rope(q, k, cos, sin, rotary_dim=cos.shape[-1], order=order)
+        out_q, out_k = rope(q, k, cos, sin, rotary_dim=cos.shape[-1], order=order)
         return out_q, out_k
 
 
@@ -62,7 +65,7 @@ class ForCausalLMLoss(nn.Module):
             shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         targets = shift_labels.reshape(-1).to(logits.device)
         reduction = "mean" if num_items_in_batch is None else "sum"
-        loss = rooftop.cross_entropy(logits.reshape(-1, vocab_size), targets, ignore_index=ignore_index, reduction=reduction)
+        loss = cross_entropy(logits.reshape(-1, vocab_size), targets, ignore_index=ignore_index, reduction=reduction)
         if num_items_in_batch is None:
             return loss
         return loss / (num_items_in_batch.to(loss.device) if isinstance(num_items_in_batch, Tensor) else num_items_in_batch)

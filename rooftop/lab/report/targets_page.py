@@ -8,9 +8,10 @@ from typing import Any
 
 from rooftop.core import tpu
 from rooftop.core.spec import TARGETS
+from rooftop.lab.inspect import targets as cells
+from rooftop.lab.inspect import targets_kept as kept
+from rooftop.lab.inspect.targets_kept import Cell
 from rooftop.lab.npu import ascend, figures
-from rooftop.lab.targets import cells, kept
-from rooftop.lab.targets.kept import Cell
 
 STATES = ("compiles", "too large", "failed", "refused", "unknown")
 WORDS = {"compiles": "compile", "too large": "need too much shared memory", "failed": "do not compile", "refused": "are not for it", "unknown": "not compiled yet"}

@@ -11,7 +11,7 @@ from rooftop.core.child import answers_apart, end_with_parent
 def main() -> None:
     out = answers_apart()
     end_with_parent()
-    from rooftop.lab.targets import cells
+    from rooftop.lab.inspect import targets as cells
 
     subjects = {s.name: s for s in cells.subjects()}
     for line in sys.stdin:

@@ -1,4 +1,5 @@
-"""Writes the package. It holds the part of rooftop that runs: where rooftop is not installed, the layers import that copy."""
+"""The package for Hugging Face's `kernels` library that `rooftop export-hf` writes: a folder that `LocalLayerRepository`, and Transformers with
+`KernelConfig(..., use_local_kernel=True)`, load layers from. It holds the part of rooftop that runs: where rooftop is not installed, that copy is imported."""
 
 from __future__ import annotations
 
@@ -25,6 +26,10 @@ from . import layers
 
 __all__ = ["layers"]
 '''
+LAYERS_TEXT = """from rooftop.drop_in.hub_layers import {layers}
+
+__all__ = "{layers}".split(", ")
+"""
 CARD = """---
 library_name: kernels
 license: apache-2.0
@@ -63,7 +68,7 @@ def write(folder: Path) -> list[Path]:
         shutil.copytree(settings.PACKAGE, build / "_rooftop" / "rooftop", ignore=_not_run)
         (out / "README.md").write_text(CARD.format(**words), encoding="utf-8")
         (build / "__init__.py").write_text(INIT.format(**words), encoding="utf-8")
-        (build / "layers.py").write_text(Path(__file__).with_name("layers.py").read_text(encoding="utf-8"), encoding="utf-8")
+        (build / "layers.py").write_text(LAYERS_TEXT.format(**words), encoding="utf-8")
         about = {
             "id": f"_rooftop_{__version__.replace('.', '_')}", "name": "rooftop", "version": 1, "license": "Apache-2.0", "python-depends": [],
             "backend": {"type": "cuda"},
