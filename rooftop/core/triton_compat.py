@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from rooftop.core import disk_cache, tensor_maps
@@ -134,7 +135,27 @@ def _target(arch: int | str) -> Any:
     """Triton's target: a number is NVIDIA's, a text AMD's, whose data-centre chips (gfx9) have wavefronts of 64 threads."""
     from triton.backends.compiler import GPUTarget
 
-    return GPUTarget("cuda", arch, 32) if isinstance(arch, int) else GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+    if isinstance(arch, int):
+        return GPUTarget("cuda", arch, 32)
+    give_amd_libdevice()
+    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+
+
+@cache
+def give_amd_libdevice() -> None:
+    """Let Triton's compiler for AMD take AMD's functions where a kernel names those of CUDA's libdevice. It does so by itself only for kernels that import
+    `triton.language.extra.libdevice`, which lacks what depends on CUDA."""
+    from triton.backends.amd.compiler import HIPBackend
+    from triton.language import core
+    from triton.language.extra.hip import libdevice
+
+    def mul_rn(a: Any, b: Any, _semantic: Any = None) -> Any:
+        return libdevice.fma(a, b, -0.0, _semantic=_semantic)  # a product that is rounded by itself, and no part of a later fma
+
+    module = ModuleType("rooftop.core.triton_compat.amd_libdevice")
+    vars(module).update({n: f for n, f in vars(libdevice).items() if not n.startswith("__")}, mul_rn=core.extern(mul_rn))
+    before = HIPBackend.get_module_map
+    HIPBackend.get_module_map = lambda self: {**before(self), "triton.language.extra.cuda.libdevice": module}
 
 
 def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int | str, options: dict[str, Any]) -> Compiled:
