@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import geometric_mean, median
 
-from rooftop.core import settings, whole_file
+from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
@@ -149,6 +150,22 @@ def targets(_found: list[Record], _site: SiteData) -> str:
     return text()
 
 
+def listed(_found: list[Record], _site: SiteData) -> str:
+    """llms.txt of the repository: every document with its title and first sentence."""
+    from rooftop.lab.report import document, reference, twins
+
+    lines = [f"# rooftop\n\n> {twins.ABOUT}\n\n## Documents\n\n"]
+    for path in [settings.CHECKOUT / "README.md", settings.CHECKOUT / "AGENTS.md", *sorted((settings.CHECKOUT / "docs").glob("*.md"))]:
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+        blocks = [b for b in text.split("\n\n") if b.strip() and not b.lstrip().startswith(("#", "```", "|", "<!--", "["))]
+        name = path.relative_to(settings.CHECKOUT)
+        lines.append(f"- [{document.title(text)}]({name}): {reference.sentence(document.plain(blocks[0]) if blocks else '')}\n")
+    ops = registry.op_names()
+    lines.append(f"\n## Code\n\n- [Contracts](rooftop/ops): {len(ops)} ops: {', '.join(ops)}\n")
+    lines.append(f"- [Ladders](rooftop/ladders): {', '.join(registry.ladder_names())}\n")
+    return "".join(lines)
+
+
 def _us(seconds: float) -> str:
     return f"{float(seconds) * 1e6:,.0f}"
 
@@ -175,6 +192,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
 }
 DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
     "docs/pictures/precision.svg": precision.picture,
+    "llms.txt": listed,
     "docs/pictures/sparse_grid.svg": lambda found, site: sparse_drawing(site),
 }
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there
