@@ -12,7 +12,7 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import comm_page, language_page, precision, profiling_page
+from rooftop.lab.report import comm_page, expected_page, language_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -25,9 +25,31 @@ END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
 
 
-def families(_found: list[Record], site: SiteData) -> str:
+def figures(_found: list[Record], site: SiteData) -> str:
+    """What the README's first screen says of the fastest cases, of the card with the most fresh records."""
+    cards = sorted((c for c in site.cards if c.device.known), key=lambda c: -sum(bool(s.summary.measured) for op in site.ops if (s := op.on(c.device))))
+    shown = []
+    for op, begins, title in FRONT:
+        score = next((o.on(cards[0].device) for o in site.ops if o.name == op), None) if cards else None
+        best = [m for row in (score.rows if score else ()) if (m := row.best) is not None and m.kernel is not None and not m.stale and m.case.startswith(begins)]
+        if best:
+            m = max(best, key=lambda m: m.throughput or 0.0)
+            peer = f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
+            share = f" ({100 * m.share:.0f} % of the roof)" if m.share else ""
+            shown.append(f"{title} {m.throughput or 0.0:,.0f} {m.roofs.unit}{share}{peer}")
+    return f"Measured on an {cards[0].device.short}: {'; '.join(shown)}." if shown else NOTHING
+
+
+FRONT = (  # op, how its cases begin, what the README calls it: of each the case with the highest throughput
+    ("attention", "", "attention forward"), ("attention_bwd", "", "backward"), ("attention", "decode", "decode"), ("matmul", "", "matrix product"),
+    ("linear_cross_entropy", "", "a vocabulary's loss"), ("rms_norm", "", "RMSNorm"),
+)  # fmt: skip
+
+
+def families(found: list[Record], site: SiteData) -> str:
     """A row a family of ops: on each card the cases with a fresh record, their median share of the roof, and the geometric mean of the speed over the best
-    peer of each."""
+    peer of each. Collectives, which run on several cards, are compared with NCCL's."""
+    several = comm_page.speeds(found)
     cards = sorted((c for c in site.cards if c.device.known or c.device.calibrated), key=lambda c: c.device.name, reverse=True)
     columns = " | ".join(f"{c.device.short}: cases | of the roof | over the best peer" for c in cards)
     lines = [f"| family | ops | {columns} |", "|---|---|" + "---:|---:|---:|" * len(cards)]
@@ -38,6 +60,10 @@ def families(_found: list[Record], site: SiteData) -> str:
         for card in cards:
             best = [m for op in ops if (score := op.on(card.device)) for row in score.rows if (m := row.best) is not None]
             shares, speeds = [m.share for m in best if m.share is not None], [m.best_peer.speed for m in best if m.best_peer]
+            if family == "comm" and (speeds := several.get(card.device.name, [])):
+                cells += [f"{len(speeds)} on several", "", f"{geometric_mean(speeds):.2f}x NCCL"]
+                measured = True
+                continue
             cells += [str(len(best)) if best else "", f"{median(shares):.2f}" if shares else "", f"{geometric_mean(speeds):.2f}x" if speeds else ""]
             measured = measured or bool(best)
         names = ", ".join(op.name for op in ops if not op.name.endswith(("_bwd", "_")))
@@ -171,6 +197,7 @@ def _us(seconds: float) -> str:
 
 
 TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
+    ("README.md", "figures"): figures,
     ("README.md", "families"): families,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
@@ -189,6 +216,8 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
     ("docs/targets.md", "targets"): targets,
+    ("docs/predictions.md", "judged"): expected_page.judged,
+    ("docs/predictions.md", "expected"): expected_page.cards,
 }
 DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
     "docs/pictures/precision.svg": precision.picture,
