@@ -148,7 +148,7 @@ class Device:
     shared_per_block: int  # bytes of shared memory that a block may request (opt-in)
     l2_bytes: int
     clusters: tuple[int, ...] = ()  # how many clusters of 1, 2, 4, 8 and 16 blocks are resident at once, with one block a multiprocessor
-    gfx: str = field(default="", repr=False)  # AMD's name of the architecture, "gfx942". `arch` is then 80: configs are chosen without TMA and wgmma
+    gfx: str = field(default="", repr=False, kw_only=True)  # AMD's name of the architecture, "gfx942". `arch` is then 80: configs are chosen without TMA and wgmma
 
     def resident(self, blocks: int) -> int:
         """How many clusters of `blocks` blocks are resident at once, with one block a multiprocessor. It may be fewer than sms / blocks: a cluster must fit
@@ -168,8 +168,9 @@ class Targets(Mapping[int, Device]):
 
     def __init__(self, tuned: Mapping[int, Device], names: Mapping[str, Device]) -> None:
         self._tuned, self.names = tuned, names
-        self._named = {**names, **{d.name.lower(): d for d in names.values()}, **{d.gfx: d for d in reversed(names.values()) if d.gfx}}
-        self._known = {**{d.arch: d for d in reversed(names.values()) if not d.gfx}, **tuned}
+        last = list(names.values())[::-1]  # of several cards of an architecture the first stands for it
+        self._named = {**names, **{d.name.lower(): d for d in last}, **{d.gfx: d for d in last if d.gfx}}
+        self._known = {**{d.arch: d for d in last if not d.gfx}, **tuned}
 
     def __getitem__(self, key: int | str) -> Device:
         if isinstance(key, int):

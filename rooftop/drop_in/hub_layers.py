@@ -1,5 +1,5 @@
-"""Layers for Hugging Face's `kernels` (`rooftop export-hf`), without a state of their own: `kernels` puts their `forward` in the place of a model's. Each does
-what the layer does that it replaces, by an op of rooftop, and runs under torch.compile and autograd.
+"""Layers for Hugging Face's `kernels` (`rooftop export-hf`), without a state of their own: `kernels` puts their `forward` in the place of
+a model's. Each does what the layer does that it replaces, by an op of rooftop, and runs under torch.compile and autograd.
 
 Limits: tensors that no kernel takes run as plain torch, as everything does on a CPU. Nothing here knows of sharded tensors (DTensor)."""
 
@@ -16,8 +16,9 @@ from rooftop.ops.rope import rope
 from rooftop.ops.swiglu import swiglu
 
 
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x²) + eps) · weight over the last dimension, of the layer's `weight` and its `variance_epsilon` or `eps`. In float32, rounded once."""
+class RMSNorm(nn.Module):  # type: ignore[misc]
+    """x / sqrt(mean(x²) + eps) · weight over the last dimension, of the layer's `weight` and its `variance_epsilon` or `eps`. In float32,
+    rounded once."""
 
     can_torch_compile = True
     has_backward = True
@@ -27,7 +28,7 @@ class RMSNorm(nn.Module):
         return rms_norm(hidden_states, self.weight.shape, self.weight.to(hidden_states.dtype), float(self.eps if eps is None else eps))
 
 
-class SiLUAndMul(nn.Module):
+class SiLUAndMul(nn.Module):  # type: ignore[misc]
     """silu(a) · b of a tensor [..., 2 C] that holds a and then b: [..., C]."""
 
     can_torch_compile = True
@@ -37,9 +38,9 @@ class SiLUAndMul(nn.Module):
         return swiglu(x)
 
 
-class RotaryEmbedding(nn.Module):
-    """Transformers' `apply_rotary_pos_emb` (its layer `rotary_pos_emb`): q and k [B, H, S, D], or [B, S, H, D] with `unsqueeze_dim` 2; cos and sin [B, S, R],
-    each value twice, R at most D."""
+class RotaryEmbedding(nn.Module):  # type: ignore[misc]
+    """Transformers' `apply_rotary_pos_emb` (its layer `rotary_pos_emb`): q and k [B, H, S, D], or [B, S, H, D] with `unsqueeze_dim` 2;
+    cos and sin [B, S, R], each value twice, R at most D."""
 
     can_torch_compile = True
     has_backward = True
@@ -50,9 +51,9 @@ class RotaryEmbedding(nn.Module):
         return out_q, out_k
 
 
-class ForCausalLMLoss(nn.Module):
-    """Transformers' `ForCausalLMLoss`: the cross-entropy of each token's logits [..., S, V] with the next token's label, a scalar in float32. The logits are
-    not copied to float32."""
+class ForCausalLMLoss(nn.Module):  # type: ignore[misc]
+    """Transformers' `ForCausalLMLoss`: the cross-entropy of each token's logits [..., S, V] with the next token's label, a scalar in
+    float32. The logits are not copied to float32."""
 
     can_torch_compile = True
     has_backward = True

@@ -1,12 +1,13 @@
-"""`rooftop.attention` in torch's socket for flash attention: `torch.nn.functional.scaled_dot_product_attention`, and `torch.nn.attention.varlen` where torch
-has it, run it without a change of the model.
+"""`rooftop.attention` in torch's socket for flash attention: `torch.nn.functional.scaled_dot_product_attention`, and
+`torch.nn.attention.varlen` where torch has it, run it without a change of the model.
 
     from rooftop.drop_in import torch_attention
     torch_attention.register()                                     # from torch 2.10 on
     torch.nn.attention.activate_flash_attention_impl("rooftop")    # and restore_flash_attention_impl() ends it
 
-What it takes: what torch gives its flash backend (16-bit tensors, no mask), packed sequences, windows, ALiBi, pages. Dropout, `num_splits` and the debug mask
-raise RuntimeError, as those of other providers do: deactivate it, or let torch choose another backend. Importing this changes nothing."""
+What it takes: what torch gives its flash backend (16-bit tensors, no mask), packed sequences, windows, ALiBi, pages. Dropout,
+`num_splits` and the debug mask raise RuntimeError, as those of other providers do: deactivate it, or let torch choose another backend.
+Importing this changes nothing."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Handle:
 
 
 def register(key: str = "CUDA") -> None:
-    """Make the implementation known to torch under the name "rooftop"; `torch.nn.attention.activate_flash_attention_impl` then uses it for tensors of the
-    dispatch key `key`.
+    """Make the implementation known to torch under the name "rooftop"; `torch.nn.attention.activate_flash_attention_impl` then uses it
+    for tensors of the dispatch key `key`.
 
     Raises RuntimeError where torch has no such socket (before 2.10)."""
     import torch.nn.attention
@@ -63,7 +64,8 @@ def forward(
     is_causal: bool, return_debug_mask: bool, *, scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None,
     seqused_k: Tensor | None = None, alibi_slopes: Tensor | None = None, block_table: Tensor | None = None, num_splits: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """`aten::_flash_attention_forward`: query [B, L, H, D], key and value [B, S, Hk, D], packed [T, H, D] with bounds; with `block_table` pages.
+    """`aten::_flash_attention_forward`: query [B, L, H, D], key and value [B, S, Hk, D], packed [T, H, D] with bounds; with `block_table`
+    pages.
 
     Returns (out, logsumexp [B, H, L] or [H, T], and three tensors of dropout's, which are zero)."""
     import torch
@@ -96,7 +98,7 @@ def backward(
     dout, q, k, v, o, lse = (t[None] for t in given) if packed else given
     left, right = (UNBOUNDED if w in _UNBOUNDED else int(w or 0) for w in (window_size_left, window_size_right))
     factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    dq, dk, dv, *_ = OP.bwd(  # type: ignore[operator]
+    dq, dk, dv, *_ = OP.bwd(
         dout, None, q, k, v, o, lse, None, None, cum_seq_q, cum_seq_k, None, None, None, None, None, None, None, None, None,
         left, 0 if is_causal else right, factor, 0.0, 0.0, 0,
     )  # fmt: skip
@@ -106,7 +108,8 @@ def backward(
 def dense(
     query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *, scale: float | None = None
 ) -> tuple[Tensor, Tensor, None, None, int, int, Tensor, Tensor, Tensor]:
-    """`aten::_scaled_dot_product_flash_attention`: query [B, H, L, D], key and value [B, Hk, S, D]. The output lies in memory as the query does."""
+    """`aten::_scaled_dot_product_flash_attention`: query [B, H, L, D], key and value [B, Hk, S, D]. The output lies in memory as the
+    query does."""
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     out, lse, state, unused, mask = forward(q, k, v, None, None, q.shape[1], k.shape[1], dropout_p, is_causal, return_debug_mask, scale=scale)
     return out.transpose(1, 2), lse, None, None, query.shape[2], key.shape[2], state, unused, mask
@@ -117,8 +120,8 @@ def dense_backward(
     max_q: int, max_k: int, dropout_p: float, is_causal: bool, philox_seed: Tensor, philox_offset: Tensor, *, scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`aten::_scaled_dot_product_flash_attention_backward`, in the shapes of `dense`."""
-    given = [t.transpose(1, 2) for t in (grad_out, query, key, value, out)]
-    found = backward(*given, logsumexp, None, None, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale=scale)
+    dout, q, k, v, o = (t.transpose(1, 2) for t in (grad_out, query, key, value, out))
+    found = backward(dout, q, k, v, o, logsumexp, None, None, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale=scale)
     dq, dk, dv = (t.transpose(1, 2) for t in found)
     return dq, dk, dv
 

@@ -2,9 +2,10 @@
 
     --override.imports rooftop.drop_in.torchtitan_overrides.rooftop_rms_norm,rooftop.drop_in.torchtitan_overrides.rooftop_swiglu
 
-Provenance: `rooftop.rms_norm` and `rooftop.swiglu`, forward and backward; parameters, checkpoints and initialisation are those of torchtitan's modules.
-Limits: a DTensor (tensor or sequence parallel) runs torchtitan's own forward, so FSDP and TP shard as before; subclasses of the modules are left alone.
-Sharding: `sharding_config` and `param_init` are copied from the module that is replaced. torchtitan must be installed to import this."""
+Provenance: `rooftop.rms_norm` and `rooftop.swiglu`, forward and backward; parameters, checkpoints and initialisation are those of
+torchtitan's modules. Limits: a DTensor (tensor or sequence parallel) runs torchtitan's own forward, so FSDP and TP shard as before;
+subclasses of the modules are left alone. Sharding: `sharding_config` and `param_init` are copied from the module that is replaced.
+torchtitan must be installed to import this."""
 
 from __future__ import annotations
 
@@ -52,13 +53,13 @@ class RooftopFeedForward(FeedForward):  # type: ignore[misc]
         return projected
 
 
-@override(target=RMSNorm.Config, exact=True, description="RMSNorm by rooftop (FSDP; DTensors run torchtitan's own).")
+@override(target=RMSNorm.Config, exact=True, description="RMSNorm by rooftop (FSDP; DTensors run torchtitan's own).")  # type: ignore[untyped-decorator]
 def rooftop_rms_norm(cfg: Any) -> Any:
     """The config of `RooftopRMSNorm` with the fields of `cfg`."""
     return derive(cfg, RooftopRMSNorm.Config)
 
 
-@override(target=FeedForward.Config, exact=True, description="SwiGLU by rooftop (FSDP; DTensors run torchtitan's own).")
+@override(target=FeedForward.Config, exact=True, description="SwiGLU by rooftop (FSDP; DTensors run torchtitan's own).")  # type: ignore[untyped-decorator]
 def rooftop_swiglu(cfg: Any) -> Any:
     """The config of `RooftopFeedForward` with the fields of `cfg`."""
     return derive(cfg, RooftopFeedForward.Config)

@@ -4,8 +4,9 @@
     vllm_ir.register()            # in a plugin of vLLM's (entry point vllm.general_plugins), in every process
     # then by priority: KernelConfig(ir_op_priority=IrOpPriorityConfig(rms_norm=["rooftop", "native"], ...))
 
-Provenance: the ops are those of `rooftop.rms_norm` and `rooftop.swiglu`; computed in float32 and rounded once (vLLM's native norm rounds before the weight).
-Limits: no `variance_size`, weights of the dtype of x; other calls go to the next provider of the priority. Importing this changes nothing."""
+Provenance: the ops are those of `rooftop.rms_norm` and `rooftop.swiglu`; computed in float32 and rounded once (vLLM's native norm rounds
+before the weight). Limits: no `variance_size`, weights of the dtype of x; other calls go to the next provider of the priority. Importing
+this changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is kept of the sweep over all targets is what the compilers say, and no kernel that compiles loses its matrix instructions silently."""
+"""What is kept of the sweep over all targets is what the compilers say, and no kernel that compiles loses its matrix instructions
+silently."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def process_row(cell: kept.Cell, compiler: Process) -> dict[str, object]:
 
 
 def test_how_far_the_kernels_reach() -> None:
-    """Of the kernels that sm_80 compiles nearly all compile for NVIDIA's later targets, and most Triton kernels for AMD's data-centre cards."""
+    """Of the kernels that sm_80 compiles nearly all compile for NVIDIA's later targets, and most Triton kernels for AMD's data-centre
+    cards."""
     found = list(kept.shown(list(SUBJECTS.values()), cells.COLUMNS, KEPT))
     state = {(c.subject.name, c.target): c.state for c in found}
     base = [n for n in SUBJECTS if state[n, "80"] == "compiles"]

@@ -1,4 +1,5 @@
-"""Sockets of other libraries: torch's for flash attention through its own dispatcher, vLLM's and torchtitan's with the real package or its signature."""
+"""Sockets of other libraries: torch's for flash attention through its own dispatcher, vLLM's and torchtitan's with the real package or
+its signature."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_packed_sequences_and_windows(active: None) -> None:
 def test_it_ends_and_refuses_what_it_does_not_do(active: None) -> None:
     q, k, v = (t.detach() for t in tensors((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8)))
     assert torch.nn.attention.current_flash_attention_impl() == "rooftop" and "rooftop" in torch.nn.attention.list_flash_attention_impls()
-    with pytest.raises(RuntimeError, match="does not take dropout_p: torch.nn.attention.restore_flash_attention_impl"):
+    with pytest.raises(RuntimeError, match=r"does not take dropout_p: torch\.nn\.attention\.restore_flash_attention_impl"):
         torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.5)
     torch.nn.attention.restore_flash_attention_impl()
     with pytest.raises(NotImplementedError):

@@ -1,4 +1,5 @@
-"""The package that `rooftop export-hf` writes: loaded by Hugging Face's `kernels` and put into a model of Transformers; complete without rooftop."""
+"""The package that `rooftop export-hf` writes: loaded by Hugging Face's `kernels` and put into a model of Transformers; complete without
+rooftop."""
 
 from __future__ import annotations
 

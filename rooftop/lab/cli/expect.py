@@ -29,8 +29,8 @@ def expect(
     from rooftop.lab.records import store
     from rooftop.lab.timing import expected
 
-    name = TARGETS[card].name if card in TARGETS else card
-    sheet = lookup(name)
+    known = TARGETS.get(card)  # type: ignore[call-overload]
+    sheet = lookup(card if known is None else known.name)
     if sheet is None:
         raise ValueError(f"--card {card} has no datasheet here; those that have one: {', '.join(TARGETS.names)}")
     if records is not None and not records.exists():

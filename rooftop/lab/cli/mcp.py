@@ -1,6 +1,7 @@
 """A server of the Model Context Protocol over stdin and stdout: rooftop's commands as tools for an agent, on the files of one folder.
 
-A tool runs a command of rooftop in a process of its own, which has a limit of time and keeps its caches and temporary files in the folder."""
+A tool runs a command of rooftop in a process of its own, which has a limit of time and keeps its caches and temporary files in the
+folder."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ import typer
 
 from rooftop.lab.cli.app import ENVIRONMENT, LOOK, app, echo
 
-NAME = re.compile(r"[a-z0-9]+(?:_+[a-z0-9]+)*(?:/\d\d(?:_[a-z0-9]+)*)?")  # an op, an implementation, a ladder or a rung: nothing that leaves a folder
+NAME = re.compile(r"[a-z0-9]+(?:_+[a-z0-9]+)*(?:/\d\d(?:_[a-z0-9]+)*)?")  # an op, a kernel, a ladder or a rung: nothing that leaves a folder
 SECONDS = 120
 MOST = 400_000  # characters of a result
 OWN = ".rooftop"  # in the folder: caches and temporary files
 MEANS = {0: "ok", 1: "wrong", 2: "slower than required", 3: "something is missing on this machine"}
 NEXT = {  # tool -> what to do after it, by exit code
-    "check": {0: "right: inspect shows registers and instructions, place what a ladder's rungs do besides", 1: "simt shows the line of a race or a wrong access"},
+    "check": {0: "right: inspect shows registers and instructions, place what it lacks", 1: "simt shows the line of a race or a wrong access"},
     "simt": {0: "no fault: look at lines with many sectors or wavefronts a request, then place", 1: "mend the first finding, then simt again"},
     "inspect": {0: "spills or low occupancy: fewer registers, or smaller tiles; then check", 1: "the demand that is not met is in unmet"},
     "place": {0: "ladder shows the rung that has the first missing optimisation"},
@@ -41,7 +42,8 @@ class Refused(ValueError):
 
 
 def inside(folder: Path, given: str) -> Path:
-    """The file of the folder that a path means, relative to it or absolute. Raises Refused for one outside, also through a link, and for none."""
+    """The file of the folder that a path means, relative to it or absolute. Raises Refused for one outside, also through a link, and for
+    none."""
     try:
         path = (folder / given).resolve()
     except (OSError, ValueError, RuntimeError):
@@ -86,8 +88,9 @@ async def ran(folder: Path, tool: str, words: Sequence[str], seconds: float) -> 
     )  # fmt: skip
     try:
         out, err = await asyncio.wait_for(process.communicate(), seconds)
-    except asyncio.TimeoutError:
-        raise Refused(f"{tool}: no answer in {seconds:.0f} s; it was ended. Give a smaller shape or fewer blocks, or start the server with --seconds") from None
+    except TimeoutError:
+        remedy = "give a smaller shape or fewer blocks, or start the server with --seconds"
+        raise Refused(f"{tool}: no answer in {seconds:.0f} s; it was ended: {remedy}") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -102,15 +105,17 @@ async def ran(folder: Path, tool: str, words: Sequence[str], seconds: float) -> 
         result = {"cut": f"{len(text)} characters of JSON; ask for one case or one kernel", "begins": text[:2000]}
     said = [line for line in err.decode(errors="replace").splitlines() if line.strip()][-20:]
     follow = NEXT[tool].get(code, "read said, and doctor (rooftop doctor) where something is missing" if code == ENVIRONMENT else "read said")
-    return {"command": " ".join(["rooftop", *words]), "exit": code, "means": MEANS.get(code, f"ended with {code}"), "result": result, "said": said, "next": follow}
+    means = MEANS.get(code, f"ended with {code}")
+    return {"command": " ".join(["rooftop", *words]), "exit": code, "means": means, "result": result, "said": said, "next": follow}
 
 
 def tools(folder: Path, seconds: float) -> Mapping[str, Any]:
     """The tools by name, each a coroutine whose docstring and signature the protocol shows."""
 
     async def check(what: str, case: str = "", reference: str = "", quick: bool = True) -> dict[str, Any]:
-        """Whether a kernel is right: a .cu or .py of the folder with a head, or a name of rooftop's, on its cases against float64. Without a GPU in the simulator
-        or the interpreter. reference: my.py:function, for a .cu whose head names no op. Rows: status, error, first wrong element."""
+        """Whether a kernel is right: a .cu or .py of the folder with a head, or a name of rooftop's, on its cases against float64.
+        Without a GPU in the simulator or the interpreter. reference: my.py:function, for a .cu whose head names no op. Rows: status,
+        error, first wrong element."""
         words = ["check", subject(folder, what), "--json", *(["--quick"] if quick else [])]
         if reference:
             file, _, function = reference.rpartition(":")
@@ -118,35 +123,40 @@ def tools(folder: Path, seconds: float) -> Mapping[str, Any]:
         return await ran(folder, "check", [*words, *options(case=case)], seconds)
 
     async def simt(what: str, case: str = "", shape: str = "", kernel: str = "", grid: str = "", block: str = "", blocks: int = 0) -> dict[str, Any]:
-        """CUDA C++ run on the CPU: for each source line requests, sectors, bank conflicts; findings (races, accesses out of bounds, divergent barriers) with line
-        and threads. shape: N=1000. kernel, grid, block: of a .cu without a head."""
+        """CUDA C++ run on the CPU: for each source line requests, sectors, bank conflicts; findings (races, accesses out of bounds,
+        divergent barriers) with line and threads. shape: N=1000. kernel, grid, block: of a .cu without a head."""
         more = options(case=case, shape=shape, kernel=kernel, grid=grid, block=block, blocks=blocks or None)
         return await ran(folder, "simt", ["simt", subject(folder, what), "--json", *more], seconds)
 
     async def inspect(what: str, arch: str = "90", case: str = "", shape: str = "") -> dict[str, Any]:
-        """Registers, spills, shared memory, occupancy and instructions of a kernel's binary; no GPU needed. arch: 80 to 120, or a card (h200, b200)."""
+        """Registers, spills, shared memory, occupancy and instructions of a kernel's binary; no GPU needed. arch: 80 to 120, or a card
+        (h200, b200)."""
         return await ran(folder, "inspect", ["inspect", subject(folder, what), "--json", *options(arch=arch, case=case, shape=shape)], seconds)
 
     async def place(what: str, ladder: str) -> dict[str, Any]:
-        """Which rung of a ladder (sgemm_cuda, softmax_cuda, ...) a kernel is closest to, which optimisations it lacks, and what each gained there."""
+        """Which rung of a ladder (sgemm_cuda, softmax_cuda, ...) a kernel is closest to, which optimisations it lacks, and what each
+        gained there."""
         return await ran(folder, "place", ["place", subject(folder, what), "--json", *options(ladder=ladder)], seconds)
 
     async def diagnose(what: str, kernel: str = "", card: str = "", after: str = "") -> dict[str, Any]:
-        """What limits a kernel: of a profiler's report in the folder (.ncu-rep, ncu's text, a Chrome trace), or of a kernel's name. after: a second report of the
-        same kernel after a change."""
+        """What limits a kernel: of a profiler's report in the folder (.ncu-rep, ncu's text, a Chrome trace), or of a kernel's name.
+        after: a second report of the same kernel after a change."""
         words = ["diagnose", subject(folder, what), *([str(inside(folder, after))] if after else []), "--json", "--no-keep"]
         return await ran(folder, "diagnose", [*words, *options(kernel=kernel, card=card)], seconds)
 
     async def explain(op: str, case: str = "", arch: str = "90") -> dict[str, Any]:
-        """Which kernel an op of rooftop runs on a card, with which config, and why not the others. arch: 80 to 120, gfx942, or a card (h200, b200, mi300x)."""
+        """Which kernel an op of rooftop runs on a card, with which config, and why not the others. arch: 80 to 120, gfx942, or a card
+        (h200, b200, mi300x)."""
         return await ran(folder, "explain", ["explain", _name(op), "--json", *options(case=case, arch=arch)], seconds)
 
     async def ladder(name: str) -> dict[str, Any]:
-        """A ladder (sgemm_cuda), each step from the naive kernel to the fastest with its idea and gain, or one of its rungs (sgemm_cuda/04) with the change."""
+        """A ladder (sgemm_cuda), each step from the naive kernel to the fastest with its idea and gain, or one of its rungs
+        (sgemm_cuda/04) with the change."""
         return await ran(folder, "ladder", ["show", _name(name)], seconds)
 
     async def targets(what: str = "", target: str = "") -> dict[str, Any]:
-        """Which of rooftop's kernels compiles for which target (sm_80 to sm_120a, gfx942, ...): registers, spills, shared memory, matrix instructions, reasons."""
+        """Which of rooftop's kernels compiles for which target (sm_80 to sm_120a, gfx942, ...): registers, spills, shared memory, matrix
+        instructions, reasons."""
         return await ran(folder, "targets", ["targets", *([_name(what)] if what else []), "--json", *options(target=target)], seconds)
 
     return {f.__name__: f for f in (check, simt, inspect, place, diagnose, explain, ladder, targets)}
@@ -163,8 +173,8 @@ def mcp(
     folder: Annotated[Path, typer.Argument(help="The folder whose files the tools take; nothing is written outside of it.")] = Path(),
     seconds: Annotated[float, typer.Option(help="Most seconds that a tool may take.")] = SECONDS,
 ) -> None:
-    """Serve check, simt, inspect, place, diagnose, explain, ladder and targets to an agent, as tools of the Model Context Protocol over stdin and stdout, on the
-    files of a folder. Needs the package mcp.
+    """Serve check, simt, inspect, place, diagnose, explain, ladder and targets to an agent, as tools of the Model Context Protocol over
+    stdin and stdout, on the files of a folder. Needs the package mcp.
 
     Example: [bold]rooftop mcp my_kernels[/bold]"""
     root = folder.resolve()
@@ -184,7 +194,7 @@ def mcp(
 
     server = MCPServer(
         name="rooftop", version=__version__,
-        instructions=f"GPU kernels checked, counted and placed without a GPU. Tools take files of {root}, or names of rooftop's. Begin with check, then simt.",
+        instructions=f"GPU kernels checked, counted and placed without a GPU. Tools take files of {root}, or names of rooftop's. Begin with check.",
     )  # fmt: skip
     for name, tool in tools(root, seconds).items():
         server.add_tool(_one_line(tool, ToolError), name=name, description=tool.__doc__)

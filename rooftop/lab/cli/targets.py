@@ -22,8 +22,9 @@ def targets(
     update: Annotated[bool, typer.Option("--update", help="Compile what has changed since; all of it takes an hour.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which kernel compiles for which target, NVIDIA's sm_80 to sm_120a and AMD's: registers, spills, shared memory, matrix instructions; from what is
-    kept, so nothing is compiled without --update. Exit code 1 where a kernel has lost its matrix instructions on a target.
+    """Show which kernel compiles for which target, NVIDIA's sm_80 to sm_120a and AMD's: registers, spills, shared memory, matrix
+    instructions; from what is kept, so nothing is compiled without --update. Exit code 1 where a kernel has lost its matrix instructions
+    on a target.
 
     Examples: [bold]rooftop targets[/bold] · [bold]rooftop targets matmul --target 120a[/bold]"""
     from rooftop.lab import candidates

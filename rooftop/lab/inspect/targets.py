@@ -1,7 +1,8 @@
-"""One kernel compiled for one target: registers, spills, shared memory against the target's limit, matrix instructions; or why there is no machine code.
+"""One kernel compiled for one target: registers, spills, shared memory against the target's limit, matrix instructions; or why there is
+no machine code.
 
-Each kernel is compiled for one case, the first timed one that it takes on the target. A compiler that meets an instruction of another target ends its process
-(LLVM aborts), and one may take minutes, so another process compiles, with a limit of time."""
+Each kernel is compiled for one case, the first timed one that it takes on the target. A compiler that meets an instruction of another
+target ends its process (LLVM aborts), and one may take minutes, so another process compiles, with a limit of time."""
 
 from __future__ import annotations
 
@@ -52,16 +53,16 @@ def subjects() -> list[Subject]:
 
 
 def case_of(subject: Subject, device: Device, asked: Asked | None = None) -> Case | None:
-    """The case that is compiled: the first that the kernel takes there and that launches something, timed ones and those of 16-bit floats before others. None:
-    it takes none."""
+    """The case that is compiled: the first that the kernel takes there and that launches something, timed ones and those of 16-bit floats
+    before others. None: it takes none."""
     known = asked or Asked()
     listed = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: ("bench" not in c.tags, c.dtype not in ("bf16", "f16")))
     return next((c for c in listed if subject.supports(c, device, known) is None and not subject.op.idle(subject.op.problem(c, device))), None)
 
 
 def digest_of(subject: Subject, target: str, asked: Asked | None = None) -> tuple[str, Case | None, str]:
-    """What a cell follows from: the kernel's identity (rooftop.lab.records.identity) for the case and the target, "" if it runs on no such card; the case;
-    why there is none, "" if there is."""
+    """What a cell follows from: the kernel's identity (rooftop.lab.records.identity) for the case and the target, "" if it runs on no
+    such card; the case; why there is none, "" if there is."""
     device, implementation = TARGETS[target], subject.implementation
     assert implementation is not None
     if reason := implementation.foreign(device):
@@ -95,7 +96,8 @@ def compiled(subject: Subject, case: Case, target: str) -> Row:
 
 
 def of_nvidia(cubin: bytes, symbol: str) -> Row:
-    """Registers a thread, bytes of local memory a thread, static bytes of shared memory, and matrix instructions of one kernel of a cubin."""
+    """Registers a thread, bytes of local memory a thread, static bytes of shared memory, and matrix instructions of one kernel of a
+    cubin."""
     from rooftop.lab.inspect import inspector
 
     found = inspector.cached_facts(cubin, symbol)

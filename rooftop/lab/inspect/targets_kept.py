@@ -1,8 +1,9 @@
-"""What is committed of the sweep over all targets: `targets.json` beside this file, a line a cell, made anew where the kernel's digest has changed.
+"""What is committed of the sweep over all targets: `targets.json` beside this file, a line a cell, made anew where the kernel's digest
+has changed.
 
-A cell: `case`, `digest` (of the kernel for this case on this target), and `registers`, `spills`, `shared` (bytes), `matrix` (instructions by kind), or
-`failed`, the compiler's reason; or `refused`: why the kernel takes none of its cases there. A kernel that runs on no such card has no cell: why not is worked
-out."""
+A cell: `case`, `digest` (of the kernel for this case on this target), and `registers`, `spills`, `shared` (bytes), `matrix` (instructions
+by kind), or `failed`, the compiler's reason; or `refused`: why the kernel takes none of its cases there. A kernel that runs on no such
+card has no cell: why not is worked out."""
 
 from __future__ import annotations
 

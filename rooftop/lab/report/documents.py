@@ -31,7 +31,8 @@ def figures(_found: list[Record], site: SiteData) -> str:
     shown = []
     for op, begins, title in FRONT:
         score = next((o.on(cards[0].device) for o in site.ops if o.name == op), None) if cards else None
-        best = [m for row in (score.rows if score else ()) if (m := row.best) is not None and m.kernel is not None and not m.stale and m.case.startswith(begins)]
+        fresh = [m for row in (score.rows if score else ()) if (m := row.best) is not None and m.kernel is not None and not m.stale]
+        best = [m for m in fresh if m.case.startswith(begins)]
         if best:
             m = max(best, key=lambda m: m.throughput or 0.0)
             peer = f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""

@@ -1,4 +1,5 @@
-"""The tables of docs/predictions.md: how far off the model is on the card that it was not fitted on, and what it expects of cards that nobody measured."""
+"""The tables of docs/predictions.md: how far off the model is on the card that it was not fitted on, and what it expects of cards that
+nobody measured."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from rooftop.lab.inspect.targets_kept import Cell
 from rooftop.lab.npu import ascend, figures
 
 STATES = ("compiles", "too large", "failed", "refused", "unknown")
-WORDS = {"compiles": "compile", "too large": "need too much shared memory", "failed": "do not compile", "refused": "are not for it", "unknown": "not compiled yet"}
+WORDS = {"compiles": "compile", "too large": "need too much shared memory", "failed": "do not compile", "refused": "are not for it",
+         "unknown": "not compiled yet"}  # fmt: skip
 
 
 def summary(found: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -62,7 +63,8 @@ def text() -> str:
 
 def _summary(found: Sequence[Cell]) -> str:
     lines = [f"| target | figures of | {' | '.join(WORDS[s] for s in STATES)} | with matrix instructions | spill |", "|---|---|" + "---:|" * 7]
-    lines += [f"| {r['target']} | {r['card']} | {' | '.join(str(r[s] or '') for s in STATES)} | {r['matrix']} | {r['spilling'] or ''} |" for r in summary(found)]
+    for r in summary(found):
+        lines.append(f"| {r['target']} | {r['card']} | {' | '.join(str(r[s] or '') for s in STATES)} | {r['matrix']} | {r['spilling'] or ''} |")
     return "\n".join(lines)
 
 

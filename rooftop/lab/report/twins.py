@@ -1,5 +1,5 @@
-"""A Markdown twin of each page, for agents and terminals: what the page says in words and tables, without drawings, sources and scripts; and llms.txt, the list
-of them. A source is named by its file: agents read it there."""
+"""A Markdown twin of each page, for agents and terminals: what the page says in words and tables, without drawings, sources and scripts;
+and llms.txt, the list of them. A source is named by its file: agents read it there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ ABOUT = "GPU kernels for PyTorch, each climbed from the naive version to the roo
 
 def write(out: Path, site: SiteData) -> None:
     """Write them beside the pages; twins of pages that are gone go."""
+    out.mkdir(parents=True, exist_ok=True)
     made = texts(site)
     for name, text in made.items():
         whole_file.write(out / name, text)

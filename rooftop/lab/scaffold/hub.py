@@ -1,5 +1,6 @@
-"""The package for Hugging Face's `kernels` library that `rooftop export-hf` writes: a folder that `LocalLayerRepository`, and Transformers with
-`KernelConfig(..., use_local_kernel=True)`, load layers from. It holds the part of rooftop that runs: where rooftop is not installed, that copy is imported."""
+"""The package for Hugging Face's `kernels` library that `rooftop export-hf` writes: a folder that `LocalLayerRepository`, and
+Transformers with `KernelConfig(..., use_local_kernel=True)`, load layers from. It holds the part of rooftop that runs: where rooftop is
+not installed, that copy is imported."""
 
 from __future__ import annotations
 

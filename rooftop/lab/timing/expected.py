@@ -1,11 +1,13 @@
-"""What one may expect of a card that nobody has measured: the time of a case from the card's datasheet and six constants, fitted on the H100's records alone.
+"""What one may expect of a card that nobody has measured: the time of a case from the card's datasheet and six constants, fitted on the
+H100's records alone.
 
     t = launch + (m^p + u^p)^(1/p)
     m = bytes / (memory · bandwidth),   u = max over units of operations / (share of the unit · rate)
 
-Bytes and operations are the least that the case requires (`Work`), bandwidth and rates the datasheet's. So the model knows nothing of a kernel but that it is as
-close to the roof as those of the H100 that it was fitted on: elementwise ops, norms, losses and products in float32. Kernels that are far from it, by their
-algorithm (sorting, sparse and compressed data), take longer than it says; docs/predictions.md has its error by family, on the H200."""
+Bytes and operations are the least that the case requires (`Work`), bandwidth and rates the datasheet's. So the model knows nothing of a
+kernel but that it is as close to the roof as those of the H100 that it was fitted on: elementwise ops, norms, losses and products in
+float32. Kernels that are far from it, by their algorithm (sorting, sparse and compressed data), take longer than it says;
+docs/predictions.md has its error by family, on the H200."""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def median_error(found: Sequence[Timed], model: Model = MODEL) -> float | None:
 
 
 def fit(found: Sequence[Timed], start: Model | None = None) -> Model:
-    """The constants with the least mean of |log(expected / measured)|, each moved in turn by ever smaller factors. What moves nothing stays as it was."""
+    """The constants with the least mean of |log(expected / measured)|, each moved in turn by ever smaller factors. What moves nothing
+    stays as it was."""
     mine = [t for t in found if t.device == FITTED_ON]
     sheet = lookup(FITTED_ON)
     assert sheet is not None
