@@ -4,11 +4,12 @@ silently."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from rooftop.core import registry
-from rooftop.core.child import Process
+from rooftop.core.child import ChildTimeout, Process
 from rooftop.core.digests import digest
 from rooftop.core.spec import TARGETS
 from rooftop.lab.inspect import targets as cells
@@ -98,6 +99,21 @@ def test_a_compiler_that_ends_its_process_is_a_reason(compiler: Process) -> None
     row = kept.make(cell, compiler)
     assert "failed" in row and "\n" not in row["failed"]
     assert cells.reason_of("a\n/x/y.cu(3): error: no such thing\nb") == "y.cu(3): error: no such thing"
+
+
+def test_no_answer_in_time_is_kept_of_no_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how busy the machine is."""
+    class Slow:
+        def ask(self, job: object, limit: float) -> None:
+            raise ChildTimeout(f"no answer in {limit:.0f} s")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(kept, "compiler", Slow)
+    said: list[str] = []
+    kept.update([SUBJECTS["add__triton"]], ["80"], said.append, tmp_path / "targets.json")
+    assert said == ["add__triton 80: not kept: no answer in 300 s"] and kept.read(tmp_path / "targets.json") == {}
 
 
 def test_assembly_of_amd_is_read() -> None:

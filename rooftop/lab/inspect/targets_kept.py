@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from rooftop.core import whole_file
-from rooftop.core.child import ChildError, Process
+from rooftop.core.child import ChildError, ChildTimeout, Process
 from rooftop.core.digests import digest
 from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.inspect import targets as cells
+
 
 PATH = Path(__file__).with_name("targets.json")
 Kept = dict[str, dict[str, Any]]  # "kernel target" -> cell
@@ -107,11 +108,13 @@ def shown(subjects: Sequence[Subject], targets: Iterable[str], found: Kept) -> I
 
 
 def make(cell: Cell, process: Process) -> dict[str, Any]:
-    """The cell, compiled now in another process."""
+    """The cell, compiled now in another process. Raises ChildTimeout where the compiler does not answer: that says more of the machine than of the kernel."""
     assert cell.case is not None
     job = {"what": "compilation", "kernel": cell.subject.name, "case": cell.case.id, "target": cell.target}
     try:
         row: dict[str, Any] = process.ask(job, cells.LIMIT)["row"]
+    except ChildTimeout:
+        raise
     except ChildError as error:
         row = {"failed": cells.reason_of(error)}
     return {"case": cell.case.id, "digest": cell.digest, **row}
@@ -129,7 +132,11 @@ def update(subjects: Sequence[Subject], targets: Iterable[str], say: Callable[[s
         for cell in table(subjects, targets, read(path)):
             if cell.current:
                 continue
-            row = None if cell.foreign else {"refused": cell.refused, "digest": cell.digest} if cell.refused else make(cell, process)
+            try:
+                row = None if cell.foreign else {"refused": cell.refused, "digest": cell.digest} if cell.refused else make(cell, process)
+            except ChildTimeout as error:
+                say(f"{cell.key}: not kept: {error}")
+                continue
             found = {k: v for k, v in read(path).items() if k.partition(" ")[0] in there and k != cell.key}
             write(found | ({} if row is None else {cell.key: row}), path)
             say(f"{cell.key}: {Cell(cell.subject, cell.target, cell.case, cell.digest, cell.refused, row).said}")

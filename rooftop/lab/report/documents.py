@@ -29,10 +29,10 @@ def figures(_found: list[Record], site: SiteData) -> str:
     """What the README's first screen says of the fastest cases, of the card with the most fresh records."""
     cards = sorted((c for c in site.cards if c.device.known), key=lambda c: -sum(bool(s.summary.measured) for op in site.ops if (s := op.on(c.device))))
     shown = []
-    for op, begins, title in FRONT:
+    for op, begins, unit, title in FRONT:
         score = next((o.on(cards[0].device) for o in site.ops if o.name == op), None) if cards else None
         fresh = [m for row in (score.rows if score else ()) if (m := row.best) is not None and m.kernel is not None and not m.stale]
-        best = [m for m in fresh if m.case.startswith(begins)]
+        best = [m for m in fresh if m.case.startswith(begins) and m.roofs.unit == unit]
         if best:
             m = max(best, key=lambda m: m.throughput or 0.0)
             peer = f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
@@ -41,9 +41,9 @@ def figures(_found: list[Record], site: SiteData) -> str:
     return f"Measured on an {cards[0].device.short}: {'; '.join(shown)}." if shown else NOTHING
 
 
-FRONT = (  # op, how its cases begin, what the README calls it: of each the case with the highest throughput
-    ("attention", "", "attention forward"), ("attention_bwd", "", "backward"), ("attention", "decode", "decode"), ("matmul", "", "matrix product"),
-    ("linear_cross_entropy", "", "a vocabulary's loss"), ("rms_norm", "", "RMSNorm"),
+FRONT = (  # op, how its cases begin, their unit, what the README calls it: of each the case with the highest throughput
+    ("attention", "", "TFLOP/s", "attention forward"), ("attention_bwd", "", "TFLOP/s", "backward"), ("attention", "decode", "GB/s", "decode"),
+    ("matmul", "", "TFLOP/s", "matrix product"), ("linear_cross_entropy", "", "TFLOP/s", "a vocabulary's loss"), ("rms_norm", "", "GB/s", "RMSNorm"),
 )  # fmt: skip
 
 
