@@ -14,7 +14,7 @@ from rooftop.core.backends.table import order
 from rooftop.core.choice import ChoiceError, Chosen
 from rooftop.core.contract import Contract
 from rooftop.core.implementation import Implementation, UnsupportedError
-from rooftop.core.spec import Launch, Meta, Number, Problem, Step
+from rooftop.core.spec import TARGETS, Launch, Meta, Number, Problem, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -227,16 +227,28 @@ def refusals(op: Contract, problem: Problem, without: str = "") -> Reasons:
 
 
 def first(op: Contract, problem: Problem) -> tuple[Implementation | None, Chosen | None]:
-    """The implementation that runs a problem as kernels see it, and what the family's function says of it. Without such a function it is the first that
-    supports the problem, in the order of backends and names."""
+    """The implementation that runs a problem as kernels see it, and what the family's function says of it. Without such a function, or if what it says does
+    not run on such a card, it is the first that supports the problem, in the order of backends and names."""
     chosen = registry.choose(op.name, problem)
     if isinstance(chosen, Chosen):
-        return registry.implementation(chosen.kernel), chosen
-    if chosen is None:
+        found = registry.implementation(chosen.kernel)
+        if found.foreign(problem.device) is None and _fits(found, problem, chosen):
+            return found, chosen
+    if not isinstance(chosen, str):
         for candidate in sorted(registry.implementations(op.name), key=order):
-            if candidate.automatic and candidate.supports(problem) is None:
+            if candidate.automatic and candidate.supports(problem) is None and _fits(candidate, problem):
                 return candidate, None
     return None, None
+
+
+TUNED = frozenset(TARGETS)  # architectures
+
+
+def _fits(found: Implementation, problem: Problem, chosen: Chosen | None = None) -> bool:
+    """Whether what is launched fits the shared memory of a block. Choices are made for the cards that kernels are tuned for; others may have less."""
+    if problem.device.arch in TUNED and not problem.device.gfx:
+        return True
+    return all(x.shared <= problem.device.shared_per_block for x in found.launches(problem, found.resolve(problem, chosen=chosen)[0]))
 
 
 def named(op: Contract, implementation: str) -> Implementation:

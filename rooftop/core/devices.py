@@ -21,7 +21,7 @@ class Datasheet:
     """The datasheet of a card. `clock_mhz` is the highest clock that its driver may set, not the boost clock of the datasheet."""
 
     name: str  # as torch.cuda.get_device_name gives it
-    arch: int  # 80, 89, 90
+    arch: int | str  # 80, 89, 90; "gfx942" on AMD's cards
     sms: int
     clock_mhz: float
     memory_mhz: float
@@ -124,7 +124,7 @@ def _sheet(entry: Mapping[str, Any], rates: Mapping[str, float]) -> Datasheet:
         tflops=MappingProxyType({k: float(v) for k, v in entry["tflops"].items()}),
         nvlink_gbs=float(entry["nvlink"]),
         power_w=float(entry["power"]),
-        rates=MappingProxyType({k: float(v) for k, v in rates.items()}),
+        rates=MappingProxyType({k: float(v) for k, v in {**rates, **entry.get("rates", {})}.items()}),
         sibling=entry.get("sibling"),
         sources=tuple(entry["sources"]),
     )

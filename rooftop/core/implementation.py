@@ -99,6 +99,7 @@ class Implementation:
     contract: Callable[[], Contract] | None = None  # the contract of its op
     automatic = True  # whether it may be chosen if a call names no kernel
     weighed: Callable[[Problem], Chosen | str | None] | None = None  # of a shipped kernel: what its family's `choose.py` says of this kernel alone
+    own_instructions = False  # whether it uses instructions of its architecture that later ones do not have (wgmma)
     unordered = ""  # why two runs may differ in their last bits (rungs only); shipped kernels are as deterministic as the contract requires
 
     def __init__(self, path: Path, op: str, name: str | None = None, arch: int | None = None) -> None:
@@ -115,6 +116,16 @@ class Implementation:
     def rejects(self, problem: Problem) -> str | None:
         """None, or the reason of the kernel's own file."""
         raise NotImplementedError
+
+    def foreign(self, device: Device) -> str | None:
+        """None, or why the kernel does not run on such a card, whatever the input is."""
+        if device.gfx:
+            return None if self.backend == "triton" else f"only Triton kernels run on AMD's cards; {device.name} is {device.gfx}"
+        if device.arch < self.arch:
+            return f"needs sm_{self.arch} or later; {device.name} is sm_{device.arch}"
+        if device.arch > self.arch and self.own_instructions:
+            return f"uses instructions that only sm_{self.arch} has; {device.name} is sm_{device.arch}"
+        return None
 
     def configs(self, problem: Problem) -> list[Any]:
         """Every valid config that tuning may try; the heuristic's choice is first."""
@@ -268,6 +279,8 @@ def device_of(index: int) -> Device:
     import torch
 
     p = torch.cuda.get_device_properties(index)
-    shared = getattr(p, "shared_memory_per_block_optin", 0) or {80: 163, 86: 99, 89: 99, 90: 227}.get(p.major * 10 + p.minor, 99) * 1024
     l2 = int(getattr(p, "L2_cache_size", 0))
+    if torch.version.hip:
+        return Device(p.name, 80, p.multi_processor_count, int(getattr(p, "shared_memory_per_block", 64 * 1024)), l2, gfx=p.gcnArchName.partition(":")[0])
+    shared = getattr(p, "shared_memory_per_block_optin", 0) or {80: 163, 86: 99, 89: 99, 90: 227}.get(p.major * 10 + p.minor, 99) * 1024
     return Device(p.name, p.major * 10 + p.minor, p.multi_processor_count, int(shared), l2, resident_clusters(index) if p.major >= 9 else ())

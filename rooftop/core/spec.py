@@ -148,6 +148,7 @@ class Device:
     shared_per_block: int  # bytes of shared memory that a block may request (opt-in)
     l2_bytes: int
     clusters: tuple[int, ...] = ()  # how many clusters of 1, 2, 4, 8 and 16 blocks are resident at once, with one block a multiprocessor
+    gfx: str = field(default="", repr=False, kw_only=True)  # AMD's name of the architecture, "gfx942". `arch` is then 80: configs are chosen without TMA and wgmma
 
     def resident(self, blocks: int) -> int:
         """How many clusters of `blocks` blocks are resident at once, with one block a multiprocessor. It may be fewer than sms / blocks: a cluster must fit
@@ -157,37 +158,60 @@ class Device:
 
     @property
     def target(self) -> str:
-        """The compiler's name of the architecture. Hopper's own instructions need the `a`."""
-        return f"sm_{self.arch}a" if self.arch >= 90 else f"sm_{self.arch}"
+        """The compiler's name of the architecture. Instructions of one architecture alone (from Hopper on) need the `a`."""
+        return self.gfx or (f"sm_{self.arch}a" if self.arch >= 90 else f"sm_{self.arch}")
 
 
 class Targets(Mapping[int, Device]):
-    """Cards to compile for and to choose configs for without a GPU: one for each architecture, by its number (90, "90", "sm_90a"), and others by name ("h100",
-    "h200", or torch's name). Iterates over the architectures."""
+    """Cards to compile for and to choose configs for without a GPU: one for each architecture, by its number or name (90, "90", "sm_90a", "gfx942"), and by a
+    name of its own ("h100", "b200", or torch's name). Iterates over the architectures that kernels are tuned and tested for; others are found as well."""
 
-    def __init__(self, architectures: Mapping[int, Device], names: Mapping[str, Device]) -> None:
-        self._architectures, self.names = architectures, names
+    def __init__(self, tuned: Mapping[int, Device], names: Mapping[str, Device]) -> None:
+        self._tuned, self.names = tuned, names
+        last = list(names.values())[::-1]  # of several cards of an architecture the first stands for it
+        self._named = {**names, **{d.name.lower(): d for d in last}, **{d.gfx: d for d in last if d.gfx}}
+        self._known = {**{d.arch: d for d in last if not d.gfx}, **tuned}
 
     def __getitem__(self, key: int | str) -> Device:
         if isinstance(key, int):
-            return self._architectures[key]
+            return self._known[key]
         if found := re.fullmatch(r"(?:sm_?)?(\d+)a?", key):
-            return self._architectures[int(found[1])]
-        named = {**self.names, **{d.name.lower(): d for d in self.names.values()}}
-        return named[key.lower()]
+            return self._known[int(found[1])]
+        return self._named[key.lower()]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._architectures)
+        return iter(self._tuned)
 
     def __len__(self) -> int:
-        return len(self._architectures)
+        return len(self._tuned)
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Every architecture that is known, as `__getitem__` takes it."""
+        return (*(str(a) for a in sorted(self._known)), *dict.fromkeys(d.gfx for d in self.names.values() if d.gfx))
 
 
 _A800 = Device("NVIDIA A800-SXM4-80GB", 80, 108, 163 * 1024, 40 << 20)
 _RTX4090 = Device("NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 72 << 20)
 _H100 = Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 50 << 20, (132, 66, 30, 15, 7))
 _H200 = Device("NVIDIA H200", 90, 132, 227 * 1024, 60 << 20, _H100.clusters)  # the same chip; which multiprocessors are off differs from card to card
-TARGETS = Targets({80: _A800, 89: _RTX4090, 90: _H100}, {"a800": _A800, "rtx4090": _RTX4090, "h100": _H100, "h200": _H200})
+TARGETS = Targets(
+    {80: _A800, 89: _RTX4090, 90: _H100},
+    {
+        "a800": _A800, "rtx4090": _RTX4090, "h100": _H100, "h200": _H200,
+        "a100": Device("NVIDIA A100-SXM4-80GB", 80, 108, 163 * 1024, 40 << 20),
+        "a10": Device("NVIDIA A10", 86, 72, 99 * 1024, 6 << 20),
+        "l40s": Device("NVIDIA L40S", 89, 142, 99 * 1024, 96 << 20),
+        "h800": Device("NVIDIA H800", 90, 132, 227 * 1024, 50 << 20, _H100.clusters),
+        "h20": Device("NVIDIA H20", 90, 78, 227 * 1024, 60 << 20),
+        "b200": Device("NVIDIA B200", 100, 148, 227 * 1024, 126 << 20),
+        "b300": Device("NVIDIA B300", 103, 148, 227 * 1024, 126 << 20),
+        "rtx5090": Device("NVIDIA GeForce RTX 5090", 120, 170, 99 * 1024, 96 << 20),
+        "mi300x": Device("AMD Instinct MI300X", 80, 304, 64 * 1024, 4 << 20, gfx="gfx942"),
+        "mi350x": Device("AMD Instinct MI350X", 80, 256, 160 * 1024, 4 << 20, gfx="gfx950"),
+        "rx7900xtx": Device("AMD Radeon RX 7900 XTX", 80, 96, 64 * 1024, 6 << 20, gfx="gfx1100"),
+    },
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

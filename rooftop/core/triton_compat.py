@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from rooftop.core import disk_cache, tensor_maps
@@ -45,9 +46,9 @@ class Compiled:
     The entry ``name`` takes the parameters that are not constants, in order, then two pointers to scratch memory (null if ``scratch`` is 0)."""
 
     name: str
-    arch: int
-    ptx: str
-    cubin: bytes
+    arch: int | str
+    ptx: str  # of AMD's targets the assembly text
+    cubin: bytes  # of AMD's targets the code object
     shared: int  # bytes of dynamic shared memory; not compared with the architecture's limit
     num_warps: int  # warps of a block: it has 32 times as many threads
     num_ctas: int  # blocks of a cluster
@@ -59,13 +60,13 @@ def compile_for(
     signature: Mapping[str, str],
     constants: Mapping[str, object],
     aligned: Collection[str],
-    arch: int,
+    arch: int | str,
     num_warps: int = 4,
     num_stages: int = 3,
     num_ctas: int = 1,
     **options: object,
 ) -> Compiled:
-    """Compile a ``@triton.jit`` or Gluon kernel for ``arch`` (80, 89, 90; Triton makes sm_90a of 90) without a GPU or a driver.
+    """Compile a ``@triton.jit`` or Gluon kernel for ``arch`` (80, 89, 90; Triton makes sm_90a of 90; "gfx942") without a GPU or a driver.
 
     signature   Triton's type of each parameter that is not a constant: "*bf16", "i32", "fp32", "tensordesc<bf16[64,64]>", ...
     constants   the value of each constexpr, and of any other parameter to be compiled in (an integer of 1, None for a pointer); missing constexprs get their
@@ -94,21 +95,21 @@ def compile_for(
     return _compile(kernel, types, places, attrs, arch, chosen)
 
 
-def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str] = ()) -> Compiled:
+def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int | str, runtime_floats: Collection[str] = ()) -> Compiled:
     """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as in Triton's own launch, without a GPU or
     a driver. ``tensors``: the Metas of the tensors that the launch names. Raises like ``compile_for``."""
     types, places, attrs = _specialised(launch, tensors, arch, runtime_floats)
     return _compile(launch.kernel, types, places, attrs, arch, options_of(launch))
 
 
-def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str] = ()) -> str:
+def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int | str, runtime_floats: Collection[str] = ()) -> str:
     """A text that is equal for launches of the same binary. Raises TypeError if arguments do not match the kernel's parameters."""
     kernel = launch.kernel
     facts = _specialised(launch, tensors, arch, runtime_floats)
     return f"{kernel.__module__}.{kernel.__name__} {facts} {sorted(options_of(launch).items())}"
 
 
-def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int, runtime_floats: Collection[str]) -> tuple[Any, Any, Any]:
+def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int | str, runtime_floats: Collection[str]) -> tuple[Any, Any, Any]:
     """Types, constants and attributes of the parameters, as Triton derives them from the arguments."""
     options = options_of(launch)
     values = {**{n: options[n] for n in launch.kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}  # Gluon's may take num_warps
@@ -124,11 +125,10 @@ def compile_values(kernel: Any, values: Mapping[str, Any], arch: int, options: M
 
 def _of_values(kernel: Any, values: Mapping[str, Any], arch: int, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     version()
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import make_backend
     from triton.runtime.jit import create_function_from_signature
 
-    backend = make_backend(GPUTarget("cuda", arch, 32))
+    backend = make_backend(_target(arch))
     bound, specialization, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(**values)
     if rest:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; unknown are {', '.join(rest)}")
@@ -142,21 +142,49 @@ def options_of(launch: Launch) -> dict[str, Any]:
     return {**DEFAULTS, "num_warps": launch.warps, "num_stages": launch.stages, **{k: v for k, v in stated.items() if v}, **launch.options}
 
 
-def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, options: dict[str, Any]) -> Compiled:
-    import triton
+def _target(arch: int | str) -> Any:
+    """Triton's target: a number is NVIDIA's, a text AMD's, whose data-centre chips (gfx9) have wavefronts of 64 threads."""
     from triton.backends.compiler import GPUTarget
+
+    if isinstance(arch, int):
+        return GPUTarget("cuda", arch, 32)
+    give_amd_libdevice()
+    return GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+
+
+@cache
+def give_amd_libdevice() -> None:
+    """Let Triton's compiler for AMD take AMD's functions where a kernel names those of CUDA's libdevice. It does so by itself only for kernels that import
+    `triton.language.extra.libdevice`, which lacks what depends on CUDA."""
+    from triton.backends.amd.compiler import HIPBackend
+    from triton.language import core
+    from triton.language.extra.hip import libdevice
+
+    def mul_rn(a: Any, b: Any, _semantic: Any = None) -> Any:
+        return libdevice.fma(a, b, -0.0, _semantic=_semantic)  # a product that is rounded by itself, and no part of a later fma
+
+    module = ModuleType("rooftop.core.triton_compat.amd_libdevice")
+    vars(module).update({n: f for n, f in vars(libdevice).items() if not n.startswith("__")}, mul_rn=core.extern(mul_rn))
+    before = HIPBackend.get_module_map
+    HIPBackend.get_module_map = lambda self: {**before(self), "triton.language.extra.cuda.libdevice": module}
+
+
+def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int | str, options: dict[str, Any]) -> Compiled:
+    import triton
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource
 
     kind = GluonASTSource if kernel.is_gluon() else ASTSource
     source = kind(fn=kernel, signature=types, constexprs=places, attrs=attrs)
 
+    text, kind_of_code = ("ptx", "cubin") if isinstance(arch, int) else ("amdgcn", "hsaco")
+
     def compiled() -> Any:
-        return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+        return triton.compile(source, target=_target(arch), options=options)
 
     try:
         made = compiled()
-        whole = whole_elf(made.asm["cubin"])
+        whole = whole_elf(made.asm[kind_of_code])
     except (ValueError, TypeError, AttributeError, RecursionError) as error:  # from Triton's cache, or from the kernel
         if not disk_cache.mend_triton() and not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
             raise
@@ -168,7 +196,7 @@ def _compile(kernel: Any, types: Any, places: Any, attrs: Any, arch: int, option
     about, code = made.metadata, made.asm
     scratch = int(getattr(about, "global_scratch_size", 0) or 0)
     # num_warps as compiled: warp specialisation adds to those that were asked for
-    return Compiled(about.name, arch, code["ptx"], code["cubin"], about.shared, about.num_warps, about.num_ctas, scratch)
+    return Compiled(about.name, arch, code[text], code[kind_of_code], about.shared, about.num_warps, about.num_ctas, scratch)
 
 
 @cache

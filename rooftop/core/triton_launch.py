@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from rooftop.core import tensor_maps
 from rooftop.core.spec import Descriptor, Launch, Meta
-from rooftop.core.triton_compat import ALIGN, descriptor, options_of, seen_as, values_of, version
+from rooftop.core.triton_compat import ALIGN, descriptor, give_amd_libdevice, options_of, seen_as, values_of, version
 
 _KEPT = 256  # descriptors kept, by address, of one argument of one launch
 
@@ -261,6 +261,8 @@ def _prepare(
     if missing or unknown:
         raise TypeError(f"{kernel.__name__} takes {', '.join(kernel.arg_names)}; missing are {missing}, unknown are {unknown}")
     ordered = {p.name: values.get(p.name, p.default) for p in kernel.params}
+    if driver.active.get_current_target().backend == "hip":
+        give_amd_libdevice()
     before = driver.active.get_current_device()
     driver.active.set_current_device(device)
     try:

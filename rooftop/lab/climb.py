@@ -18,7 +18,7 @@ from rooftop.lab.check import checker, kept
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
 from rooftop.lab.records import store
-from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site
+from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site, twins
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,6 +85,7 @@ def climb(names: list[str], out: Path) -> bool:
     with console.status("joining the records to the tree") as shown:
         pages = data.gather(store.read(settings.load().results), facts, [r.to_json() for r in results], counts, digests=digests)
         index = site.write(out, pages, lambda text: shown.update(text))
+        twins.write(out, pages)
     known.save(digests)
     for line in findings.found_out(pages, {s.rung.ladder for s in found if s.rung}, device.name if device else ""):
         say(line)
@@ -203,6 +204,8 @@ def build_report(
     counts = report_counts(registry.ladder_names() if compute else (), lambda s: say(f"counting {s.name}"), digests)
     uncounted = sum(c.why == rung_counts.NOT_YET for c in counts.values())
     say("joining the records to the tree")
-    index = site.build(out, records, facts, counts=counts, digests=digests, say=say)
+    pages = data.gather(records, facts, counts=counts, digests=digests)
+    index = site.write(out, pages, say)
+    twins.write(out, pages)
     lacking = [f"{absent} binaries not compiled here yet"] * bool(absent) + [f"{uncounted} rungs not counted in the simulator yet"] * bool(uncounted)
     return index, " and ".join(lacking)

@@ -34,9 +34,7 @@ PRICE = 1 << 12  # elements whose time a case takes whatever its size: inputs, r
 # Group of tests that are marked `sampled` -> (of those of which nothing has changed, how many run; how many run at most).
 SAMPLES = {
     "kernels": (40, 70), "binaries": (40, 60), "counters": (2, 4), "fuzz": (8, 10), "warm": (8, 12), "corpus": (90, 120), "slow": (25, 40), "models": (70, 100),
-    "programs": (6, 10), "cpu": (5, 8),
-    "patched": (8, 20), "compiled": (2, 5),
-    "programs": (6, 10),
+    "programs": (6, 10), "targets": (6, 9), "cpu": (5, 8), "patched": (8, 20), "compiled": (2, 5),
 }  # fmt: skip
 FEW = 12  # kernels' files that a commit touches: all tests of these kernels run, beyond the bounds
 ENGINES = {  # group -> what its tests are about beside kernels: they have changed where one of these files has

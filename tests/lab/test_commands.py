@@ -69,7 +69,7 @@ template <typename T> __global__ void k(int C, const T* x, T* y) {
 @pytest.mark.parametrize("words", [("inspect", "add", "--arch", "75"), ("explain", "add", "--arch", "75")])
 def test_a_target_that_is_not_compiled_for(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, *words) == 1
-    assert "sm_75 is not one of sm_80, sm_89, sm_90" in capsys.readouterr().err
+    assert "sm_75 is not one of sm_80, sm_86, sm_89, sm_90, sm_100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,8 @@ def test_a_target_that_is_not_compiled_for(words: tuple[str, ...], monkeypatch: 
         (("new", "kernel", "softmx__triton"), "did you mean 'softmax'?"),
         (("new", "kernel", "softmax__tritn"), "no backend 'tritn'; did you mean 'triton'?"),
         (("new", "kernel", "softmax"), "must read <op>"),
-        (("inspect", "add", "--arch", "h20"), "'h20' is not one of sm_80, sm_89, sm_90, a800, rtx4090, h100, h200"),
+        (("inspect", "add", "--arch", "h40"), "'h40' is not one of sm_80, sm_86, sm_89, sm_90, sm_100, sm_103, sm_120, gfx942"),
+        (("inspect", "add__triton", "--arch", "gfx942"), "rooftop targets add__triton --target gfx942 has its figures"),
         (("new", "rung", "softmax_cud/09_mine"), "did you mean 'softmax_cuda'?"),
         (("new", "op", "Two Words"), "cannot name an op"),
     ],

@@ -12,10 +12,11 @@ from _report import FACTS, Made, make, ratio
 from _support import committed
 
 from rooftop.core import registry
-from rooftop.lab.report import known, site
+from rooftop.lab.report import known, site, twins
 from rooftop.lab.report.data import gather
 
-SITE = 6_000_000  # bytes of all files with every record and binary of the tree
+SITE = 6_000_000  # bytes of all files with every record and binary of the tree, but for the Markdown twins, which no page loads or names
+TWINS = 450_000  # bytes of those: tables and words, no sources and drawings, which are more than nine tenths of the pages
 PAGE = 550_000  # of one page
 RECORD = {"op": 1100, "card": 1000, "ladder": 2000}  # bytes that a measurement adds; on a ladder it is a bar, and a row of two tables
 BINARY = 1400  # that the facts of one target add
@@ -75,8 +76,13 @@ def test_the_site_of_the_tree_with_every_binary(tmp_path: Path) -> None:
     rungs = [(r.name, arch) for n in registry.ladder_names() for ladder in [registry.ladder(n)] for r in ladder.rungs for arch in ladder.targets]
     answers = known.load()
     facts = {(name, arch): {**LARGE, "registers": 32 + arch % 7} for name, arch in rungs}
-    site.write(tmp_path, gather(committed(), facts, digests=answers))
+    pages = gather(committed(), facts, digests=answers)
+    site.write(tmp_path, pages)
     known.save(answers)
     found = {p.name: p.stat().st_size for p in tmp_path.iterdir()}
+    twins.write(tmp_path / "twins", pages)
+    texts = {p.stem: p.stat().st_size for p in (tmp_path / "twins").iterdir() if p.suffix == ".md"}
+    assert {Path(n).stem for n in found if n.endswith(".html")} == set(texts)
+    assert sum(p.stat().st_size for p in (tmp_path / "twins").iterdir()) < TWINS
     assert sum(found.values()) < SITE, sum(found.values())
     assert {name: n for name, n in found.items() if n > PAGE} == {}

@@ -109,10 +109,10 @@ class AheadImplementation(ModuleImplementation):
             raise HeadError(f"{shown(self.path)}{lines[-1] if lines else ''}: {error}") from error
 
     def rejects(self, problem: Problem) -> str | None:
-        if problem.device.arch < self.arch:
-            return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
-        reason: str | None = self.module.supports(problem)
-        return reason
+        if reason := self.foreign(problem.device):
+            return reason
+        found: str | None = self.module.supports(problem)
+        return found
 
     def builds(self) -> str | None:
         """The package and its version must be found: a folder with the package's name that Python happens to find is not the package."""

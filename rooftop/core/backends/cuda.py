@@ -83,7 +83,13 @@ class CudaImplementation(Implementation):
     def demands(self) -> Mapping[str, Any]:
         return {"spills": 0, **self._head.demands}
 
+    @cached_property
+    def own_instructions(self) -> bool:  # type: ignore[override]
+        return "wgmma" in (needs_gpu(self._text, self._head.folders) or "")
+
     def rejects(self, problem: Problem) -> str | None:
+        if reason := self.foreign(problem.device):
+            return reason
         if not self._head.python:
             return self._head.supports(problem)
         last = self._last_support  # another thread may replace it

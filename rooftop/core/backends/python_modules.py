@@ -76,10 +76,10 @@ class ModuleImplementation(Implementation):
     def rejects(self, problem: Problem) -> str | None:
         if absent := missing(self.package, self.install):
             return absent
-        if problem.device.arch < self.arch:
-            return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
-        reason: str | None = self.module.supports(problem)
-        return reason
+        if reason := self.foreign(problem.device):
+            return reason
+        found: str | None = self.module.supports(problem)
+        return found
 
     def configs(self, problem: Problem) -> list[Any]:
         found = [self.choose(problem)]

@@ -56,12 +56,13 @@ class TritonImplementation(ModuleImplementation):
     def variant(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> str:
         from rooftop.core.triton_compat import variant
 
-        return variant(launch, tensors, problem.device.arch, problem.runtime_floats)
+        return variant(launch, tensors, problem.device.gfx or problem.device.arch, problem.runtime_floats)
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
         from rooftop.core.triton_compat import compile_launch
 
-        made = compile_launch(launch, {**dict(problem.tensors), **scratch}, problem.device.arch, problem.runtime_floats)
+        arch = problem.device.gfx or problem.device.arch
+        made = compile_launch(launch, {**dict(problem.tensors), **scratch}, arch, problem.runtime_floats)
         return MachineCode(made.cubin, made.name, made.name, 32 * made.num_warps, made.shared, prod(launch.grid) * made.num_ctas, made.num_ctas, made.ptx)
 
     def prepare(
@@ -87,6 +88,7 @@ class GluonImplementation(TritonImplementation):
     and run on a GPU only."""
 
     backend = "gluon"
+    own_instructions = True
 
     def runs(self) -> Where:
         return Where("none", "Gluon kernels run on a GPU only")

@@ -120,7 +120,9 @@ def new(
 @app.command(rich_help_panel=LOOK)
 def explain(
     op: Annotated[str, typer.Argument(help="An op.")], case: CaseName = None,
-    arch: Annotated[str, typer.Option(help="80, 89 or 90 for the default card of that architecture, or a card by name: h100, h200, a800, rtx4090.")] = "90",
+    arch: Annotated[str, typer.Option(
+        help="80, 86, ... 120, gfx942 for the default card of that architecture, or a card by name: h200, a800, rtx5090, mi300x."
+    )] = "90",
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show which kernel a call would run, with which config, and why not the others.

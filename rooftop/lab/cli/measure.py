@@ -20,7 +20,9 @@ def bench(
     duty: Annotated[str, typer.Option(
         help="For the kernel clock: normal, burst, sustained, comma-separated; auto: burst and sustained for compute-bound cases, else normal."
     )] = "auto",
-    records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default="results/")] = None,
+    records: Annotated[Path | None, typer.Option(
+        "--records", "--export", help="Folder of the records; rooftop expect --records shows them beside what was expected.", show_default="results/"
+    )] = None,
     again: Annotated[bool, typer.Option("--again", help="Also measure cases that have fresh records.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include torch.compile among the peers: it compiles for seconds in each case.")] = True,
     require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,

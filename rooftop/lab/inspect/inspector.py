@@ -29,7 +29,8 @@ def device_of(target: int | str) -> Device:
     """The card that stands for a target: an architecture, or a card by name. Raises ValueError for another."""
     if target not in TARGETS:
         said = f"sm_{target}" if str(target).isdigit() else repr(target)
-        raise ValueError(f"{said} is not one of {', '.join(f'sm_{a}' for a in TARGETS)}, {', '.join(TARGETS.names)}")
+        listed = (*(f"sm_{a}" if a.isdigit() else a for a in TARGETS.architectures), *TARGETS.names)
+        raise ValueError(f"{said} is not one of {', '.join(listed)}")
     return TARGETS[target]
 
 
@@ -88,6 +89,8 @@ def tools() -> str:
 
 def _found(subject: Subject, case: Case, target: int | str) -> Facts:
     device = device_of(target)
+    if device.gfx:
+        raise ValueError(f"machine code of AMD's {device.gfx} is not listed here; rooftop targets {subject.name} --target {device.gfx} has its figures")
     base: Facts = {"arch": device.arch, "target": device.target}
     implementation = subject.implementation
     assert implementation is not None

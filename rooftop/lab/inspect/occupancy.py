@@ -40,6 +40,9 @@ LIMITS: Mapping[int, Limits] = MappingProxyType(
         86: Limits(warps=48, blocks=16, shared=100 * KIB, shared_per_block=99 * KIB),
         89: Limits(warps=48, blocks=24, shared=100 * KIB, shared_per_block=99 * KIB),
         90: Limits(warps=64, blocks=32, shared=228 * KIB, shared_per_block=227 * KIB),
+        100: Limits(warps=64, blocks=32, shared=228 * KIB, shared_per_block=227 * KIB),
+        103: Limits(warps=64, blocks=32, shared=228 * KIB, shared_per_block=227 * KIB),
+        120: Limits(warps=48, blocks=24, shared=100 * KIB, shared_per_block=99 * KIB),
     }
 )
 

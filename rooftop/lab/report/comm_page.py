@@ -30,6 +30,17 @@ def _us(m: Measured | None) -> str:
     return "" if m is None else f"{m.seconds * 1e6:.0f}" if m.seconds >= 1e-4 else f"{m.seconds * 1e6:.1f}"
 
 
+def speeds(found: list[Record]) -> dict[str, list[float]]:
+    """Name of one of the cards -> of each case how many times as fast ours is as NCCL's unquantised collective on so many of them."""
+    made: dict[str, list[float]] = {}
+    for device, cases in _fresh(found).items():
+        for (op, _), by in cases.items():
+            ours = min((m.seconds for s, m in by.items() if s.startswith(f"{op}__")), default=None)
+            if ours is not None and (theirs := by.get("peer:NCCL")) is not None:
+                made.setdefault(SEVERAL.sub("", device), []).append(theirs.seconds / ours)
+    return made
+
+
 def collectives(found: list[Record], _site: SiteData) -> str:
     """A row a case: the fastest of our kernels, torch's collective of the same tensors unquantised, and how many times as fast ours is."""
     lines: list[str] = []

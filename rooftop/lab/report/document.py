@@ -14,6 +14,11 @@ def title(text: str) -> str:
     return found[1] if found else ""
 
 
+def plain(text: str) -> str:
+    """A paragraph without its markup: of links the words."""
+    return re.sub(r"\[([^\]]+)\]\([^)]*\)|[*`]", lambda m: m[1] or "", " ".join(text.split()))
+
+
 def chapters(text: str) -> Iterator[tuple[str, str]]:
     """(anchor, heading) of each chapter."""
     for found in re.finditer(r"^## (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), re.MULTILINE):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import geometric_mean, median
 
-from rooftop.core import settings, whole_file
+from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import comm_page, language_page, precision, profiling_page
+from rooftop.lab.report import comm_page, expected_page, language_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -24,14 +25,36 @@ END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
 
 
-def ops(_found: list[Record], site: SiteData) -> str:
+def figures(_found: list[Record], site: SiteData) -> str:
+    """What the README's first screen says of the fastest cases, of the card with the most fresh records."""
+    cards = sorted((c for c in site.cards if c.device.known), key=lambda c: -sum(bool(s.summary.measured) for op in site.ops if (s := op.on(c.device))))
+    shown = []
+    for op, begins, unit, title in FRONT:
+        score = next((o.on(cards[0].device) for o in site.ops if o.name == op), None) if cards else None
+        fresh = [m for row in (score.rows if score else ()) if (m := row.best) is not None and m.kernel is not None and not m.stale]
+        best = [m for m in fresh if m.case.startswith(begins) and m.roofs.unit == unit]
+        if best:
+            m = max(best, key=lambda m: m.throughput or 0.0)
+            peer = f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
+            share = f" ({100 * m.share:.0f} % of the roof)" if m.share else ""
+            shown.append(f"{title} {m.throughput or 0.0:,.0f} {m.roofs.unit}{share}{peer}")
+    return f"Measured on an {cards[0].device.short}: {'; '.join(shown)}." if shown else NOTHING
+
+
+FRONT = (  # op, how its cases begin, their unit, what the README calls it: of each the case with the highest throughput
+    ("attention", "", "TFLOP/s", "attention forward"), ("attention_bwd", "", "TFLOP/s", "backward"), ("attention", "decode", "GB/s", "decode"),
+    ("matmul", "", "TFLOP/s", "matrix product"), ("linear_cross_entropy", "", "TFLOP/s", "a vocabulary's loss"), ("rms_norm", "", "GB/s", "RMSNorm"),
+)  # fmt: skip
+
+
+def ops(found: list[Record], site: SiteData) -> str:
     """A row an op, its backward one of its own: on each card the cases with a fresh record, their median share of the roof, and the geometric mean of the speed
-    over the best peer of each."""
+    over the best peer of each. One row for the collectives, which run on several cards and are compared with NCCL's."""
     cards = sorted((c for c in site.cards if c.device.known or c.device.calibrated), key=lambda c: c.device.name, reverse=True)
     columns = " | ".join(f"{c.device.short}: cases | of the roof | over the best peer" for c in cards)
     lines = [f"| op | family | {columns} |", "|---|---|" + "---:|---:|---:|" * len(cards)]
     unmeasured: list[str] = []
-    for op in sorted((op for op in site.ops if op.family), key=lambda op: (op.family, op.name)):
+    for op in sorted((op for op in site.ops if op.family and op.family != "comm"), key=lambda op: (op.family, op.name)):
         cells: list[str] = []
         for card in cards:
             score = op.on(card.device)
@@ -42,6 +65,9 @@ def ops(_found: list[Record], site: SiteData) -> str:
             lines.append(f"| {op.name.removesuffix('_bwd') + ', backward' if op.name.endswith('_bwd') else op.name} | {op.family} | {' | '.join(cells)} |")
         else:
             unmeasured.append(op.name)
+    several = [comm_page.speeds(found).get(card.device.name, []) for card in cards]
+    if any(several):
+        lines.append("| collectives, on several cards | comm | " + " | ".join(f"{len(s)} |  | {geometric_mean(s):.2f}x NCCL" if s else " |  | " for s in several) + " |")
     if len(lines) == 2:
         return "No fresh record: nothing has been measured yet with the kernels as they stand."
     return "\n".join(lines) + (f"\n\nNot measured with the kernels as they stand: {', '.join(unmeasured)}." if unmeasured else "")
@@ -145,11 +171,35 @@ def perplexity(found: list[Record], site: SiteData) -> str:
     return table(found, site)
 
 
+def targets(_found: list[Record], _site: SiteData) -> str:
+    """Which kernel compiles for which target (`rooftop.lab.inspect.targets`), of what is kept."""
+    from rooftop.lab.report.targets_page import text
+
+    return text()
+
+
+def listed(_found: list[Record], _site: SiteData) -> str:
+    """llms.txt of the repository: every document with its title and first sentence."""
+    from rooftop.lab.report import document, reference, twins
+
+    lines = [f"# rooftop\n\n> {twins.ABOUT}\n\n## Documents\n\n"]
+    for path in [settings.CHECKOUT / "README.md", settings.CHECKOUT / "AGENTS.md", *sorted((settings.CHECKOUT / "docs").glob("*.md"))]:
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.S | re.M)
+        blocks = [b for b in text.split("\n\n") if b.strip() and not b.lstrip().startswith(("#", "```", "|", "<!--", "["))]
+        name = path.relative_to(settings.CHECKOUT)
+        lines.append(f"- [{document.title(text)}]({name}): {reference.sentence(document.plain(blocks[0]) if blocks else '')}\n")
+    ops = registry.op_names()
+    lines.append(f"\n## Code\n\n- [Contracts](rooftop/ops): {len(ops)} ops: {', '.join(ops)}\n")
+    lines.append(f"- [Ladders](rooftop/ladders): {', '.join(registry.ladder_names())}\n")
+    return "".join(lines)
+
+
 def _us(seconds: float) -> str:
     return f"{float(seconds) * 1e6:,.0f}"
 
 
 TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  # of the records, and of what the pages show of them
+    ("README.md", "figures"): figures,
     ("README.md", "ops"): ops,
     ("docs/scores.md", "scores"): scores,
     ("docs/timing.md", "timing"): timing,
@@ -167,9 +217,13 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/languages.md", "languages"): language_page.table,
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
+    ("docs/targets.md", "targets"): targets,
+    ("docs/predictions.md", "judged"): expected_page.judged,
+    ("docs/predictions.md", "expected"): expected_page.cards,
 }
 DRAWN: Mapping[str, Callable[[list[Record], SiteData], str]] = {
     "docs/pictures/precision.svg": precision.picture,
+    "llms.txt": listed,
     "docs/pictures/sparse_grid.svg": lambda found, site: sparse_drawing(site),
 }
 PICTURES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # file -> ladder, and what its peers are called there

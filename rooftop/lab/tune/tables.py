@@ -169,8 +169,10 @@ def _require_runs(path: Path, subject: Subject, device: str, signature: str, ent
         return
     sheet = devices.lookup(device)
     card = TARGETS.get(kernel.arch, TARGETS[90])  # stands in for a card that has no datasheet here
-    if sheet is not None:
+    if sheet is not None and isinstance(sheet.arch, int):
         card = Device(sheet.name, sheet.arch, sheet.sms, sheet.shared_per_sm - 1024, sheet.l2_bytes)  # 1 KiB of it is the system's
+    elif sheet is not None:
+        card = TARGETS[sheet.arch]
     problem = next((p for c in subject.op.cases if (p := subject.kernel_problem(c, card)[1]).tune_key == signature), None)
     if problem is None:
         raise TuneError(f"{path}: {signature}: no case of {subject.op.name} has this signature")

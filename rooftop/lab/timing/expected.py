@@ -1,0 +1,117 @@
+"""What one may expect of a card that nobody has measured: the time of a case from the card's datasheet and six constants, fitted on the
+H100's records alone.
+
+    t = launch + (m^p + u^p)^(1/p)
+    m = bytes / (memory · bandwidth),   u = max over units of operations / (share of the unit · rate)
+
+Bytes and operations are the least that the case requires (`Work`), bandwidth and rates the datasheet's. So the model knows nothing of a
+kernel but that it is as close to the roof as those of the H100 that it was fitted on: elementwise ops, norms, losses and products in
+float32. Kernels that are far from it, by their algorithm (sorting, sparse and compressed data), take longer than it says;
+docs/predictions.md has its error by family, on the H200."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+from rooftop.core import registry
+from rooftop.core.devices import Datasheet, lookup
+from rooftop.core.spec import Work
+
+FITTED_ON, JUDGED_ON = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The constants. Shares are of the datasheet's figures, at most 1."""
+
+    launch: float = 2e-6  # seconds
+    memory: float = 0.9
+    tensor: float = 0.7  # no record of an H100 is bound by tensor cores: as assumed, not fitted
+    exp: float = 0.5
+    fma: float = 0.7
+    p: float = 4.0  # how sharply the longer of both times counts alone
+
+    def seconds(self, sheet: Datasheet, work: Work) -> float | None:
+        """The expected time; None if the card has no unit for an operation."""
+        units = [0.0]
+        for unit, count in work.ops.items():
+            if unit not in sheet.rates:
+                return None
+            share = self.tensor if unit.startswith("tensor") else self.exp if unit in ("exp", "mufu") else self.fma
+            units.append(count / (sheet.per_second(unit) * share))
+        parts = [work.bytes / (sheet.dram_bytes_per_second * self.memory), max(units)]
+        longest = max(parts)
+        return self.launch + (longest * sum((x / longest) ** self.p for x in parts) ** (1 / self.p) if longest else 0.0)
+
+
+MODEL = Model(launch=1.344e-06, memory=0.9009, exp=0.75, fma=0.7967, p=13.5)  # `fit` of the committed records; a test compares
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The fastest of rooftop's kernels for a case on a card, of the newest record of each."""
+
+    device: str
+    op: str
+    case: str
+    family: str
+    seconds: float
+    work: Work
+
+    def error(self, model: Model) -> float | None:
+        """|expected / measured - 1|, or None where nothing is expected."""
+        sheet = lookup(self.device)
+        found = None if sheet is None else model.seconds(sheet, self.work)
+        return None if found is None else abs(found / self.seconds - 1)
+
+
+def timed(records: Iterable[Mapping[str, Any]]) -> list[Timed]:
+    """What bench records say of shipped kernels, whether or not they are stale: a time is one of the kernel as it was."""
+    families = {f.op: f.path.parent.name for f in registry.kernel_files()}
+    newest: dict[tuple[str, str, str], dict[str, tuple[str, Timed]]] = {}
+    for r in records:
+        clock = r.get("clocks", {}).get("kernel", {}) if r["kind"] == "bench" else {}
+        subject, work = str(r.get("subject", "")), r.get("work")
+        if "median" not in clock or not work or "/" in subject or subject.startswith("peer") or r["op"] not in families or lookup(r["device"]["name"]) is None:
+            continue
+        made = Timed(r["device"]["name"], r["op"], r["case"], families[r["op"]], clock["median"], Work(work["read"], work["write"], work["ops"]))
+        by = newest.setdefault((made.device, made.op, made.case), {})
+        if subject not in by or str(r.get("at", "")) > by[subject][0]:
+            by[subject] = (str(r.get("at", "")), made)
+    return [min((t for _, t in by.values()), key=lambda t: t.seconds) for by in newest.values()]
+
+
+def median_error(found: Sequence[Timed], model: Model = MODEL) -> float | None:
+    """The median of their errors; None without any."""
+    errors = [e for t in found if (e := t.error(model)) is not None]
+    return median(errors) if errors else None
+
+
+def fit(found: Sequence[Timed], start: Model | None = None) -> Model:
+    """The constants with the least mean of |log(expected / measured)|, each moved in turn by ever smaller factors. What moves nothing
+    stays as it was."""
+    mine = [t for t in found if t.device == FITTED_ON]
+    sheet = lookup(FITTED_ON)
+    assert sheet is not None
+
+    def loss(model: Model) -> float:
+        expected = [(model.seconds(sheet, t.work), t.seconds) for t in mine]
+        return sum(abs(math.log(e / s)) for e, s in expected if e) / max(1, len(expected))
+
+    best = start or Model()
+    least = loss(best)
+    for step in (1.5, 1.2, 1.05, 1.02, 1.005, 1.001):
+        moved = True
+        while moved:
+            moved = False
+            for name, value in asdict(best).items():
+                for factor in (step, 1 / step):
+                    tried = replace(best, **{name: value * factor if name in ("launch", "p") else min(1.0, value * factor)})
+                    if (now := loss(tried)) < least - 1e-9:
+                        best, least, moved = tried, now, True
+                        break
+    return best
