@@ -123,7 +123,7 @@ def compile_values(kernel: Any, values: Mapping[str, Any], arch: int, options: M
     return _compile(kernel, *_of_values(kernel, values, arch, chosen), arch, chosen)
 
 
-def _of_values(kernel: Any, values: Mapping[str, Any], arch: int, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _of_values(kernel: Any, values: Mapping[str, Any], arch: int | str, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     version()
     from triton.compiler import make_backend
     from triton.runtime.jit import create_function_from_signature

@@ -67,7 +67,8 @@ def ops(found: list[Record], site: SiteData) -> str:
             unmeasured.append(op.name)
     several = [comm_page.speeds(found).get(card.device.name, []) for card in cards]
     if any(several):
-        lines.append("| collectives, on several cards | comm | " + " | ".join(f"{len(s)} |  | {geometric_mean(s):.2f}x NCCL" if s else " |  | " for s in several) + " |")
+        cells = [f"{len(s)} |  | {geometric_mean(s):.2f}x NCCL" if s else " |  | " for s in several]
+        lines.append(f"| collectives, on several cards | comm | {' | '.join(cells)} |")
     if len(lines) == 2:
         return "No fresh record: nothing has been measured yet with the kernels as they stand."
     return "\n".join(lines) + (f"\n\nNot measured with the kernels as they stand: {', '.join(unmeasured)}." if unmeasured else "")
