@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -69,14 +69,16 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
-            from rooftop.quant.model import quantize_model
-
-            quantize_model(model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
+            _quantize[0](model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
         return model
 
 
-def register_quantizer() -> None:
-    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. `quantize_model` of one of its models does so too."""
+_quantize: list[Callable[..., Any]] = []
+
+
+def register(quantize_model: Callable[..., Any]) -> None:
+    """Make quantised models known to Transformers; what is not quantised yet goes through `quantize_model`."""
+    _quantize[:] = [quantize_model]
     if METHOD not in AUTO_QUANTIZER_MAPPING:
         registering(METHOD)(RooftopQuantizer)
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
@@ -89,7 +91,6 @@ def _described(t: torch.Tensor) -> list[Any]:
 
 def remember(model: Any, format: str, group: int) -> None:
     """Write into a model's configuration which of its layers are quantised, and how."""
-    register_quantizer()
     layers = {
         name: {"facts": m.described(), "tensors": {n: _described(t) for n in BUFFERS if (t := m._buffers.get(n)) is not None}}
         for name, m in model.named_modules() if isinstance(m, QuantLinear)
