@@ -148,7 +148,7 @@ class Device:
     shared_per_block: int  # bytes of shared memory that a block may request (opt-in)
     l2_bytes: int
     clusters: tuple[int, ...] = ()  # how many clusters of 1, 2, 4, 8 and 16 blocks are resident at once, with one block a multiprocessor
-    gfx: str = field(default="", repr=False, kw_only=True)  # AMD's name of the architecture, "gfx942". `arch` is then 80: configs are chosen without TMA and wgmma
+    gfx: str = field(default="", repr=False, kw_only=True)  # AMD's architecture, "gfx942"; `arch` is then 80: configs without TMA and wgmma
 
     def resident(self, blocks: int) -> int:
         """How many clusters of `blocks` blocks are resident at once, with one block a multiprocessor. It may be fewer than sms / blocks: a cluster must fit

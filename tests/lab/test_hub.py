@@ -35,6 +35,7 @@ def test_layers_have_no_state_and_say_what_they_can() -> None:
         assert set(dir(layer)) - plain == {"can_torch_compile", "has_backward"} and layer.can_torch_compile and layer.has_backward
 
 
+@pytest.mark.sampled("slow")
 def test_layers_compute_what_they_replace() -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers.loss.loss_utils import ForCausalLMLoss
@@ -62,6 +63,7 @@ def test_layers_compute_what_they_replace() -> None:
         torch.testing.assert_close(layers.ForCausalLMLoss()(logits, given, 11, **more), ForCausalLMLoss(logits, given, 11, **more))
 
 
+@pytest.mark.sampled("slow")
 def test_the_package_runs_without_rooftop(package: Path) -> None:
     """With torch's site-packages alone: the layers import the copy that the package holds."""
     site = [p for p in sys.path if p.endswith("site-packages")]
@@ -81,6 +83,7 @@ def test_the_package_runs_without_rooftop(package: Path) -> None:
     assert ran.stdout.strip().startswith(str(package))
 
 
+@pytest.mark.sampled("slow")
 def test_kernels_loads_it_into_a_model_of_transformers(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:  # a folder of these tests has the same name
         version = metadata.version("kernels")

@@ -75,6 +75,8 @@ class Config:
 def supports(p: Problem) -> str | None:
     if p["a"].dtype != "f32" or p.option("precision") == "ieee":
         return "takes float32 with a precision other than ieee"
+    if p.device.gfx and not p.device.gfx.startswith("gfx94") and str(p.option("precision")).startswith("tf32"):
+        return f"{p.device.gfx} has no matrix instructions for {p.option('precision')}"
     if p["out"].numel == 0:
         return "there is nothing to compute"
     if max(*p["a"].shape, *p["b"].shape) >= 2**31 - 512:

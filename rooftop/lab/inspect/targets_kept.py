@@ -21,7 +21,6 @@ from rooftop.core.spec import TARGETS, Case
 from rooftop.lab.candidates import Asked, Subject
 from rooftop.lab.inspect import targets as cells
 
-
 PATH = Path(__file__).with_name("targets.json")
 Kept = dict[str, dict[str, Any]]  # "kernel target" -> cell
 

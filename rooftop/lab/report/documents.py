@@ -42,9 +42,13 @@ def figures(_found: list[Record], site: SiteData) -> str:
 
 
 FRONT = (  # op, how its cases begin, their unit, what the README calls it: of each the case with the highest throughput
-    ("attention", "", "TFLOP/s", "attention forward"), ("attention_bwd", "", "TFLOP/s", "backward"), ("attention", "decode", "GB/s", "decode"),
-    ("matmul", "", "TFLOP/s", "matrix product"), ("linear_cross_entropy", "", "TFLOP/s", "a vocabulary's loss"), ("rms_norm", "", "GB/s", "RMSNorm"),
-)  # fmt: skip
+    ("attention", "causal d128", "TFLOP/s", "causal attention forward"),
+    ("attention_bwd", "causal d128", "TFLOP/s", "backward"),
+    ("attention", "decode", "GB/s", "decode"),
+    ("matmul", "8192 cubed", "TFLOP/s", "a product of 8192 cubed"),
+    ("linear_cross_entropy", "", "TFLOP/s", "a vocabulary's loss"),
+    ("rms_norm", "", "GB/s", "RMSNorm"),
+)
 
 
 def ops(found: list[Record], site: SiteData) -> str:

@@ -58,7 +58,7 @@ def of_others() -> list[dict[str, Any]]:
 def text() -> str:
     """Everything below the page's head."""
     found = list(kept.shown(cells.subjects(), cells.COLUMNS, kept.read()))
-    return "\n\n".join((_summary(found), _kernels(found), _reasons(found), _lost(found)))
+    return "\n\n".join((_summary(found), _kernels(found), _reasons(found), _lost(found), _tpus()))
 
 
 def _summary(found: Sequence[Cell]) -> str:
@@ -78,6 +78,16 @@ def _kernels(found: Sequence[Cell]) -> str:
         there = {"compiles": "yes", "refused": "no"}.get(others.get((name, "ascend910b"), ""), "")
         lines.append(f"| `{name}` | {' | '.join(_cell(row[t]) for t in cells.COLUMNS)} | {there} |")
     return "\n".join(lines)
+
+
+def _tpus() -> str:
+    """The Pallas kernels, which alone are for TPUs: accepted by libtpu's compiler, or why not."""
+    rows: dict[str, dict[str, str]] = {}
+    for r in of_others():
+        if r["target"] in tpu.TPUS:
+            rows.setdefault(r["kernel"], {})[r["target"]] = "yes" if r["state"] == "compiles" else f"no: {_plain(r['reason'])}"
+    lines = [f"| kernel for TPUs | {' | '.join(tpu.TPUS)} |", "|---|" + "---|" * len(tpu.TPUS)]
+    return "\n".join([*lines, *(f"| `{name}` | {' | '.join(row.get(t, '') for t in tpu.TPUS)} |" for name, row in rows.items())])
 
 
 def _cell(cell: Cell) -> str:
