@@ -166,7 +166,7 @@ def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | Non
     causal = right == 0 and q.shape[1] != 1
     if any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED or right not in (UNBOUNDED, 0):
         return NotImplemented
-    if (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
+    if q.dtype != k.dtype or q.element_size() == 1 or (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
         return NotImplemented
     if k.shape[1] == 1 and not causal:  # a softmax of one score, whose gradient is exactly 0
         wide_q, wide_k, wide_v = (x.float() if x.element_size() == 2 else x for x in (q, k, v))
