@@ -135,7 +135,7 @@ def pairs(dtype: torch.dtype, size: int) -> dict[str, Callable[[], Pair]]:
         ),
         "attention": lambda: Pair(rooftop.attention, lambda q, k, v: sdpa(q, k, v, False), heads(), (0, 1, 2)),
         "attention causal": lambda: Pair(lambda q, k, v: rooftop.attention(q, k, v, causal=True), lambda q, k, v: sdpa(q, k, v, True), heads(), (0, 1, 2)),
-        "rope": lambda: Pair(lambda q, c, s: rooftop.rope(q, None, c, s), rotated, [r(1, 16, tokens, 64), *table()], (0,)),
+        "rope": lambda: Pair(lambda q, c, s: rooftop.rope(q, None, c, s, order="bhsd"), rotated, [r(1, 16, tokens, 64), *table()], (0,)),
         "append_kv": lambda: Pair(rooftop.append_kv, appended, [r(1, 2 * tokens + 8, 4, 64), r(1, 2 * tokens + 8, 4, 64), r(1, tokens, 4, 64),
                                                                 r(1, tokens, 4, 64), torch.tensor([3])], (), "lengths that the tensor holds, each checked"),
         "concat_kv": lambda: Pair(rooftop.concat_kv, lambda a, b: torch.cat((a, b), -2), [r(16, 2 * tokens, 64), r(16, 8, 64)], (0, 1)),

@@ -69,7 +69,7 @@ def scaled_dot_product_attention(
             accepted = ", ".join(map(str, dict.fromkeys((torch.bool, query.dtype, torch.float32))))
             raise TypeError(f"{op}: attn_mask is {attn_mask.dtype}; accepted are {accepted}")
         more["mask" if attn_mask.dtype == torch.bool else "bias"] = _as_four(attn_mask, (*outer, heads, rows, keys), batch)
-    out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=drawn() if dropout_p else 0, **more)
+    out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=drawn() if dropout_p else 0, order="bshd", **more)
     return out.transpose(1, 2).reshape(*outer, heads, rows, value.shape[-1])
 
 

@@ -97,7 +97,7 @@ def transformers_attention(
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if "cu_seqlens_q" in more:
         q, k, v = (t.flatten(0, 1) for t in (q, k, v))
-    out = attention(q, k, v, scale=scaling, dropout_p=dropout, seed=drawn() if dropout else 0, **more)
+    out = attention(q, k, v, scale=scaling, dropout_p=dropout, seed=drawn() if dropout else 0, order="bshd", **more)
     return out.reshape(query.shape[0], rows, *out.shape[-2:]), None
 
 

@@ -166,14 +166,14 @@ def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | Non
     causal = right == 0 and q.shape[1] != 1
     if any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED or right not in (UNBOUNDED, 0):
         return NotImplemented
-    if (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
+    if q.dtype != k.dtype or q.element_size() == 1 or (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
         return NotImplemented
     if k.shape[1] == 1 and not causal:  # a softmax of one score, whose gradient is exactly 0
         wide_q, wide_k, wide_v = (x.float() if x.element_size() == 2 else x for x in (q, k, v))
         group = q.shape[2] // k.shape[2]
         score = (wide_q * wide_k.repeat_interleave(group, 2)).sum(-1, keepdim=True) * scale
         return (score.softmax(-1) * wide_v.repeat_interleave(group, 2)).to(q.dtype), None
-    if q.element_size() == 2 and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much
+    if q.element_size() == 2 and any(x.requires_grad for x in (q, k, v)):  # its gradients err too much
         return NotImplemented
     a, b, c = (x.transpose(1, 2) for x in (q, k, v))
     out = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=causal, scale=scale, enable_gqa=q.shape[2] != k.shape[2])

@@ -217,7 +217,8 @@ def cpu(
     """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
     import torch
 
-    if x_grad or weight_grad or bias_grad or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or x.shape[0] * weight.shape[0] > FEW:
+    wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (bias_grad and bias is not None and bias.requires_grad)
+    if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
     z = torch.nn.functional.linear(x, weight, bias)
     z = softcap * (z / softcap).tanh() if softcap else z

@@ -7,7 +7,9 @@ on the GPU" (2018), for row split."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
@@ -109,8 +111,19 @@ def cpu(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tenso
     wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (values, b, bias))
     if wanted or b.dtype != torch.float32 or not (values.numel() and b.numel()):
         return NotImplemented
+    _warned_of_csr()
     values, columns, offsets, b = (t.contiguous() for t in (values, columns, offsets, b))  # torch misreads what lies with gaps
     return _torch()(values, columns, offsets, b, bias, alpha, activation)
+
+
+@cache
+def _warned_of_csr() -> None:
+    """Torch's warning, once a process, that its CSR tensors are in beta: nobody who calls this asks for one."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.sparse_csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), (1, 1), check_invariants=False)
 
 
 def backward(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -98,6 +100,12 @@ def test_gradients_of_one_key_one_column_and_one_class_are_zeros(dtype: torch.dt
     assert not torch.autograd.grad(rooftop.cross_entropy(x, torch.zeros(50, dtype=torch.int64)), x)[0].any()
     h, w = torch.randn(50, 16).to(dtype).requires_grad_(), torch.randn(1, 16).to(dtype).requires_grad_()
     assert not any(g.any() for g in torch.autograd.grad(rooftop.linear_cross_entropy(h, w, torch.zeros(50, dtype=torch.int64)), (h, w)))
+
+
+def test_a_sparse_product_warns_of_nothing() -> None:
+    program = "import rooftop, torch; x = torch.ones(4, 2); assert torch.equal(rooftop.sparse.SparseTensor.from_dense(torch.eye(4), 'csr') @ x, x)"
+    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-800:]
 
 
 # -- derivatives ---------------------------------------------------------------------------------------------------

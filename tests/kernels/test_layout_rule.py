@@ -62,6 +62,14 @@ def test_tokens_first_needs_no_name(q: tuple[int, ...], k: tuple[int, ...]) -> N
     assert rooftop.attention(a, b, b).shape == a.shape
 
 
+def test_functions_that_know_their_layout_take_every_shape() -> None:
+    q, k = torch.randn(1, 32, 16, 64), torch.randn(1, 32, 8, 64)  # more heads than tokens, and twice as many queries as keys
+    torch.testing.assert_close(rooftop.drop_in.scaled_dot_product_attention(q, k, k), F.scaled_dot_product_attention(q, k, k))
+    with pytest.raises(ValueError, match="give order='bhsd'"):
+        rooftop.attention(q.transpose(1, 2), k.transpose(1, 2), k.transpose(1, 2))
+    torch.testing.assert_close(rooftop.attention(q, k, k, order="bhsd"), F.scaled_dot_product_attention(q, k, k))
+
+
 def test_tables_tell_the_layout_of_what_is_rotated() -> None:
     table = torch.rand(9, 8)
     with pytest.raises(ValueError, match=r"^rope: q has shape \(1, 4, 9, 16\) and cos \(9, 8\), with a row for each of 9: give order='bhsd'"):

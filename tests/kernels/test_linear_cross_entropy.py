@@ -85,11 +85,14 @@ def test_no_token_counts(memory: str) -> None:
     assert not tensors["weight"].grad.any()
 
 
-def test_a_target_out_of_range_is_nan_and_under_debug_an_error() -> None:
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_target_out_of_range_is_nan_in_the_contract_and_an_error_on_the_cpu(debug: bool) -> None:
     tensors = given(n=3)
     tensors["target"] = torch.tensor([0, 20, -100])
-    assert rooftop.linear_cross_entropy(**tensors, reduction="none").isnan().tolist() == [False, True, False]
-    with rooftop.debug(), pytest.raises(IndexError, match=r"linear_cross_entropy: target\[1\] is 20; accepted are 0 to 19 and ignore_index, -100"):
+    options = (-100, "none", 0.0, 0.0, 0.0, 0, 0, "f32", "fast", False, False, False, True)
+    loss, *_ = registry.op("linear_cross_entropy").reference(tensors["x"], tensors["weight"], None, tensors["target"], *options)
+    assert loss.isnan().tolist() == [False, True, False]
+    with rooftop.debug(debug), pytest.raises(IndexError, match=r"linear_cross_entropy: target\[1\] is 20; accepted are 0 to 19 and ignore_index, -100"):
         rooftop.linear_cross_entropy(**tensors)
 
 
