@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rooftop.quant.calibrate import gptq, hqq, nearest
     from rooftop.quant.checkpoints import from_awq, from_gptq, from_hqq, import_checkpoint, load_quantized, save_quantized
     from rooftop.quant.linear import QuantLinear
-    from rooftop.quant.model import quantize_model
+    from rooftop.quant.model import quantize_model, register_quantizer
     from rooftop.quant.optimizer import AdamW8bit, adamw_8bit_states
-    from rooftop.quant.pretrained import QuantConfig, register_quantizer
+    from rooftop.quant.pretrained import QuantConfig
     from rooftop.quant.straight_through import fake_quantize
 
 __all__ = [
@@ -31,7 +31,7 @@ _NEED_TORCH = {
     **dict.fromkeys(("PackedWeight", "pack_codes", "pack_weight"), "formats.packed"),
     "AdamW8bit": "quant.optimizer", "adamw_8bit_states": "quant.optimizer", "QuantLinear": "quant.linear", "quantize_model": "quant.model",
     **dict.fromkeys(("nearest", "hqq", "gptq"), "quant.calibrate"),
-    **dict.fromkeys(("QuantConfig", "register_quantizer"), "quant.pretrained"),
+    "QuantConfig": "quant.pretrained", "register_quantizer": "quant.model",
     **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "quant.checkpoints"),
 }  # fmt: skip
 

@@ -131,9 +131,19 @@ def quantize_model(
     if _of_transformers(result):
         from rooftop.quant.pretrained import remember
 
+        register_quantizer()
         remember(result, format, group)
     say_left("quantize_model", result, left, ["; ".join(fits[:4]) + (f" and {len(fits) - 4} more" if len(fits) > 4 else "")] if fits else [])
     return result
+
+
+def register_quantizer() -> None:
+    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. `quantize_model` of one of its models does so too.
+
+    Raises ImportError where Transformers is not installed."""
+    from rooftop.quant.pretrained import register
+
+    register(quantize_model)
 
 
 def _of_transformers(model: nn.Module) -> bool:

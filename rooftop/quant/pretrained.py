@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING, register_quantization_config
-from transformers.quantizers.auto import register_quantizer as registering
+from transformers.quantizers.auto import (
+    AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING, register_quantization_config, register_quantizer,
+)  # fmt: skip
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -34,7 +35,9 @@ class QuantConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
-    """What `from_pretrained` asks of a quantisation method."""
+    """What `from_pretrained` asks of a quantisation method. `quantise`: `rooftop.quantize_model`."""
+
+    quantise: Callable[..., Any] | None = None
 
     def is_serializable(self) -> bool:
         return True
@@ -69,16 +72,16 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
-            from rooftop.quant.model import quantize_model
-
-            quantize_model(model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
+            quantise: Any = type(self).quantise
+            quantise(model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
         return model
 
 
-def register_quantizer() -> None:
-    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. `quantize_model` of one of its models does so too."""
+def register(quantise: Callable[..., Any]) -> None:
+    """What `rooftop.quant.register_quantizer` does."""
+    RooftopQuantizer.quantise = staticmethod(quantise)
     if METHOD not in AUTO_QUANTIZER_MAPPING:
-        registering(METHOD)(RooftopQuantizer)
+        register_quantizer(METHOD)(RooftopQuantizer)
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         register_quantization_config(METHOD)(QuantConfig)
 
@@ -89,7 +92,6 @@ def _described(t: torch.Tensor) -> list[Any]:
 
 def remember(model: Any, format: str, group: int) -> None:
     """Write into a model's configuration which of its layers are quantised, and how."""
-    register_quantizer()
     layers = {
         name: {"facts": m.described(), "tensors": {n: _described(t) for n in BUFFERS if (t := m._buffers.get(n)) is not None}}
         for name, m in model.named_modules() if isinstance(m, QuantLinear)
