@@ -92,17 +92,23 @@ def is_patched(model: nn.Module) -> bool:
     return any(swap_of(m) is not None or buried(m) for m in model.modules())
 
 
+def wanted(parts: Mapping[str, Any]) -> list[str]:
+    """The parts that are asked for. Raises TypeError for others."""
+    found = {n: n != "residual" for n in PARTS}
+    for name, value in parts.items():
+        if name not in found and name not in ALIASES:
+            raise TypeError(f"patch: {name!r} is no part; there are {', '.join((*PARTS, *ALIASES))}")
+        if not isinstance(value, bool):
+            raise TypeError(f"patch: {name} is {value!r}; it must be True or False")
+        found[ALIASES.get(name, name)] = value
+    return [n for n, on in found.items() if on]
+
+
 def apply(
     model: nn.Module, parts: Mapping[str, Any], *, check: bool = True, memory: str = "fast", decompose: Sequence[str] = ("activation",)
 ) -> Report:
     """What `rooftop.patch` does; `parts`: by name or alias, those that are not there are asked for, but for residual."""
-    wanted = {n: n != "residual" for n in PARTS}
-    for name, value in parts.items():
-        if name not in wanted and name not in ALIASES:
-            raise TypeError(f"patch: {name!r} is no part; there are {', '.join((*PARTS, *ALIASES))}")
-        if not isinstance(value, bool):
-            raise TypeError(f"patch: {name} is {value!r}; it must be True or False")
-        wanted[ALIASES.get(name, name)] = value
+    asked = wanted(parts)
     if not isinstance(check, bool):
         raise TypeError(f"patch: check is {check!r}; it must be True or False")
     if unknown := [n for n in decompose if n not in PARTS]:
@@ -112,9 +118,9 @@ def apply(
     _check_model(model)
     rows: list[Row] = []
     try:
-        _Patch(model, {n for n, on in wanted.items() if on}, check, memory, tuple(decompose), rows).run()
+        _Patch(model, set(asked), check, memory, tuple(decompose), rows).run()
         if not any(not row.why for row in rows):
-            said = "; ".join(f"{r.part} of {r.what}: {r.why}" for r in rows[:4]) or f"it has no {', '.join(n for n, on in wanted.items() if on) or 'parts'}"
+            said = "; ".join(f"{r.part} of {r.what}: {r.why}" for r in rows[:4]) or f"it has no {', '.join(asked) or 'parts'}"
             raise ValueError(f"patch: nothing of {type(model).__name__} can be replaced ({said})")
     except BaseException:
         _restore(model)

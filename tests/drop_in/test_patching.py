@@ -410,3 +410,27 @@ def test_parts_and_their_other_names(hf: Any) -> None:
     assert set(rooftop.patch(model, **{**off, "rms_norm": True}, gelu=False).replaced) == {"rms_norm"}
     said = str(rooftop.unpatch(model) and rooftop.patch(model, rope=False))
     assert "rms_norm" in said and "LlamaRMSNorm" in said and "rope" not in said
+
+
+# models that others load -----------------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_patched_as_they_are_loaded(hf: Any, tmp_path: Any) -> None:
+    plain = _model(hf)
+    plain.save_pretrained(tmp_path)
+    with rooftop.drop_in.apply_to("llama", swiglu=False) as applied:
+        found = [
+            hf.AutoModelForCausalLM.from_pretrained(tmp_path), hf.AutoModelForCausalLM.from_config(plain.config),
+            hf.LlamaForCausalLM.from_pretrained(tmp_path, output_loading_info=True)[0],
+        ]  # fmt: skip
+        with pytest.raises(ValueError, match=r"^apply_to: LlamaForCausalLM is patched already as it is loaded; remove\(\) what the first call returned$"):
+            rooftop.drop_in.apply_to("llama")
+        assert not rooftop.drop_in.is_patched(hf.AutoModelForCausalLM.from_config(hf.Qwen2Config(**SIZES)))
+    assert all(rooftop.drop_in.is_patched(m) for m in found) and [set(r.replaced) & {"mlp", "rope"} for r in applied.reports] == [{"rope"}] * 3
+    _close(_logits(found[0]), _logits(plain))
+    assert not rooftop.drop_in.is_patched(hf.AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert not {"from_pretrained", "_from_config"} & set(vars(hf.LlamaForCausalLM))
+    with pytest.raises(ValueError, match=r"^apply_to: 'lama' is no type of Transformers' causal language models; there is llama"):
+        rooftop.drop_in.apply_to("lama")
+    with pytest.raises(TypeError, match=r"^patch: 'rms' is no part"):
+        rooftop.drop_in.apply_to("llama", rms=True)
