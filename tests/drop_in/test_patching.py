@@ -348,6 +348,36 @@ class Norm(nn.Module):
         return x * (square + self.tiny).rsqrt() * self.weight.abs()
 
 
+class Optional(Norm):
+    """A norm with a gate that may be given, as Mamba's."""
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(x if gate is None else x * gate)
+
+
+class Layer(nn.Module):
+    """A decoder layer of no known family; `how` says what it does otherwise."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = Norm("rms"), Norm("rms")
+        self.self_attn, self.mlp, self.how = Mixing(), Gate("second"), how
+
+    def forward(self, hidden_states: torch.Tensor, scale: Any = None, **kwargs: Any) -> torch.Tensor:
+        given = {"scale": None if self.how == "keeps scale" else scale, **kwargs}
+        h = hidden_states + self.self_attn(hidden_states=self.input_layernorm(hidden_states), **given)[0] * (0.5 if self.how == "half" else 1)
+        return h + self.mlp(self.post_attention_layernorm(h))
+
+
+class Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, hidden_states: torch.Tensor, scale: Any = None, **kwargs: Any) -> Any:
+        return self.layer(hidden_states) * (1 if scale is None else scale), None
+
+
 class Gate(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -379,6 +409,25 @@ def test_norms_are_found_by_what_they_compute(how: str) -> None:
     report = rooftop.patch(model)
     assert ("rms_norm" in report.replaced or "layer_norm" in report.replaced) == NORMS[how], str(report)
     _close(model(x), want)
+
+
+def test_an_argument_that_may_be_given_is_still_taken() -> None:
+    torch.manual_seed(1)
+    norm, x = Optional("rms"), torch.randn(5, 16)
+    want = norm(x), norm(x, gate=x)
+    assert rooftop.patch(norm).replaced == {"rms_norm": 1}
+    _close(norm(x), want[0])
+    _close(norm(x, gate=x), want[1])
+
+
+@pytest.mark.parametrize(("how", "replaced"), [("plain", True), ("keeps scale", False), ("half", False)])
+def test_a_layer_hands_on_what_it_is_given(how: str, replaced: bool) -> None:
+    torch.manual_seed(1)
+    layer, x = Layer(how).eval(), torch.randn(2, 3, 16)
+    want = layer(x, scale=3.0)
+    report = rooftop.patch(layer, residual=True)
+    assert ("residual" in report.replaced) == replaced, str(report)
+    _close(layer(x, scale=3.0), want)
 
 
 @pytest.mark.parametrize("how", GATES)
