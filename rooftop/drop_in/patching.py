@@ -82,9 +82,13 @@ def _models_of_transformers() -> tuple[type, ...]:
 
 
 def _register() -> None:
+    """Tell Transformers of our functions, unless the caller has, with options of their own."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     from rooftop.drop_in.transformers import register_transformers
 
-    register_transformers(NAME)
+    if NAME not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        register_transformers(NAME)
     mixtures.register_experts(NAME)
 
 

@@ -144,6 +144,23 @@ def test_checkpoints_of_activations(hf: Any, reentrant: bool) -> None:
     _close(_gradient(model), want)
 
 
+def test_selective_checkpoints_know_the_ops_by_name(hf: Any) -> None:
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    model, seen = _model(hf), set()
+
+    def policy(_: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.add(str(op))
+        return CheckpointPolicy.MUST_SAVE if "rooftop.attention" in str(op) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    want = _gradient(model)
+    rooftop.patch(model)
+    how = {"use_reentrant": False, "context_fn": lambda: create_selective_checkpoint_contexts(policy)}
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+    _close(_gradient(model), want)
+    assert {"rooftop.attention.default", "rooftop.rms_norm.default", "rooftop.rope.default", "rooftop.swiglu.default"} <= seen
+
+
 def test_output_hidden_states_are_those_of_the_model(hf: Any) -> None:
     model = _model(hf)
     with torch.no_grad():
