@@ -3,6 +3,8 @@ same."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -270,6 +272,8 @@ class _Patch:
             why = kind_of(type(top.config)).refusal
             if not why and not type(top)._can_set_attn_implementation():
                 why = "it does not use the attention interface"
+            if not why and _chooses_classes(top):
+                why = "it chooses among attention classes of its own"
             if not why and getattr(top.config, "output_attentions", False):
                 why = "its configuration asks for attention weights (output_attentions)"
             if not why:
@@ -280,7 +284,7 @@ class _Patch:
                 except ValueError as error:
                     why = " ".join(str(error).split())
                 else:
-                    why = "" if top.config._attn_implementation == NAME else "it chooses among attention classes of its own"
+                    why = "" if top.config._attn_implementation == NAME else "it keeps its attention function"
             layers = sum("get_interface" in _names(m) for m in top.modules()) or 1
             self.rows.append(Row("attention", name, 1 if why else layers, why))
 
@@ -336,8 +340,16 @@ class _Patch:
                 yield top
 
 
-def _names(module: nn.Module) -> tuple[str, ...]:
-    import inspect
+def _chooses_classes(model: nn.Module) -> bool:
+    """Whether a layer is of a class from a table by attention function, as in GIT: it stays as it was made, and would be given our masks."""
+    used = {type(m) for m in model.modules()}
+    for module in {sys.modules.get(c.__module__) for c in used} - {None}:
+        tables = [v for v in vars(module).values() if isinstance(v, dict) and isinstance(v.get("eager"), type)]
+        if any(c in used for table in tables for c in table.values()):
+            return True
+    return False
 
+
+def _names(module: nn.Module) -> tuple[str, ...]:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code.co_names if code is not None else ()

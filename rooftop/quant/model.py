@@ -18,7 +18,6 @@ from rooftop.quant.layer import LinearLayer
 from rooftop.quant.linear import QuantLinear
 from rooftop.quant.replacing import check_weight, linears, obstacle, replace, say_left, sizes, take_over
 
-
 NOT_CONVERTED = ("lm_head", "*.lm_head", "*.lora_*", "*.router", "*.gate", "*.shared_expert_gate")
 
 
