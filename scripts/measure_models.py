@@ -151,7 +151,7 @@ def decode(args: argparse.Namespace, batch: int, variant: str) -> Callable[[], d
             decoder.prefill(ids, lengths)
 
         def step() -> None:
-            decoder.token.copy_(rooftop.sample(decoder.step(), 0.0)[:, None])
+            decoder.step(greedy=True)
     else:
         from transformers import StaticCache
 

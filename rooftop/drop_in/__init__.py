@@ -13,13 +13,14 @@ from rooftop.drop_in.transformers_masks import transformers_mask
 if TYPE_CHECKING:
     from rooftop.drop_in.caches import KVCache
     from rooftop.drop_in.decoding import Decoder, generate
+    from rooftop.drop_in.loading import apply_to
     from rooftop.drop_in.mixtures import register_experts
     from rooftop.drop_in.one_line import patch
     from rooftop.drop_in.patching import Report, is_patched, unpatch
     from rooftop.drop_in.proving import Proof, prove
 
 __all__ = [
-    "Decoder", "KVCache", "Proof", "Report", "generate", "is_patched", "patch", "prove", "register_experts", "register_transformers",
+    "Decoder", "KVCache", "Proof", "Report", "apply_to", "generate", "is_patched", "patch", "prove", "register_experts", "register_transformers",
     "scaled_dot_product_attention", "transformers_attention", "transformers_mask", "unpatch",
 ]  # fmt: skip
 
@@ -35,6 +36,8 @@ def __getattr__(name: str) -> Any:
         from rooftop.drop_in import decoding as found
     elif name == "KVCache":
         from rooftop.drop_in import caches as found
+    elif name == "apply_to":
+        from rooftop.drop_in import loading as found
     elif name == "patch":
         from rooftop.drop_in import one_line as found
     elif name == "register_experts":

@@ -39,8 +39,7 @@ class Decoder:
         self.lengths, self.after = (torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(2))
         self.token = torch.zeros(batch, 1, dtype=torch.long, device=device)
         self.cache = KVCache(model.config, max_length, static=True, lengths=self.lengths)
-        self.graph: Any = None
-        self.logits: Tensor | None = None
+        self.graphs: dict[bool, tuple[Any, Tensor]] = {}  # by whether the step draws: the graph, and the logits that it leaves
         self.captures = device.type == "cuda" and not _grows(model) if graph is None else graph
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -56,19 +55,21 @@ class Decoder:
         self.token.copy_(ids.gather(1, lengths[:, None].long() - 1))
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def step(self) -> Tensor:
-        """Append `token` and return the logits after it. The result is overwritten by the next step."""
+    def step(self, greedy: bool = False) -> Tensor:
+        """Append `token` and return the logits after it, which the next step overwrites; `greedy`: the most probable one becomes `token`."""
         if not self.captures:
-            return self._step()
-        if self.graph is None:
-            self._capture()
-        self.graph.replay()
-        assert self.logits is not None
-        return self.logits
+            return self._step(greedy)
+        if greedy not in self.graphs:
+            self._capture(greedy)
+        graph, logits = self.graphs[greedy]
+        graph.replay()
+        return logits
 
-    def _step(self) -> Tensor:
+    def _step(self, greedy: bool) -> Tensor:
         logits = self._run(self.token, self.lengths[:, None].long(), None)
         self.lengths.add_(1)
+        if greedy:
+            self.token.copy_(sample(logits, 0.0)[:, None])
         return logits
 
     def _run(self, ids: Tensor, positions: Tensor, end: int | None) -> Tensor:
@@ -83,19 +84,21 @@ class Decoder:
         )
         return out.logits[:, -1]
 
-    def _capture(self) -> None:
-        before = self.lengths.clone()
+    def _capture(self, greedy: bool) -> None:
+        before, token = self.lengths.clone(), self.token.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                self._step()
+                self._step(greedy)
                 self.lengths.copy_(before)
         torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.logits = self._step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = self._step(greedy)
+        self.graphs[greedy] = graph, logits
         self.lengths.copy_(before)
+        self.token.copy_(token)
 
 
 def _grows(model: Any) -> bool:
@@ -156,22 +159,19 @@ def generate(
         decoder.prefill(prompts, lengths, prefill_chunk)
         stops = torch.tensor(ends, device=ids.device) if ends else None
         new = ids.new_full((ids.shape[0], max_new_tokens), pad)
-        done = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
-        made = 0
+        made, greedy = 0, temperature == 0
         for i in range(max_new_tokens):
-            logits = decoder.step()
-            token = sample(logits, temperature, top_k, top_p, min_p, seed + i)
-            token = torch.where(done, pad, token)
-            new[:, i], made = token, i + 1
-            decoder.token.copy_(token[:, None])
-            if stops is not None:
-                done |= torch.isin(token, stops)
-                if made % LOOKED == 0 and bool(done.all()):
-                    break
-        if stops is not None:
+            logits = decoder.step(greedy)
+            if not greedy:
+                decoder.token.copy_(sample(logits, temperature, top_k, top_p, min_p, seed + i)[:, None])
+            new[:, i : i + 1], made = decoder.token, i + 1
+            if stops is not None and made % LOOKED == 0 and bool(torch.isin(new[:, :made], stops).any(1).all()):
+                break
+        if stops is not None:  # a sequence that has ended goes on by itself; what it says then is padding
             hit = torch.isin(new[:, :made], stops)
             last = torch.where(hit.any(1), hit.int().argmax(1) + 1, made)
             made = int(last.max())
+            new = torch.where(torch.arange(new.shape[1], device=new.device) < last[:, None], new, pad)
         return torch.cat((ids, new[:, :made]), 1)
 
 

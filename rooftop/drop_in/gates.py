@@ -32,6 +32,8 @@ def mlp_class(base: type, gate: str, up: str, down: str, act: str, gate_first: b
 
     @functools.wraps(plain)
     def forward(self: Any, *given: Any, **named: Any) -> Any:
+        if len(given) + len(named) != 1:  # as a norm with a gate that may be given
+            return plain(self, *given, **named)
         (x,) = given or named.values()
         if not ordinary(x):
             return plain(self, x)
@@ -53,6 +55,8 @@ def act_class(base: type, act: str) -> dict[str, Any]:
 
     @functools.wraps(plain)
     def forward(self: Any, *given: Any, **named: Any) -> Any:
+        if len(given) + len(named) != 1:  # as a norm with a gate that may be given
+            return plain(self, *given, **named)
         (x,) = given or named.values()
         if not ordinary(x) or not x.numel():
             return plain(self, x)

@@ -3,6 +3,8 @@ same."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,9 +84,13 @@ def _models_of_transformers() -> tuple[type, ...]:
 
 
 def _register() -> None:
+    """Tell Transformers of our functions, unless the caller has, with options of their own."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     from rooftop.drop_in.transformers import register_transformers
 
-    register_transformers(NAME)
+    if NAME not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        register_transformers(NAME)
     mixtures.register_experts(NAME)
 
 
@@ -92,17 +98,23 @@ def is_patched(model: nn.Module) -> bool:
     return any(swap_of(m) is not None or buried(m) for m in model.modules())
 
 
+def wanted(parts: Mapping[str, Any]) -> list[str]:
+    """The parts that are asked for. Raises TypeError for others."""
+    found = {n: n != "residual" for n in PARTS}
+    for name, value in parts.items():
+        if name not in found and name not in ALIASES:
+            raise TypeError(f"patch: {name!r} is no part; there are {', '.join((*PARTS, *ALIASES))}")
+        if not isinstance(value, bool):
+            raise TypeError(f"patch: {name} is {value!r}; it must be True or False")
+        found[ALIASES.get(name, name)] = value
+    return [n for n, on in found.items() if on]
+
+
 def apply(
     model: nn.Module, parts: Mapping[str, Any], *, check: bool = True, memory: str = "fast", decompose: Sequence[str] = ("activation",)
 ) -> Report:
     """What `rooftop.patch` does; `parts`: by name or alias, those that are not there are asked for, but for residual."""
-    wanted = {n: n != "residual" for n in PARTS}
-    for name, value in parts.items():
-        if name not in wanted and name not in ALIASES:
-            raise TypeError(f"patch: {name!r} is no part; there are {', '.join((*PARTS, *ALIASES))}")
-        if not isinstance(value, bool):
-            raise TypeError(f"patch: {name} is {value!r}; it must be True or False")
-        wanted[ALIASES.get(name, name)] = value
+    asked = wanted(parts)
     if not isinstance(check, bool):
         raise TypeError(f"patch: check is {check!r}; it must be True or False")
     if unknown := [n for n in decompose if n not in PARTS]:
@@ -112,9 +124,9 @@ def apply(
     _check_model(model)
     rows: list[Row] = []
     try:
-        _Patch(model, {n for n, on in wanted.items() if on}, check, memory, tuple(decompose), rows).run()
+        _Patch(model, set(asked), check, memory, tuple(decompose), rows).run()
         if not any(not row.why for row in rows):
-            said = "; ".join(f"{r.part} of {r.what}: {r.why}" for r in rows[:4]) or f"it has no {', '.join(n for n, on in wanted.items() if on) or 'parts'}"
+            said = "; ".join(f"{r.part} of {r.what}: {r.why}" for r in rows[:4]) or f"it has no {', '.join(asked) or 'parts'}"
             raise ValueError(f"patch: nothing of {type(model).__name__} can be replaced ({said})")
     except BaseException:
         _restore(model)
@@ -260,6 +272,8 @@ class _Patch:
             why = kind_of(type(top.config)).refusal
             if not why and not type(top)._can_set_attn_implementation():
                 why = "it does not use the attention interface"
+            if not why and _chooses_classes(top):
+                why = "it chooses among attention classes of its own"
             if not why and getattr(top.config, "output_attentions", False):
                 why = "its configuration asks for attention weights (output_attentions)"
             if not why:
@@ -270,7 +284,7 @@ class _Patch:
                 except ValueError as error:
                     why = " ".join(str(error).split())
                 else:
-                    why = "" if top.config._attn_implementation == NAME else "it chooses among attention classes of its own"
+                    why = "" if top.config._attn_implementation == NAME else "it keeps its attention function"
             layers = sum("get_interface" in _names(m) for m in top.modules()) or 1
             self.rows.append(Row("attention", name, 1 if why else layers, why))
 
@@ -326,8 +340,16 @@ class _Patch:
                 yield top
 
 
-def _names(module: nn.Module) -> tuple[str, ...]:
-    import inspect
+def _chooses_classes(model: nn.Module) -> bool:
+    """Whether a layer is of a class from a table by attention function, as in GIT: it stays as it was made, and would be given our masks."""
+    used = {type(m) for m in model.modules()}
+    for module in {sys.modules.get(c.__module__) for c in used} - {None}:
+        tables = [v for v in vars(module).values() if isinstance(v, dict) and isinstance(v.get("eager"), type)]
+        if any(c in used for table in tables for c in table.values()):
+            return True
+    return False
 
+
+def _names(module: nn.Module) -> tuple[str, ...]:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code.co_names if code is not None else ()

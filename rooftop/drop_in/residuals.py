@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,9 @@ def norm_options(norm: nn.Module) -> tuple[str | None, int] | None:
     return how.options[1], how.options[2]  # type: ignore[return-value]
 
 
+SEEN: list[Any] = []  # what attention was given beside the hidden states, in trials
+
+
 class _Pair(nn.Linear):  # type: ignore[misc]
     def __init__(self, width: int) -> None:
         super().__init__(width, width)
@@ -78,7 +82,8 @@ class _Attention(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.layer = nn.Linear(width, width)
 
-    def forward(self, hidden_states: Any = None, **_: Any) -> Any:
+    def forward(self, hidden_states: Any = None, *more: Any, **named: Any) -> Any:
+        SEEN.append((more, named))
         return self.layer(hidden_states), None
 
 
@@ -114,7 +119,8 @@ def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
                 small[parts[4]] = mlp
                 theirs, ours = twin(module, modules=small), twin(module, modules=small)
                 ours.__class__ = type("Trial", (type(module),), layer_class(type(module), parts, multiplier))
-                if _trained(ours, theirs, torch.randn(2, 3, width), gradients):
+                x = torch.randn(2, 3, width)
+                if _trained(ours, theirs, x, gradients) and _handed_on(ours, x) == _handed_on(theirs, x):
                     return parts, multiplier
     return reason
 
@@ -123,3 +129,14 @@ def _trained(ours: Any, theirs: Any, x: Any, gradients: bool) -> bool:
     for m in (ours, theirs):
         m.__dict__["gradient_checkpointing"] = False
     return all(same(in_mode(ours, on), in_mode(theirs, on), [x], gradients) for on in (True, False))
+
+
+def _handed_on(layer: Any, x: Any) -> Any:
+    """What attention is given where the layer is given something by each of its names, and by one that it does not know."""
+    names = [n for n, p in inspect.signature(type(layer).forward).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][2:]
+    SEEN.clear()
+    try:
+        layer(x, **{n: f"given as {n}" for n in (*names, "another")})
+    except Exception:  # a layer that works with what it is given itself
+        return object()
+    return SEEN[-1]

@@ -18,6 +18,8 @@ from rooftop.quant.layer import LinearLayer
 from rooftop.quant.linear import QuantLinear
 from rooftop.quant.replacing import check_weight, linears, obstacle, replace, say_left, sizes, take_over
 
+NOT_CONVERTED = ("lm_head", "*.lm_head", "*.lora_*", "*.router", "*.gate", "*.shared_expert_gate")
+
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, p) for p in patterns)
@@ -66,7 +68,8 @@ def quantize_model(
         activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero points the product is
             one of 8-bit codes.
         include, exclude: shell-style name patterns: "model.layers.*.mlp.*". exclude=None: the output embedding, which is a layer named lm_head, that of
-            `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; and the adapters of peft (`*.lora_*`).
+            `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; the adapters of peft (`*.lora_*`); and what chooses
+            or weighs experts (`*.router`, `*.gate`, `*.shared_expert_gate`).
 
     A warning says which layers and other matrices stay as they are without having been excluded, how many bytes they have, and which groups were fitted: three
     dimensions of weights (experts in one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are.
@@ -84,7 +87,7 @@ def quantize_model(
     are not supported together. The error names the layer; nothing has been replaced."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
-    excluded = _patterns("exclude", exclude) if exclude is not None else ("lm_head", "*.lm_head", "*.lora_*")
+    excluded = _patterns("exclude", exclude) if exclude is not None else NOT_CONVERTED
     found = layers(model, include, excluded)
     if exclude is None:
         outputs = _outputs(model)
@@ -138,7 +141,9 @@ def quantize_model(
 
 
 def register_quantizer() -> None:
-    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. `quantize_model` of one of its models does so too."""
+    """Make quantised models known to `from_pretrained` of Hugging Face Transformers. `quantize_model` of one of its models does so too.
+
+    Raises ImportError where Transformers is not installed."""
     from rooftop.quant.pretrained import register
 
     register(quantize_model)

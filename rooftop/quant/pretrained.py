@@ -7,8 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING, register_quantization_config
-from transformers.quantizers.auto import register_quantizer as registering
+from transformers.quantizers.auto import (
+    AUTO_QUANTIZATION_CONFIG_MAPPING,
+    AUTO_QUANTIZER_MAPPING,
+    register_quantization_config,
+    register_quantizer,
+)  # fmt: skip
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -34,7 +38,9 @@ class QuantConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
-    """What `from_pretrained` asks of a quantisation method."""
+    """What `from_pretrained` asks of a quantisation method. `quantise`: `rooftop.quantize_model`."""
+
+    quantise: Callable[..., Any] | None = None
 
     def is_serializable(self) -> bool:
         return True
@@ -69,18 +75,16 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
-            _quantize[0](model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
+            quantise: Any = type(self).quantise
+            quantise(model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
         return model
 
 
-_quantize: list[Callable[..., Any]] = []
-
-
-def register(quantize_model: Callable[..., Any]) -> None:
-    """Make quantised models known to Transformers; what is not quantised yet goes through `quantize_model`."""
-    _quantize[:] = [quantize_model]
+def register(quantise: Callable[..., Any]) -> None:
+    """What `rooftop.quant.register_quantizer` does."""
+    RooftopQuantizer.quantise = staticmethod(quantise)
     if METHOD not in AUTO_QUANTIZER_MAPPING:
-        registering(METHOD)(RooftopQuantizer)
+        register_quantizer(METHOD)(RooftopQuantizer)
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
         register_quantization_config(METHOD)(QuantConfig)
 

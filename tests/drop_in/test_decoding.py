@@ -46,6 +46,17 @@ def test_tokens_are_those_of_greedy_decoding(kind: str) -> None:
     assert torch.equal(rooftop.generate(model, ids, attention_mask=mask, max_new_tokens=12, prefill_chunk=2), want)
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
+def test_heads_of_sizes_without_a_kernel_decode_too(kind: str) -> None:
+    """A soft cap, sinks and a window among them."""
+    cls, config = _kinds.works(kind)  # type: ignore[misc]
+    config = type(config)(**{**config.to_dict(), "head_dim": 20})
+    model, eager = (_kinds.made(cls, config, "eager") for _ in range(2))
+    rooftop.patch(model)
+    ids, mask = _prompts()
+    assert torch.equal(rooftop.generate(model, ids, attention_mask=mask, max_new_tokens=12, prefill_chunk=4), _greedy(eager, ids, mask))
+
+
 def test_sequences_end_at_different_times() -> None:
     model, (ids, mask) = _made("llama"), _prompts()
     new = _greedy(_made("llama"), ids, mask, eos_token_id=None)[:, ids.shape[1] :]

@@ -144,6 +144,23 @@ def test_checkpoints_of_activations(hf: Any, reentrant: bool) -> None:
     _close(_gradient(model), want)
 
 
+def test_selective_checkpoints_know_the_ops_by_name(hf: Any) -> None:
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    model, seen = _model(hf), set()
+
+    def policy(_: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.add(str(op))
+        return CheckpointPolicy.MUST_SAVE if "rooftop.attention" in str(op) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    want = _gradient(model)
+    rooftop.patch(model)
+    how = {"use_reentrant": False, "context_fn": lambda: create_selective_checkpoint_contexts(policy)}
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+    _close(_gradient(model), want)
+    assert {"rooftop.attention.default", "rooftop.rms_norm.default", "rooftop.rope.default", "rooftop.swiglu.default"} <= seen
+
+
 def test_output_hidden_states_are_those_of_the_model(hf: Any) -> None:
     model = _model(hf)
     with torch.no_grad():
@@ -348,6 +365,36 @@ class Norm(nn.Module):
         return x * (square + self.tiny).rsqrt() * self.weight.abs()
 
 
+class Optional(Norm):
+    """A norm with a gate that may be given, as Mamba's."""
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(x if gate is None else x * gate)
+
+
+class Layer(nn.Module):
+    """A decoder layer of no known family; `how` says what it does otherwise."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = Norm("rms"), Norm("rms")
+        self.self_attn, self.mlp, self.how = Mixing(), Gate("second"), how
+
+    def forward(self, hidden_states: torch.Tensor, scale: Any = None, **kwargs: Any) -> torch.Tensor:
+        given = {"scale": None if self.how == "keeps scale" else scale, **kwargs}
+        h = hidden_states + self.self_attn(hidden_states=self.input_layernorm(hidden_states), **given)[0] * (0.5 if self.how == "half" else 1)
+        return h + self.mlp(self.post_attention_layernorm(h))
+
+
+class Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, hidden_states: torch.Tensor, scale: Any = None, **kwargs: Any) -> Any:
+        return self.layer(hidden_states) * (1 if scale is None else scale), None
+
+
 class Gate(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -381,6 +428,25 @@ def test_norms_are_found_by_what_they_compute(how: str) -> None:
     _close(model(x), want)
 
 
+def test_an_argument_that_may_be_given_is_still_taken() -> None:
+    torch.manual_seed(1)
+    norm, x = Optional("rms"), torch.randn(5, 16)
+    want = norm(x), norm(x, gate=x)
+    assert rooftop.patch(norm).replaced == {"rms_norm": 1}
+    _close(norm(x), want[0])
+    _close(norm(x, gate=x), want[1])
+
+
+@pytest.mark.parametrize(("how", "replaced"), [("plain", True), ("keeps scale", False), ("half", False)])
+def test_a_layer_hands_on_what_it_is_given(how: str, replaced: bool) -> None:
+    torch.manual_seed(1)
+    layer, x = Layer(how).eval(), torch.randn(2, 3, 16)
+    want = layer(x, scale=3.0)
+    report = rooftop.patch(layer, residual=True)
+    assert ("residual" in report.replaced) == replaced, str(report)
+    _close(layer(x, scale=3.0), want)
+
+
 @pytest.mark.parametrize("how", GATES)
 def test_gates_are_found_by_what_they_compute(how: str) -> None:
     torch.manual_seed(1)
@@ -410,3 +476,27 @@ def test_parts_and_their_other_names(hf: Any) -> None:
     assert set(rooftop.patch(model, **{**off, "rms_norm": True}, gelu=False).replaced) == {"rms_norm"}
     said = str(rooftop.unpatch(model) and rooftop.patch(model, rope=False))
     assert "rms_norm" in said and "LlamaRMSNorm" in said and "rope" not in said
+
+
+# models that others load -----------------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_patched_as_they_are_loaded(hf: Any, tmp_path: Any) -> None:
+    plain = _model(hf)
+    plain.save_pretrained(tmp_path)
+    with rooftop.drop_in.apply_to("llama", swiglu=False) as applied:
+        found = [
+            hf.AutoModelForCausalLM.from_pretrained(tmp_path), hf.AutoModelForCausalLM.from_config(plain.config),
+            hf.LlamaForCausalLM.from_pretrained(tmp_path, output_loading_info=True)[0],
+        ]  # fmt: skip
+        with pytest.raises(ValueError, match=r"^apply_to: LlamaForCausalLM is patched already as it is loaded; remove\(\) what the first call returned$"):
+            rooftop.drop_in.apply_to("llama")
+        assert not rooftop.drop_in.is_patched(hf.AutoModelForCausalLM.from_config(hf.Qwen2Config(**SIZES)))
+    assert all(rooftop.drop_in.is_patched(m) for m in found) and [set(r.replaced) & {"mlp", "rope"} for r in applied.reports] == [{"rope"}] * 3
+    _close(_logits(found[0]), _logits(plain))
+    assert not rooftop.drop_in.is_patched(hf.AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert not {"from_pretrained", "_from_config"} & set(vars(hf.LlamaForCausalLM))
+    with pytest.raises(ValueError, match=r"^apply_to: 'lama' is no type of Transformers' causal language models; there is llama"):
+        rooftop.drop_in.apply_to("lama")
+    with pytest.raises(TypeError, match=r"^patch: 'rms' is no part"):
+        rooftop.drop_in.apply_to("llama", rms=True)

@@ -89,3 +89,10 @@ def test_a_configuration_that_does_not_fit_is_refused_by_name(tmp_path: Path, ch
     (tmp_path / "config.json").write_text(json.dumps(said))
     with pytest.raises(ValueError, match=message):
         hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_what_chooses_experts_stays() -> None:
+    config = hf.Qwen2MoeConfig(**SIZES, num_experts=4, moe_intermediate_size=32, shared_expert_intermediate_size=32, num_experts_per_tok=2)
+    model = rooftop.quantize_model(hf.Qwen2MoeForCausalLM(config), "int8", group=32)
+    kinds = {n.rpartition(".")[2]: type(m).__name__ for n, m in model.named_modules() if "shared_expert" in n}
+    assert kinds["shared_expert_gate"] == "Linear" and kinds["up_proj"] == "QuantLinear"
