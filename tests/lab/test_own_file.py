@@ -65,9 +65,11 @@ def names(made: own_file.Kernels) -> list[str]:
         # as written before Volta
         ("__global__ void k(float* x) { float v = x[threadIdx.x]; v += __shfl_down(v, 16); if (__any(v > 0)) x[threadIdx.x] = v; }\n", ["k"]),
         # parts of C++'s library; a texture of the driver's
-        ("#include <limits>\n#include <cuda.h>\ntemplate <class T> __global__ void k(T* x) { x[0] = std::numeric_limits<T>::max(); x[1] = std::min(x[2], x[3]); }\n"
+        ("#include <limits>\n#include <cuda.h>\n"
+         "template <class T> __global__ void k(T* x) { x[0] = std::numeric_limits<T>::max(); x[1] = std::min(x[2], x[3]); }\n"
          "template __global__ void k<float>(float*);\n__global__ void t(float* x, CUtexObject o) { x[0] = tex2D<float>(o, 1, 2); }\n", ["k<float>", "t"]),
-        ("#include <mma.h>\nusing namespace nvcuda;\n__global__ void k(half* a, float* c) { wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; "
+        ("#include <mma.h>\nusing namespace nvcuda;\n"
+         "__global__ void k(half* a, float* c) { wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; "
          "wmma::load_matrix_sync(f, a, 16); c[0] = __half2float(f.x[0]); }\n", ["k"]),
         ("typedef __nv_bfloat16 real;\n__global__ void k(real* x) { x[0] = (real)(float(x[1]) * 2); }\n", ["k"]),
     ],

@@ -149,14 +149,16 @@ def test_a_fault_of_a_launch_that_is_assumed_is_told_as_such(tmp_path: Path, mon
 
 def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Path) -> None:
     unit = (
-        '#include "all.cuh"\nstatic __global__ void set(int* p) {{ *p = {n}; }}\nstatic void go(int* p) {{ set<<<1, 1>>>(p); }}\nvoid run{n}(int* p) {{ go(p); }}\n'
+        '#include "all.cuh"\nstatic __global__ void set(int* p) {{ *p = {n}; }}\nstatic void go(int* p) {{ set<<<1, 1>>>(p); }}\n'
+        "void run{n}(int* p) {{ go(p); }}\n"
     )
+    shown = '    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n'
     (tmp_path / "all.cuh").write_text("#pragma once\nvoid run1(int*);\nvoid run2(int*);\n", encoding="utf-8")
     for n in (1, 2):
         (tmp_path / f"unit{n}.cu").write_text(unit.format(n=n), encoding="utf-8")
     (tmp_path / "main.cu").write_text(
-        '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n    run1(p);\n    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n'
-        '    printf("%d ", h);\n    run2(p);\n    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n    cudaFree(p);\n}\n', encoding="utf-8",
+        '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n'
+        f"    run1(p);\n{shown}    run2(p);\n{shown}    cudaFree(p);\n}}\n", encoding="utf-8",
     )  # fmt: skip
     for name in ("main.cu", "unit1.cu"):
         run = program.run(program.source_of(tmp_path / name)[0])

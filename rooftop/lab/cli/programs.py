@@ -36,7 +36,8 @@ def simulate(source: Source, *given: Any) -> int:
     except CompileError as error:
         if not source.missing and not UNKNOWN.search(str(error)):
             raise
-        absent = f"{', '.join(source.missing[:3])} {'is' if len(source.missing) == 1 else 'are'} not found: name the folder by -I. " if source.missing else ""
+        several = len(source.missing) > 1
+        absent = f"{', '.join(source.missing[:3])} {'are' if several else 'is'} not found: name {'their' if several else 'its'} folder by -I. " if source.missing else ""
         echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     except SimulatedCrash as error:
         echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
@@ -71,7 +72,8 @@ def _simulated(
     why = _unfinished(first, words)
     if source.guessed and report.faults:
         why = "its launch is assumed, and what is found may be that of the launch: --grid, --block and --arg, with --kernel, give the true one"
-    code = WRONG if report.faults and not source.guessed else ENVIRONMENT if why or (report.findings and any(f.kind == "not-simulated" for f in report.findings)) else OK
+    unknown = bool(why) or any(f.kind == "not-simulated" for f in report.findings)
+    code = WRONG if report.faults and not source.guessed else ENVIRONMENT if unknown else OK
     if html is not None:
         whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
     if as_json:

@@ -159,7 +159,8 @@ def places(facts: Mapping[str, Any], name: str, ladders: Sequence[str], records:
             continue
         chosen = _cases(climbed, rungs[0].op, case, dtype)[0]
         counts = {n: c.values for n, c in rung_counts.count(rungs, chosen, run=False).items()}
-        found.append(_placed(name, ladder, traits(facts, measured or {}), rungs, chosen, target, counts, records, "" if measured else "rooftop simt counts them"))
+        why = "" if measured else "rooftop simt counts them"
+        found.append(_placed(name, ladder, traits(facts, measured or {}), rungs, chosen, target, counts, records, why))
     if not found:
         raise ValueError(f"{', '.join(ladders)}: no rungs in CUDA C++ to compare {name} with")
     return sorted(found, key=lambda p: p.distance)

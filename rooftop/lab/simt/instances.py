@@ -187,7 +187,7 @@ class Templates:
                     yield dict(zip((p.name for p in f.parameters), words, strict=False)), assumed or _said(f.parameters, words, missing)
         if not seen:
             guesses = {p.name: p.guess for p in f.parameters if p.guess}
-            yield guesses, _said(f.parameters, [p.guess for p in f.parameters], [n for n in guesses])
+            yield guesses, _said(f.parameters, [p.guess for p in f.parameters], list(guesses))
 
 
 def _said(head: Sequence[_Parameter], values: Sequence[str], only: Sequence[str] | None = None) -> str:

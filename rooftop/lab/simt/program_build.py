@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from rooftop.core import head_text, settings
@@ -138,7 +139,7 @@ def _defined(text: str) -> list[str]:
         part = [t for t in tokens[at:end] if t.kind not in ("space", "newline", "comment", "directive")]
         body = None if opens else host.body(part)
         head = part[: body or 0]
-        found += [t.text for t, after in zip(head, head[1:], strict=False) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")][:1]
+        found += [t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")][:1]
         at = end
     return found
 
@@ -274,7 +275,8 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         if shown in source.units:
             continue
         (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")
-    parts, seen = [], set()
+    parts: list[str] = []
+    seen: set[str] = set()
     for i, shown in enumerate((source.shown, *source.units)):
         own = set(_defined(source.texts[shown])) if source.units else set()
         again = sorted(own & seen)  # each file's own, of the same name
