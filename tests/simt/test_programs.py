@@ -144,7 +144,24 @@ def test_a_fault_of_a_launch_that_is_assumed_is_told_as_such(tmp_path: Path, mon
     assert done.exit_code == 3, done.output
     assert "called as assumed (--arg gives others): k<<<4, 256>>>(x=f32:4096, n=1024)" in done.output
     assert "out-of-bounds" in done.output
-    assert "its launch is assumed" in done.output
+    assert "its launches are assumed, and what is found may come of that: --kernel, --grid, --block and --arg give the true ones" in done.output
+
+
+def test_a_fault_with_inputs_that_are_assumed_is_one_where_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        "__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x * n + n] = 1; }\n"
+        'extern "C" void run(float* x, int n) { k<<<1, 64>>>(x, n); }\n', encoding="utf-8",
+    )  # fmt: skip
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0, "rows of n elements: x has n * n " + done.output
+    assert "run(x: 10,000 elements, n = 100)" in done.output
+    done = CliRunner().invoke(app, ["simt", "own.cu", "--arg", "n=64"])
+    assert done.exit_code == 3, done.output
+    assert "its inputs are assumed" in done.output
+    done = CliRunner().invoke(app, ["simt", "own.cu", "--arg", "n=64", "--arg", "x=f32:64x64"])
+    assert done.exit_code == 1, done.output
 
 
 def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Path) -> None:

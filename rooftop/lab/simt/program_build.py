@@ -36,7 +36,7 @@ PLAIN = "plain."  # before the names of the plain build's functions
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
 HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
-    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|string|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
+    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|strings?|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
     r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
     r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
 )
@@ -54,7 +54,7 @@ class Source:
     missing: tuple[str, ...] = ()  # headers that are nowhere: "file:line: name"
     added: str = ""  # C++ behind it: a main() of ours
     device: bool = False  # without its host code
-    guessed: bool = False  # whether the launches are assumed
+    guessed: str = ""  # what of it is assumed, so that a fault may come of that
     units: tuple[str, ...] = ()  # other files of the program's, compiled behind it
 
     @property
