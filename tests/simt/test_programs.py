@@ -199,3 +199,15 @@ def test_reads_by_ldmatrix_and_by_wmma_are_alike_before_a_write_of_the_warps(tmp
     source = program.kernel_of(path, (), "k", ["a=f16:256", "o=f16:256"], grid=(1,), block=(32,), shared=0, cooperative=False)
     run = program.run(source)
     assert {(f.line, f.kind) for f in run.report.findings} == {(last - 1, "warp-race"), (last, "warp-race")}, "only what is written and not waited for"
+
+
+def test_a_variable_that_main_fills_is_named_where_main_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        "__constant__ int n;\n__global__ void k(int* o) { o[0] = n; }\nint main() {\n    int h = 64;\n    cudaMemcpyToSymbol(n, &h, sizeof h);\n}\n",
+        encoding="utf-8",
+    )
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu", "--kernel", "k", "--grid", "1", "--block", "1", "--arg", "o=i32:1"])
+    assert done.exit_code == 0, done.output
+    assert "own.cu:5: main() fills n, and a launch by --kernel does not run main(): n holds what it is declared with" in done.output
