@@ -79,8 +79,8 @@ def simt(
         source, assumed = program.source_of(path, include or [], own.args)
         raise typer.Exit(programs.simulate(source, assumed, args, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
     if file and own.launches:
-        for name, line in ordinary.filled(head_text.read(path)).items():
-            echo(f"{path}:{line}: main() fills {name}, and a launch by --kernel does not run main(): {name} holds what it is declared with", err=True)
+        for name, at in ordinary.filled(head_text.read(path)).items():
+            echo(f"{path}:{at}: main() fills {name}, and a launch by --kernel does not run main(): {name} holds what it is declared with", err=True)
     if file and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 
