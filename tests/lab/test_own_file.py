@@ -156,6 +156,15 @@ def test_the_command_says_what_it_assumed(tmp_path: Path, monkeypatch: pytest.Mo
     assert [(k["kernel"], k["threads"]) for k in data] == [("k<float>", 64)]
 
 
+def test_the_defaults_of_a_host_templates_parameters_are_no_constants_of_its_body() -> None:
+    text = (
+        "template <int A, int B, int C> __global__ void k() {}\n"
+        "template <const int A = 16, const int B = 8> void go() { constexpr int C = A * 2; k<A, B, C><<<1, 1>>>(); }\n"
+        "int main() { go(); go<4>(); }\n"
+    )
+    assert [i.name for i in Templates([text]).instances()[0]] == ["k<16, 8, ( 16 * 2 )>", "k<4, 8, ( 4 * 2 )>"]
+
+
 def test_instances_are_those_of_the_calls_of_host_templates() -> None:
     text = (
         "template <typename T, int N> __global__ void k(T* x) {}\n"

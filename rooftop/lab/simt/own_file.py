@@ -266,7 +266,9 @@ def _compiled(code: Code, wanted: list[Instance], target: str) -> tuple[Binary |
         absent = {m[1].strip(): m[2] for line in said.splitlines() if (m := _ABSENT.search(line))}
         if absent:
             refused |= {n: why for n, why in absent.items() if not any(p.error and p.kernel and p.names[0] == _base(n) for p in code.parts)}
-            wanted[:] = [i for i in wanted if i.name not in absent]
+            gone = {re.sub(r"\s", "", n) for n in absent}  # NVRTC writes names with spaces of its own
+            kept = [i for i in wanted if re.sub(r"\s", "", i.name) not in gone]
+            wanted[:] = kept if len(kept) < len(wanted) else []
         elif not code.leave_out(list(_errors(said))):
             return None, {**refused, code.source.shown: said}
     return None, {**refused, code.source.shown: said}
