@@ -128,7 +128,7 @@ def test_the_cases_of_a_ladder_are_tried_before_a_kernel_is_refused(monkeypatch:
     assert len(set(asked)) >= 2
     asked.clear()
     wanted = 1000
-    with pytest.raises(ValueError, match="not .*; .*not "):
+    with pytest.raises(ValueError, match=r"not .*; .*not "):
         place.place(subject, "sgemm_cuda", [])
     with pytest.raises(ValueError, match="f64: no case of the ladder sgemm_cuda; it has 4096 cubed f32, 8192"):
         place.place(subject, "sgemm_cuda", [], dtype="f64")

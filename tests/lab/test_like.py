@@ -83,7 +83,7 @@ def test_the_error_allowed_is_that_of_torch_in_the_same_precision() -> None:
     assert one.at == (3, 7)
     (one,) = like._judged("k", torch.softmax, "torch.softmax", {"x": x}, {"y": torch.full_like(right, float("nan"))})
     assert not one.right, "NaN is no number that is near"
-    with pytest.raises(ValueError, match="y has 8 elements, torch.softmax gives 1024"):
+    with pytest.raises(ValueError, match=r"y has 8 elements, .* gives 1024"):
         like._judged("k", torch.softmax, "torch.softmax", {"x": x}, {"y": right.reshape(-1)[:8]})
 
 

@@ -65,9 +65,11 @@ def names(made: own_file.Kernels) -> list[str]:
         # as written before Volta
         ("__global__ void k(float* x) { float v = x[threadIdx.x]; v += __shfl_down(v, 16); if (__any(v > 0)) x[threadIdx.x] = v; }\n", ["k"]),
         # parts of C++'s library; a texture of the driver's
-        ("#include <limits>\n#include <cuda.h>\ntemplate <class T> __global__ void k(T* x) { x[0] = std::numeric_limits<T>::max(); x[1] = std::min(x[2], x[3]); }\n"
+        ("#include <limits>\n#include <cuda.h>\n"
+         "template <class T> __global__ void k(T* x) { x[0] = std::numeric_limits<T>::max(); x[1] = std::min(x[2], x[3]); }\n"
          "template __global__ void k<float>(float*);\n__global__ void t(float* x, CUtexObject o) { x[0] = tex2D<float>(o, 1, 2); }\n", ["k<float>", "t"]),
-        ("#include <mma.h>\nusing namespace nvcuda;\n__global__ void k(half* a, float* c) { wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; "
+        ("#include <mma.h>\nusing namespace nvcuda;\n"
+         "__global__ void k(half* a, float* c) { wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; "
          "wmma::load_matrix_sync(f, a, 16); c[0] = __half2float(f.x[0]); }\n", ["k"]),
         ("typedef __nv_bfloat16 real;\n__global__ void k(real* x) { x[0] = (real)(float(x[1]) * 2); }\n", ["k"]),
     ],
@@ -152,6 +154,15 @@ def test_the_command_says_what_it_assumed(tmp_path: Path, monkeypatch: pytest.Mo
     assert "assumed, as nothing in the file says it (--kernel does): k<float>: T = float" in done.output
     data = json.loads(CliRunner().invoke(app, ["inspect", "own.cuh", "--arch", "90", "--json"]).stdout)
     assert [(k["kernel"], k["threads"]) for k in data] == [("k<float>", 64)]
+
+
+def test_the_defaults_of_a_host_templates_parameters_are_no_constants_of_its_body() -> None:
+    text = (
+        "template <int A, int B, int C> __global__ void k() {}\n"
+        "template <const int A = 16, const int B = 8> void go() { constexpr int C = A * 2; k<A, B, C><<<1, 1>>>(); }\n"
+        "int main() { go(); go<4>(); }\n"
+    )
+    assert [i.name for i in Templates([text]).instances()[0]] == ["k<16, 8, ( 16 * 2 )>", "k<4, 8, ( 4 * 2 )>"]
 
 
 def test_instances_are_those_of_the_calls_of_host_templates() -> None:

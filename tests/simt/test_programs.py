@@ -144,19 +144,38 @@ def test_a_fault_of_a_launch_that_is_assumed_is_told_as_such(tmp_path: Path, mon
     assert done.exit_code == 3, done.output
     assert "called as assumed (--arg gives others): k<<<4, 256>>>(x=f32:4096, n=1024)" in done.output
     assert "out-of-bounds" in done.output
-    assert "its launch is assumed" in done.output
+    assert "its launches are assumed, and what is found may come of that: --kernel, --grid, --block and --arg give the true ones" in done.output
+
+
+def test_a_fault_with_inputs_that_are_assumed_is_one_where_they_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        "__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x * n + n] = 1; }\n"
+        'extern "C" void run(float* x, int n) { k<<<1, 64>>>(x, n); }\n', encoding="utf-8",
+    )  # fmt: skip
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0, "rows of n elements: x has n * n " + done.output
+    assert "run(x: 10,000 elements, n = 100)" in done.output
+    done = CliRunner().invoke(app, ["simt", "own.cu", "--arg", "n=64"])
+    assert done.exit_code == 3, done.output
+    assert "its inputs are assumed" in done.output
+    done = CliRunner().invoke(app, ["simt", "own.cu", "--arg", "n=64", "--arg", "x=f32:64x64"])
+    assert done.exit_code == 1, done.output
 
 
 def test_files_of_one_program_may_each_have_a_function_of_one_name(tmp_path: Path) -> None:
     unit = (
-        '#include "all.cuh"\nstatic __global__ void set(int* p) {{ *p = {n}; }}\nstatic void go(int* p) {{ set<<<1, 1>>>(p); }}\nvoid run{n}(int* p) {{ go(p); }}\n'
+        '#include "all.cuh"\nstatic __global__ void set(int* p) {{ *p = {n}; }}\nstatic void go(int* p) {{ set<<<1, 1>>>(p); }}\n'
+        "void run{n}(int* p) {{ go(p); }}\n"
     )
+    shown = '    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n'
     (tmp_path / "all.cuh").write_text("#pragma once\nvoid run1(int*);\nvoid run2(int*);\n", encoding="utf-8")
     for n in (1, 2):
         (tmp_path / f"unit{n}.cu").write_text(unit.format(n=n), encoding="utf-8")
     (tmp_path / "main.cu").write_text(
-        '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n    run1(p);\n    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n'
-        '    printf("%d ", h);\n    run2(p);\n    cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n    printf("%d\\n", h);\n    cudaFree(p);\n}\n', encoding="utf-8",
+        '#include "all.cuh"\n#include <cstdio>\nint main() {\n    int *p, h;\n    cudaMalloc(&p, 4);\n'
+        f"    run1(p);\n{shown}    run2(p);\n{shown}    cudaFree(p);\n}}\n", encoding="utf-8",
     )  # fmt: skip
     for name in ("main.cu", "unit1.cu"):
         run = program.run(program.source_of(tmp_path / name)[0])
@@ -180,3 +199,15 @@ def test_reads_by_ldmatrix_and_by_wmma_are_alike_before_a_write_of_the_warps(tmp
     source = program.kernel_of(path, (), "k", ["a=f16:256", "o=f16:256"], grid=(1,), block=(32,), shared=0, cooperative=False)
     run = program.run(source)
     assert {(f.line, f.kind) for f in run.report.findings} == {(last - 1, "warp-race"), (last, "warp-race")}, "only what is written and not waited for"
+
+
+def test_a_variable_that_main_fills_is_named_where_main_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        "__constant__ int n;\n__global__ void k(int* o) { o[0] = n; }\nint main() {\n    int h = 64;\n    cudaMemcpyToSymbol(n, &h, sizeof h);\n}\n",
+        encoding="utf-8",
+    )
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu", "--kernel", "k", "--grid", "1", "--block", "1", "--arg", "o=i32:1"])
+    assert done.exit_code == 0, done.output
+    assert "own.cu:5: main() fills n, and a launch by --kernel does not run main(): n holds what it is declared with" in done.output

@@ -9,6 +9,8 @@ import torch
 
 from rooftop.core.spec import Launch
 from rooftop.lab import simt
+from rooftop.lab.simt import translate
+from rooftop.lab.simt.tokens import tokenise
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 
@@ -249,3 +251,9 @@ def test_a_sparse_product_is_the_dense_one(dtype: torch.dtype, selector: int) ->
     assert not report.findings, "\n".join(map(str, report.findings))
     start = torch.tensor([[0.0, 1.0], [2.0, 3.0]]).repeat_interleave(8, 0).repeat(1, 4)
     assert torch.allclose(memory["out"], (dense.double() @ b.double()).float() + start, rtol=1e-6, atol=1e-6)
+
+
+def test_operands_without_a_comma_between_are_two() -> None:
+    """As nvcc takes them."""
+    found = list(translate._operands(tokenise('"r"(at + 4 * sizeof(int)) "r"(v.x), "=r" (out[1])')))
+    assert found == [("r", "at + 4 * sizeof(int)"), ("r", "v.x"), ("=r", "out[1]")]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.program import Run
     from rooftop.lab.simt.program_build import Source
 
+BY_HAND = "--kernel, --grid, --block and --arg give"
 PRINTED = 40  # lines of what the program prints that are shown
 
 
@@ -36,7 +37,8 @@ def simulate(source: Source, *given: Any) -> int:
     except CompileError as error:
         if not source.missing and not UNKNOWN.search(str(error)):
             raise
-        absent = f"{', '.join(source.missing[:3])} {'is' if len(source.missing) == 1 else 'are'} not found: name the folder by -I. " if source.missing else ""
+        is_, its = ("are", "their") if len(source.missing) > 1 else ("is", "its")
+        absent = f"{', '.join(source.missing[:3])} {is_} not found: name {its} folder by -I. " if source.missing else ""
         echo(f"rooftop: {absent}{error}\nits kernels can be launched without its host code: --kernel, --grid, --block and --arg", err=True)
     except SimulatedCrash as error:
         echo(f"rooftop: {error}; smaller sizes (--args, where the program takes them) may do", err=True)
@@ -70,8 +72,9 @@ def _simulated(
     remarks = verdict.sentences(report)
     why = _unfinished(first, words)
     if source.guessed and report.faults:
-        why = "its launch is assumed, and what is found may be that of the launch: --grid, --block and --arg, with --kernel, give the true one"
-    code = WRONG if report.faults and not source.guessed else ENVIRONMENT if why or (report.findings and any(f.kind == "not-simulated" for f in report.findings)) else OK
+        why = f"{source.guessed}, and what is found may come of that: {'--arg gives' if 'inputs' in source.guessed else BY_HAND} the true ones"
+    unknown = bool(why) or any(f.kind == "not-simulated" for f in report.findings)
+    code = WRONG if report.faults and not source.guessed else ENVIRONMENT if unknown else OK
     if html is not None:
         whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
     if as_json:

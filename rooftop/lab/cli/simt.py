@@ -64,7 +64,7 @@ def simt(
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
     from rooftop.lab.cli import triton_files
-    from rooftop.lab.simt import annotate, program
+    from rooftop.lab.simt import annotate, ordinary, program
 
     what, named = triton_files.cuda_one(what)
     kernel = kernel or named
@@ -83,6 +83,9 @@ def simt(
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
         source, assumed = program.source_of(path, include or [], own.args)
         raise typer.Exit(programs.simulate(source, assumed, args, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
+    if file and own.launches:
+        for name, at in ordinary.filled(head_text.read(path)).items():
+            echo(f"{path}:{at}: main() fills {name}, and a launch by --kernel does not run main(): {name} holds what it is declared with", err=True)
     if file and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 

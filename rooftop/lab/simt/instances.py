@@ -50,7 +50,10 @@ class _Function:
     def constants(self) -> dict[str, tuple[Token, ...]]:
         """What its body calls by a name of its own: constants and types."""
         found: dict[str, tuple[Token, ...]] = {}
+        head = _arguments(self.tokens, 1)[1] if self.parameters else 0
         for i, t in enumerate(self.tokens[:-2]):
+            if i < head:
+                continue
             at = i
             while t.text in ("constexpr", "const", "using"):
                 at = next((k for k in range(at + 1, len(self.tokens)) if self.tokens[k].text in ("=", ";", "{", "}", ")", ",", ">")), len(self.tokens))
@@ -187,7 +190,7 @@ class Templates:
                     yield dict(zip((p.name for p in f.parameters), words, strict=False)), assumed or _said(f.parameters, words, missing)
         if not seen:
             guesses = {p.name: p.guess for p in f.parameters if p.guess}
-            yield guesses, _said(f.parameters, [p.guess for p in f.parameters], [n for n in guesses])
+            yield guesses, _said(f.parameters, [p.guess for p in f.parameters], list(guesses))
 
 
 def _said(head: Sequence[_Parameter], values: Sequence[str], only: Sequence[str] | None = None) -> str:

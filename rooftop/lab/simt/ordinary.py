@@ -124,6 +124,16 @@ def choose(text: str, path: str, asked: str | None) -> tuple[Kernel, str]:
     return kernel, kernel.name + (asked or "")[len(base) :]
 
 
+def filled(text: str) -> dict[str, int]:
+    """The `__constant__` and `__device__` variables that the host's code fills, by the line where it does."""
+    found: dict[str, int] = {}
+    code = [t for t in tokenise(text) if t.kind in ("word", "symbol")]
+    for at, t in enumerate(code[:-2]):
+        if t.text in ("cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync") and (name := next((x for x in code[at + 2 :] if x.kind == "word"), None)):
+            found.setdefault(name.text, t.line)
+    return found
+
+
 def split(kernel: Kernel, given: Sequence[str]) -> dict[str, str]:
     """The texts of `--arg`, by parameter. Raises ValueError for those that are missing, unknown, or given twice."""
     names = [p.name for p in kernel.parameters]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from rooftop.core.compile import Binary, CompileError, compile_cuda, cuda_include
@@ -30,28 +31,33 @@ _LIMITS = {
 }  # fmt: skip
 SHIM = "".join((
     '#line 1 "what rooftop declares"\n', host.INTEGERS, *(f"typedef unsigned {t} u{t}; " for t in ("int", "short", "char", "long")),
-    "typedef unsigned long long uint64_t; typedef long long int64_t; typedef uint64_t uintptr_t; typedef int64_t intptr_t; typedef unsigned long size_t; "
+    "typedef unsigned long long uint64_t; typedef long long int64_t; typedef uint64_t uintptr_t; typedef int64_t intptr_t; "
+    "typedef unsigned long size_t; "
     "typedef struct _IO_FILE FILE; typedef unsigned long long CUtexObject; typedef unsigned long long CUsurfObject;\n",
     *(f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in _LIMITS.items()),
 ))  # fmt: skip
 BEFORE_VOLTA = {  # instructions of a warp without a mask, as sources written for older GPUs have them: of all lanes
     **{f"__shfl{n}": f"template <class T> __device__ T __shfl{n}(T v, int n, int w = 32) {{ return __shfl{n}_sync(0xffffffffu, v, n, w); }}\n"
        for n in ("", "_up", "_down", "_xor")},
-    **{f"__{n}": f"__device__ inline {t} __{n}(int p) {{ return __{n}_sync(0xffffffffu, p); }}\n" for n, t in (("any", "int"), ("all", "int"), ("ballot", "unsigned"))},
+    **{f"__{n}": f"__device__ inline {t} __{n}(int p) {{ return __{n}_sync(0xffffffffu, p); }}\n"
+       for n, t in (("any", "int"), ("all", "int"), ("ballot", "unsigned"))},
 }  # fmt: skip
 HALVES = ("#include <cuda_fp16.h>\n", r"\b(?:half2?|__half\w*|__\w*half2?\w*)\b"), ("#include <cuda_bf16.h>\n", r"bfloat16")
 STD = {  # parts of C++'s library, in namespace std: what speaks of them -> their header for a GPU
-    r"numeric_limits": "limits", r"is_same|enable_if|conditional|is_integral|is_floating|decay|remove_|integral_constant|bool_constant|true_type|false_type|is_convertible|void_t": "type_traits",
-    r"min\b": "__algorithm/min.h", r"max\b": "__algorithm/max.h", r"array\b": "array", r"(?:move|forward|swap|pair|index_sequence|integer_sequence|make_index)": "utility", r"tuple": "tuple",
+    r"numeric_limits": "limits",
+    r"is_same|enable_if|conditional|is_integral|is_floating|decay|remove_|\w+_constant|true_type|false_type|is_convertible|void_t": "type_traits",
+    r"min\b": "__algorithm/min.h", r"max\b": "__algorithm/max.h", r"array\b": "array",
+    r"(?:move|forward|swap|pair|index_sequence|integer_sequence|make_index)": "utility", r"tuple": "tuple",
     r"(?:sqrt|exp|log|pow|abs|fabs|floor|ceil|isnan|isinf|fma|tanh?|sin|cos|erf|round|isfinite)": "cmath", r"u?int\d+_t": "cstdint", r"complex": "complex",
 }  # fmt: skip
 CUB = "".join(f"#include <cub/{n}.cuh>\n" for n in (
-    *(f"block/block_{b}" for b in ("reduce", "scan", "load", "store", "radix_sort", "exchange", "histogram", "discontinuity", "merge_sort")), "warp/warp_reduce",
-    "warp/warp_scan", "warp/warp_load", "warp/warp_store", "warp/warp_merge_sort",
+    *(f"block/block_{b}" for b in ("reduce", "scan", "load", "store", "radix_sort", "exchange", "histogram", "discontinuity", "merge_sort")),
+    *(f"warp/warp_{w}" for w in ("reduce", "scan", "load", "store", "merge_sort")),
 ))  # fmt: skip  # of <cub/cub.cuh>, what a kernel may use
 _GIVEN = re.compile(r"cuda/.*|cooperative_groups(?:/.*|\.h)|cuda_(?:fp\d+|bf16|pipeline\w*|awbarrier\w*)\.h(?:pp)?|mma\.h|math_constants\.h|cub/.*|nv/target")
 _ERROR = re.compile(r"^(.*)\((\d+)\): (?:catastrophic )?error: (.*)$")
 _FROM = re.compile(r"at line (\d+)(?: of (.*))?$")
+_NAMED = re.compile(r'(?:identifier|template|class|struct|namespace|name) "?([\w:]+)"? (?:is undefined|is not)|no instance of .* "(?:\w+::)*(\w+)')
 _ABSENT = re.compile(r"kernel '(.*)' is not in the file: (.*)$")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]")
 ROUNDS = 24
@@ -129,7 +135,7 @@ class Code:
         if "__global__" not in words:
             return ()
         after = words[words.index("__global__") :]
-        return tuple(a for a, b in zip(after, after[1:], strict=False) if b == "(" and a.isidentifier() and not a.startswith("__"))[:1]
+        return tuple(a for a, b in pairwise(after) if b == "(" and a.isidentifier() and not a.startswith("__"))[:1]
 
     def _directive(self, shown: str, token: Token, seen: set[str]) -> None:
         if (match := _INCLUDE.match(token.text)) is None:
@@ -156,7 +162,7 @@ class Code:
         headers = [line for line, words in HALVES if re.search(words, self.source.whole) or "mma.h" in self.source.whole]
         used = [f"cuda/std/{header}" for words, header in STD.items() if re.search(rf"\bstd::(?:{words})", kept)]
         standard = [f"#include <{name}>\n" for name in used if _cudas(name)]
-        using = "".join(standard) + ("namespace cuda { namespace std {} }\nnamespace std { using namespace cuda::std; }\n" if standard else "namespace std {}\n")
+        using = "".join(standard) + ("namespace std { using namespace cuda::std; }\n" if standard else "namespace std {}\n")
         old = "".join(text for name, text in BEFORE_VOLTA.items() if re.search(rf"\b{name}\s*\(", self.source.whole))
         return "".join(headers) + using + SHIM + old
 
@@ -184,7 +190,7 @@ class Code:
     def reason(self, part: Part) -> str:
         """Why a kernel does not compile: its own error, or that of what it uses and what is left out; with the headers that are not here."""
         said, seen = part.error, {id(part)}
-        while m := re.search(r'(?:identifier|template|class|struct|namespace|name) "?([\w:]+)"? (?:is undefined|is not)|no instance of .* "(?:\w+::)*(\w+)', said):
+        while m := _NAMED.search(said):
             word = (m[1] or m[2]).rpartition("::")[2]
             cause = next((p for p in self.parts if p.error and id(p) not in seen and any(t.text == word for t in p.tokens)), None)
             if cause is None:
@@ -260,7 +266,9 @@ def _compiled(code: Code, wanted: list[Instance], target: str) -> tuple[Binary |
         absent = {m[1].strip(): m[2] for line in said.splitlines() if (m := _ABSENT.search(line))}
         if absent:
             refused |= {n: why for n, why in absent.items() if not any(p.error and p.kernel and p.names[0] == _base(n) for p in code.parts)}
-            wanted[:] = [i for i in wanted if i.name not in absent]
+            gone = {re.sub(r"\s", "", n) for n in absent}  # NVRTC writes names with spaces of its own
+            kept = [i for i in wanted if re.sub(r"\s", "", i.name) not in gone]
+            wanted[:] = kept if len(kept) < len(wanted) else []
         elif not code.leave_out(list(_errors(said))):
             return None, {**refused, code.source.shown: said}
     return None, {**refused, code.source.shown: said}

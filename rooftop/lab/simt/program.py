@@ -103,12 +103,13 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
         other = program_build.main_beside(source, folders)
         if (functions := program_caller.of_arrays(text)) and (other is None or functions[0].name == "solve"):
             code, assumed = program_caller.call_of_arrays(functions, texts, text)
-            return replace(source, added=code), assumed
+            known = all(p.name in texts for f in functions for p in f.parameters)
+            return replace(source, added=code, guessed="" if known else "its inputs are assumed"), assumed
         if other is not None:
             return other, ""
         if own := _instances(text):
             code, assumed = program_caller.call_of_kernels(text, own)
-            return replace(source, added=code, device=True, guessed=True), assumed
+            return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
     except program_caller.Unknown as unknown:
         raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"

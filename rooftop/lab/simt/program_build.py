@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from rooftop.core import head_text, settings
@@ -35,7 +36,7 @@ PLAIN = "plain."  # before the names of the plain build's functions
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
 HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has by itself
-    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|string|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
+    r"\w+|\w+/\w+_t|(?:sys|bits|arpa|netinet)/\w+\.h|(?:std\w+|strings?|math|assert|time|float|limits|unistd|errno|ctype|memory|signal|pthread|omp|windows|malloc"
     r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
     r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
 )
@@ -53,7 +54,7 @@ class Source:
     missing: tuple[str, ...] = ()  # headers that are nowhere: "file:line: name"
     added: str = ""  # C++ behind it: a main() of ours
     device: bool = False  # without its host code
-    guessed: bool = False  # whether the launches are assumed
+    guessed: str = ""  # what of it is assumed, so that a fault may come of that
     units: tuple[str, ...] = ()  # other files of the program's, compiled behind it
 
     @property
@@ -138,7 +139,7 @@ def _defined(text: str) -> list[str]:
         part = [t for t in tokens[at:end] if t.kind not in ("space", "newline", "comment", "directive")]
         body = None if opens else host.body(part)
         head = part[: body or 0]
-        found += [t.text for t, after in zip(head, head[1:], strict=False) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")][:1]
+        found += [t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")][:1]
         at = end
     return found
 
@@ -274,7 +275,8 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         if shown in source.units:
             continue
         (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")
-    parts, seen = [], set()
+    parts: list[str] = []
+    seen: set[str] = set()
     for i, shown in enumerate((source.shown, *source.units)):
         own = set(_defined(source.texts[shown])) if source.units else set()
         again = sorted(own & seen)  # each file's own, of the same name

@@ -14,8 +14,10 @@ from rooftop.lab.simt.tokens import Token, tokenise
 
 SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of whole numbers among the parameters, by how many there are
 SMALL = re.compile(  # names of numbers that are small
-    r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass"
+    r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass|^n?dims?$|^axis$|^rank$"
 )
+SQUARE = 100  # the one size of a function whose source indexes rows
+_ROWS = re.compile(r"\[\s*[\w.]+\s*\*\s*\w+\s*\+")  # of a matrix: [row * n + column]
 MOST = 1 << 20  # elements of an array of assumed size
 TYPES = {"f32": "kFloat", "f16": "kHalf", "bf16": "kBFloat16", "i32": "kInt", "f64": "kDouble", "i8": "kChar", "i64": "kLong", "u8": "kByte"}
 _TENSOR = re.compile(r"(?:torch|at)::Tensor")
@@ -111,11 +113,10 @@ def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: st
 def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
     allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
     sizes = _sizes(function)
+    squares = sum(n > 3 for n in sizes.values()) == 1 and _ROWS.search(text) is not None
+    sizes = {n: min(size, SQUARE) for n, size in sizes.items()} if squares else sizes
     sizes |= {n: int(given[n]) for n in sizes if n in given}
-    product = 1
-    for n in sizes.values():
-        product *= max(n, 1)
-    product = min(max(product, 64), MOST)
+    product = min(max(math.prod(max(n, 1) ** (2 if squares and n > 3 else 1) for n in sizes.values()), 64), MOST)
     lines, names, said, arrays = [], [], [], []
     for i, p in enumerate(function.parameters):
         text = p.text.replace("__restrict__", "").replace("__restrict", "")

@@ -336,6 +336,9 @@ def _operands(tokens: list[Token]) -> Iterator[tuple[str, str]]:
             if depth == 0:
                 continue
         if depth == 0:
+            if token.kind == "string" and expression:  # no comma between
+                yield constraint, expression
+                constraint, expression = "", ""
             constraint += _unquote(token.text) if token.kind == "string" else ""
         else:
             expression += token.text
