@@ -122,6 +122,7 @@ def test_a_wrapper_is_judged_by_a_function_of_torchs(tmp_path: Path) -> None:
     assert not judged.right and "softmax(x: float32 33x100): rows, program (32, 0, 0), late.py:12" in judged.findings[0].text
 
 
+@pytest.mark.sampled("slow")
 def test_a_wrapper_is_judged_with_each_config() -> None:
     judged = triton_like.compared(FILES / "tuned.py", "", "torch.matmul", {}, 0)
     assert judged.right and judged.configs == 2
@@ -201,6 +202,7 @@ def test_a_file_that_is_no_kernel_by_its_name_needs_a_reference(monkeypatch: pyt
     assert "say what it computes, as in rooftop check" in flat(capsys.readouterr().err)
 
 
+@pytest.mark.sampled("slow")
 def test_a_norm_gets_its_weight_by_name_and_a_file_its_own_words(tmp_path: Path) -> None:
     text = f"""{HEAD}import argparse
 argparse.ArgumentParser().parse_args()
