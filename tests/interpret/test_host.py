@@ -10,7 +10,7 @@ import torch
 from _support import command, flat
 
 from rooftop.lab.check import triton_like
-from rooftop.lab.cli import triton_files
+from rooftop.lab.cli import elsewhere, triton_files
 from rooftop.lab.inspect import triton_file
 from rooftop.lab.interpret import host, stand_in, wrappers
 from rooftop.lab.interpret.host import Watch
@@ -94,6 +94,11 @@ def test_launches_beyond_the_time_are_cut_and_said(tmp_path: Path) -> None:
     (launch,) = found.launches
     assert found.findings == () and found.watch.cut and 0 < launch.programs < launch.whole == 16384
     assert f"{launch.programs} of 16384 programs ran" in str(launch)
+
+
+def test_a_file_without_end_is_ended_and_said(tmp_path: Path) -> None:
+    found = ran(tmp_path, COPY.format(bound="n") + "while True:\n    copy(torch.ones(8, device='cuda'))\n", Watch(total=0.5))
+    assert found.findings == () and found.watch.over and found.watch.cut and found.launches[0].times > 1
 
 
 def test_each_config_of_an_autotuned_kernel_runs_on_its_own_copies() -> None:
@@ -190,6 +195,12 @@ def test_commands_take_such_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_more_commands_take_such_a_file(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(monkeypatch, *words.format(FILES / "tuned.py").split()) == 0
     assert "product" in capsys.readouterr().out
+
+
+def test_an_option_that_says_nothing_to_python_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(elsewhere, "inside", True)
+    assert command(monkeypatch, "simt", str(FILES / "softmax.py"), "--grid", "4") == 1
+    assert "softmax.py is Python; it takes" in flat(capsys.readouterr().err)
 
 
 def test_a_file_that_is_no_kernel_by_its_name_needs_a_reference(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
