@@ -105,8 +105,8 @@ def test_each_config_of_an_autotuned_kernel_runs_on_its_own_copies() -> None:
     a, b = torch.randn(20, 24), torch.randn(24, 18)
     watch = Watch()
     with host.standing_in(watch):
-        made = host.module(FILES / "tuned.py").matmul(a.cuda(), b.cuda())
-        again = host.module(FILES / "tuned.py").matmul(a.cuda(), b.cuda())
+        module, _ = host.run_file(FILES / "tuned.py", watch, "tuned")
+        made, again = (module.matmul(a.cuda(), b.cuda()) for _ in range(2))
     assert torch.allclose(made, a @ b, atol=0.05) and torch.equal(made.cpu(), again.cpu())
     assert [(x.config, x.times) for x in watch.launches.values()] == [
         ("M=16 N=16 num_warps=2 num_stages=3", 1), ("M=32 N=16 num_warps=4 num_stages=2", 2)
@@ -166,7 +166,7 @@ def test_what_launches_is_compiled_for_any_target(tmp_path: Path) -> None:
 
 def test_which_functions_launch(tmp_path: Path) -> None:
     with host.standing_in(Watch()):
-        names = vars(host.module(FILES / "tuned.py"))
+        names = vars(host.run_file(FILES / "tuned.py", Watch(), "tuned")[0])
     assert list(wrappers.functions(names, names["__name__"])) == ["matmul"]  # the outermost
     assert list(wrappers.kernels(names)) == ["product"] and wrappers.jit_of(names["product"]).__name__ == "product"
     assert wrappers.resolve(names, "Product.apply", "tuned.py") == names["Product"].apply
@@ -214,20 +214,22 @@ def test_a_file_that_is_no_kernel_by_its_name_needs_a_reference(monkeypatch: pyt
 
 
 @pytest.mark.sampled("slow")
-def test_a_norm_gets_its_weight_by_name_and_a_file_its_own_words(tmp_path: Path) -> None:
+def test_a_norm_gets_its_weight_and_eps_by_name_whatever_else_its_file_asserts(tmp_path: Path) -> None:
     text = f"""{HEAD}import argparse
 argparse.ArgumentParser().parse_args()
 @triton.jit
-def scaled(x, w, y, n, B: tl.constexpr):
+def scaled(x, w, y, n, eps, B: tl.constexpr):
     at = tl.arange(0, B)
     v = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(v * v, axis=0) / n)
+    scale = tl.rsqrt(tl.sum(v * v, axis=0) / n + eps)
     tl.store(y + tl.program_id(0) * n + at, v * scale * tl.load(w + at, mask=at < n), mask=at < n)
-def norm(x, weight):
+def norm(x, weight, eps=0.25):
     y = torch.empty_like(x)
-    scaled[(x.shape[0],)](x, weight, y, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    scaled[(x.shape[0],)](x, weight, y, x.shape[1], eps, B=triton.next_power_of_2(x.shape[1]))
     return y
+assert (norm(torch.ones(40, 8, device="cuda"), torch.ones(8, device="cuda")) == 3).all()
 """
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     judged = triton_like.compared(tmp_path / "mine.py", "norm", "torch.nn.functional.rms_norm", {}, 0)
     assert judged.compared[0].inputs == ("x: float32 33x100", "weight: float32 100") and judged.right
+    assert [f.kind for f in judged.ended] == ["host"]

@@ -178,6 +178,8 @@ def compare(what: Own, like: str, seed: int, as_json: bool) -> int:
         rows = [{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in judged.compared]
         table([*rows, *({"right": False, "text": str(f)} for f in judged.findings)], {}, True)
     else:
+        for f in judged.ended:
+            echo(f"the file's own code does not come to its end: {f}")
         for c in judged.compared:
             echo(str(c))
         for f in judged.findings:
