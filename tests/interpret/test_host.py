@@ -10,7 +10,7 @@ import torch
 from _support import command, flat
 
 from rooftop.lab.check import triton_like
-from rooftop.lab.cli import triton_files
+from rooftop.lab.cli import elsewhere, triton_files
 from rooftop.lab.inspect import triton_file
 from rooftop.lab.interpret import host, stand_in, wrappers
 from rooftop.lab.interpret.host import Watch
@@ -96,12 +96,17 @@ def test_launches_beyond_the_time_are_cut_and_said(tmp_path: Path) -> None:
     assert f"{launch.programs} of 16384 programs ran" in str(launch)
 
 
+def test_a_file_without_end_is_ended_and_said(tmp_path: Path) -> None:
+    found = ran(tmp_path, COPY.format(bound="n") + "while True:\n    copy(torch.ones(8, device='cuda'))\n", Watch(total=0.5))
+    assert found.findings == () and found.watch.over and found.watch.cut and found.launches[0].times > 1
+
+
 def test_each_config_of_an_autotuned_kernel_runs_on_its_own_copies() -> None:
     a, b = torch.randn(20, 24), torch.randn(24, 18)
     watch = Watch()
     with host.standing_in(watch):
-        made = host.module(FILES / "tuned.py").matmul(a.cuda(), b.cuda())
-        again = host.module(FILES / "tuned.py").matmul(a.cuda(), b.cuda())
+        module, _ = host.run_file(FILES / "tuned.py", watch, "tuned")
+        made, again = (module.matmul(a.cuda(), b.cuda()) for _ in range(2))
     assert torch.allclose(made, a @ b, atol=0.05) and torch.equal(made.cpu(), again.cpu())
     assert [(x.config, x.times) for x in watch.launches.values()] == [
         ("M=16 N=16 num_warps=2 num_stages=3", 1), ("M=32 N=16 num_warps=4 num_stages=2", 2)
@@ -122,6 +127,7 @@ def test_a_wrapper_is_judged_by_a_function_of_torchs(tmp_path: Path) -> None:
     assert not judged.right and "softmax(x: float32 33x100): rows, program (32, 0, 0), late.py:12" in judged.findings[0].text
 
 
+@pytest.mark.sampled("slow")
 def test_a_wrapper_is_judged_with_each_config() -> None:
     judged = triton_like.compared(FILES / "tuned.py", "", "torch.matmul", {}, 0)
     assert judged.right and judged.configs == 2
@@ -160,7 +166,7 @@ def test_what_launches_is_compiled_for_any_target(tmp_path: Path) -> None:
 
 def test_which_functions_launch(tmp_path: Path) -> None:
     with host.standing_in(Watch()):
-        names = vars(host.module(FILES / "tuned.py"))
+        names = vars(host.run_file(FILES / "tuned.py", Watch(), "tuned")[0])
     assert list(wrappers.functions(names, names["__name__"])) == ["matmul"]  # the outermost
     assert list(wrappers.kernels(names)) == ["product"] and wrappers.jit_of(names["product"]).__name__ == "product"
     assert wrappers.resolve(names, "Product.apply", "tuned.py") == names["Product"].apply
@@ -191,6 +197,12 @@ def test_more_commands_take_such_a_file(words: str, monkeypatch: pytest.MonkeyPa
     assert "product" in capsys.readouterr().out
 
 
+def test_an_option_that_says_nothing_to_python_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(elsewhere, "inside", True)
+    assert command(monkeypatch, "simt", str(FILES / "softmax.py"), "--grid", "4") == 1
+    assert "softmax.py is Python; it takes" in flat(capsys.readouterr().err)
+
+
 def test_a_file_that_is_no_kernel_by_its_name_needs_a_reference(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert triton_files.own(str(FILES / "softmax.py"), ("x=f32:2x3", "n=4", "name='a'")).given.keys() == {"x", "n", "name"}  # type: ignore[union-attr]
     for wrong in ("x", "n=a b", "x=f99:3"):
@@ -201,20 +213,23 @@ def test_a_file_that_is_no_kernel_by_its_name_needs_a_reference(monkeypatch: pyt
     assert "say what it computes, as in rooftop check" in flat(capsys.readouterr().err)
 
 
-def test_a_norm_gets_its_weight_by_name_and_a_file_its_own_words(tmp_path: Path) -> None:
+@pytest.mark.sampled("slow")
+def test_a_norm_gets_its_weight_and_eps_by_name_whatever_else_its_file_asserts(tmp_path: Path) -> None:
     text = f"""{HEAD}import argparse
 argparse.ArgumentParser().parse_args()
 @triton.jit
-def scaled(x, w, y, n, B: tl.constexpr):
+def scaled(x, w, y, n, eps, B: tl.constexpr):
     at = tl.arange(0, B)
     v = tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(v * v, axis=0) / n)
+    scale = tl.rsqrt(tl.sum(v * v, axis=0) / n + eps)
     tl.store(y + tl.program_id(0) * n + at, v * scale * tl.load(w + at, mask=at < n), mask=at < n)
-def norm(x, weight):
+def norm(x, weight, eps=0.25):
     y = torch.empty_like(x)
-    scaled[(x.shape[0],)](x, weight, y, x.shape[1], B=triton.next_power_of_2(x.shape[1]))
+    scaled[(x.shape[0],)](x, weight, y, x.shape[1], eps, B=triton.next_power_of_2(x.shape[1]))
     return y
+assert (norm(torch.ones(40, 8, device="cuda"), torch.ones(8, device="cuda")) == 3).all()
 """
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     judged = triton_like.compared(tmp_path / "mine.py", "norm", "torch.nn.functional.rms_norm", {}, 0)
     assert judged.compared[0].inputs == ("x: float32 33x100", "weight: float32 100") and judged.right
+    assert [f.kind for f in judged.ended] == ["host"]

@@ -144,6 +144,7 @@ def launches(p, config):
 """
 
 
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("words", ["inspect --arch 90", "diagnose"])
 def test_a_triton_kernel_without_end_of_compiling_is_ended(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

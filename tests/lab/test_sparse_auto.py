@@ -48,4 +48,6 @@ def test_each_way_has_operands_enough_that_none_stays_in_l2(monkeypatch: pytest.
     record = sparse_auto.measure(say=lambda _line: None)
     assert [row["matrix"] for row in record["rows"]] == [name for name, _, _ in few] and {"dense", "csr", "bsr 32", "2:4"} <= set(seen)
     assert all(sparse_auto.judged(row)[0] in row["seconds"] for row in record["rows"])
+    more = {**record["rows"][0], "facts": {**record["rows"][0]["facts"], "counters": "of a later version"}}
+    assert sparse_auto.judged(more) == sparse_auto.judged(record["rows"][0])
     assert "| ratio |" in sparse_auto.table([{**record, "at": "now", "device": {"name": "a card"}}])

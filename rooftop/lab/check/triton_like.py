@@ -5,11 +5,13 @@ the reference makes of the others."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core.backends.python_files import LOADED
 from rooftop.lab.check import like as likes
 from rooftop.lab.check.like import Compared
 from rooftop.lab.interpret import host, wrappers
@@ -24,11 +26,13 @@ MOST_CONFIGS = 16  # of an autotuned kernel that are tried
 
 @dataclass
 class Judged:
-    """What came of the calls. `called`: how many came to a result; `refused`: what the file's own checks say of calls that they do not take."""
+    """What came of the calls. `called`: how many came to a result; `refused`: what the file's own checks say of calls that they do not take; `ended`: what
+    ended the file's own code where it was loaded, after the function was defined."""
 
     compared: list[Compared] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    ended: list[Finding] = field(default_factory=list)
     launches: list[Launched] = field(default_factory=list)
     configs: int = 1
     called: int = 0
@@ -43,14 +47,16 @@ def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int
 
     Raises ValueError where nothing can be called."""
     said = Judged()
-    with host.standing_in(Watch(choice=0)):
-        module, failed = _module(path)
-    if failed is not None:
-        said.findings.append(failed)
-        return said
+    watch = Watch(choice=0, seconds=2.0, total=30.0)
+    with host.standing_in(watch):
+        module, failed = host.run_file(path, watch, f"{LOADED}{path.stem}")
     names = vars(module)
+    if failed and word.partition(".")[0] not in names:
+        said.findings += failed
+        return said
+    said.ended += failed
     function, word = chosen(names, word, path)
-    reference = _standing(likes.reference_of(like))
+    reference = _standing(likes.reference_of(like), function)
     families: list[tuple[str, ...]] | None = None
     for dtype in DTYPES if not own else DTYPES[:1]:
         for sizes in wrappers.SIZES if not own else wrappers.SIZES[:1]:
@@ -68,21 +74,19 @@ def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int
     return said
 
 
-def _standing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the GPU that is not there."""
+def _standing(reference: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference, with the GPU that is not there, and with the defaults of the function that both have by name (eps)."""
+    try:
+        takes = inspect.signature(reference).parameters
+        shared = {n: p.default for n, p in inspect.signature(function).parameters.items() if n in takes and isinstance(p.default, int | float)}
+    except (TypeError, ValueError):  # of a builtin
+        shared = {}
 
     def called(*args: Any, **kwargs: Any) -> Any:
         with host.standing_in(Watch(choice=0)):
-            return function(*args, **kwargs)
+            return reference(*args, **{**shared, **kwargs})
 
     return called
-
-
-def _module(path: Path) -> tuple[Any, Finding | None]:
-    watch = Watch()
-    found: list[Any] = []
-    failed = host.guarded(path, lambda: found.append(host.module(path)), watch)
-    return (found[0], None) if found else (None, failed[0])
 
 
 def chosen(names: Mapping[str, Any], word: str, path: Path) -> tuple[Callable[..., Any], str]:

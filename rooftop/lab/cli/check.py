@@ -315,10 +315,9 @@ def inspect(
 
     what = triton_files.cuda(what) if what else what
     if python := [p for p in map(triton_files.own, what or []) if p is not None]:
-        codes = [triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python]
-        if len(python) == len(what or []):
-            raise typer.Exit(max(codes))
-        what = [name for name in what or [] if triton_files.own(name) is None]
+        if len(python) < len(what or []):
+            raise ValueError(f"{python[0].path} is an ordinary Python file: name it by itself")
+        raise typer.Exit(max(triton_files.inspect(p, arch or ["80", "89", "90"], "sass" if sass else "ptx" if ptx else "", as_json) for p in python))
     plain = [Path(name) for name in what or [] if own_op.headless(Path(name))]
     if plain:
         _inspect_files(plain, arch or ["80", "89", "90"], kernel, include or [], as_json)

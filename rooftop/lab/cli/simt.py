@@ -69,6 +69,10 @@ def simt(
     what, named = triton_files.cuda_one(what)
     kernel = kernel or named
     if python := triton_files.own(what, arg or ()):
+        others = {"--case": case, "--shape": shape, "--blocks": blocks, "--kernel": kernel, "--grid": grid, "--block": block, "--html": html}
+        for option, said in others.items():
+            if said is not None:
+                raise ValueError(f"{option} {said}: {python.path} is Python; it takes {python.path}:NAME, --arg, --args, --seed, --budget and --json")
         raise typer.Exit(triton_files.simulate(python, args, seed, budget, as_json))
     if reason := simulator.unavailable():
         raise ToolchainError(reason)

@@ -132,7 +132,7 @@ def inspect(what: Own, archs: Sequence[str], kind: str, as_json: bool) -> int:
     from rooftop.lab.inspect import binary, inspector, triton_file
     from rooftop.lab.interpret.host import Watch
 
-    ran = triton_file.launches(what.path, what.name, what.given, (), Watch(run=False))
+    ran = triton_file.launches(what.path, what.name, what.given, (), Watch(run=False, total=30.0))
     if not ran.launches:
         _nothing(what, ran.findings)
         return _code(ran)
@@ -178,6 +178,8 @@ def compare(what: Own, like: str, seed: int, as_json: bool) -> int:
         rows = [{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in judged.compared]
         table([*rows, *({"right": False, "text": str(f)} for f in judged.findings)], {}, True)
     else:
+        for f in judged.ended:
+            echo(f"the file's own code does not come to its end: {f}")
         for c in judged.compared:
             echo(str(c))
         for f in judged.findings:
@@ -198,7 +200,7 @@ def facts(what: Own, target: str) -> tuple[str, Mapping[str, Any]]:
     from rooftop.lab.inspect import inspector, triton_file
     from rooftop.lab.interpret.host import Watch
 
-    ran = triton_file.launches(what.path, what.name, what.given, (), Watch(run=False))
+    ran = triton_file.launches(what.path, what.name, what.given, (), Watch(run=False, total=30.0))
     if not ran.launches:
         raise ValueError("; ".join(map(str, ran.findings)) or f"{what.path} launches no Triton kernel")
     largest = max(ran.launches, key=lambda x: sum(v.numel() for v in x.values.values() if hasattr(v, "numel")))

@@ -39,7 +39,7 @@ KEYS = ("", "of", "each", "at", "named", "seed", "sensors", "rows", "message", "
 
 def originals(folder: Path, of_a_kind: int = 8) -> list[tuple[Record, Record]]:
     """Heads and lines below a folder: some of each kind, of kinds `clock` and `build` of each subject."""
-    found: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
+    found: dict[tuple[str, str], list[tuple[Record, Record, bool]]] = {}  # as the file has it, or whole: that takes a thousand times the memory
     for path in sorted(folder.rglob("*.jsonl")):
         head: Record = {}
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -48,10 +48,10 @@ def originals(folder: Path, of_a_kind: int = 8) -> list[tuple[Record, Record]]:
                 head = value
                 continue
             subject = str(value.get("subject")) if value["kind"] in ("clock", "build", "ceiling") else ""
-            one = form.joined(value, head)[0]
-            found.setdefault((value["kind"], re.sub(r"\d+", "", subject)), []).extend([(head, value), ({"kind": "run", "form": form.FORM}, one)])
+            found.setdefault((value["kind"], re.sub(r"\d+", "", subject)), []).extend([(head, value, False), (head, value, True)])
     rng = random.Random(0)
-    return [pair for _, group in sorted(found.items()) for pair in rng.sample(group, min(len(group), of_a_kind))]
+    drawn = [one for _, group in sorted(found.items()) for one in rng.sample(group, min(len(group), of_a_kind))]
+    return [({"kind": "run", "form": form.FORM}, form.joined(value, head)[0]) if whole else (head, value) for head, value, whole in drawn]
 
 
 def _places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
                 continue
             for values in calls:
                 before = {k: replace(x) for k, x in watch.launches.items()}
-                failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in host.guarded(path, lambda f=function, v=values: f(*v.values()), watch)]  # type: ignore[misc]
+                raised = host.guarded(path, partial(function, *values.values()), watch)
+                failed = [replace(f, text=f"{word}({_said(values)}): {f}") for f in raised]
                 if all(f.kind != "host" and not (f.outside and not given) for f in failed):
                     findings += failed
                     break

@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import io
 import re
-import runpy
 import sys
 import time
 import traceback
@@ -19,7 +18,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from rooftop.core import child
-from rooftop.core.backends.python_files import load_file
 from rooftop.lab.interpret import interpreter
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl", "launch_cooperative_grid", "ir_override", "debug")
@@ -277,17 +275,9 @@ class Ran:
 def program(path: Path, args: Sequence[str] = (), watch: Watch | None = None) -> Ran:
     """Run a file as `python FILE ARGS`, with a GPU that is not there. What it prints goes to the standard error stream."""
     watch = watch or Watch()
-    before = list(sys.argv), list(sys.path)
-    sys.argv = [str(path), *args]
-    sys.path.insert(0, str(path.resolve().parent))
-    names: dict[str, Any] = {}
-
-    try:
-        with standing_in(watch), contextlib.redirect_stdout(sys.stderr if watch.run else io.StringIO()):
-            findings = guarded(path, lambda: names.update(runpy.run_path(str(path), run_name="__main__")), watch)
-    finally:
-        sys.argv, sys.path[:] = before
-    return Ran(watch, findings, names)
+    with standing_in(watch):
+        made, findings = run_file(path, watch, "__main__", args)
+    return Ran(watch, findings, vars(made))
 
 
 @contextlib.contextmanager
@@ -299,16 +289,24 @@ def standing_in(watch: Watch) -> Iterator[None]:
         yield
 
 
-def module(path: Path) -> ModuleType:
-    """The file, imported beside its own modules; within `standing_in`."""
-    before = sys.argv
-    sys.argv = [str(path)]
+def run_file(path: Path, watch: Watch, name: str, args: Sequence[str] = ()) -> tuple[ModuleType, tuple[Finding, ...]]:
+    """Run a file as the module `name`, beside its own modules; within `standing_in`. What it has defined until an error stays."""
+    made = ModuleType(name)
+    made.__file__ = str(path)
+    before = sys.argv, list(sys.path), sys.modules.get(name)
+    sys.argv, sys.modules[name] = [str(path), *args], made
     sys.path.insert(0, str(path.resolve().parent))
+
+    def run() -> None:
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(made))
+
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return load_file(path.resolve())
+        with contextlib.redirect_stdout(sys.stderr if watch.run else io.StringIO()):
+            return made, guarded(path, run, watch)
     finally:
-        sys.argv = before
+        sys.argv, sys.path[:] = before[:2]
+        if before[2] is not None:
+            sys.modules[name] = before[2]
 
 
 def guarded(path: Path, run: Callable[[], Any], watch: Watch) -> tuple[Finding, ...]:

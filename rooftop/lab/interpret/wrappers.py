@@ -11,7 +11,7 @@ OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
 ONE = ("mn",), ("m",), ("bhmd",), ("bmd",)
-TWO = ("mn", "mn"), ("m", "m"), ("mk", "kn"), ("mn", "n"), ("bmk", "bkn"), ("bhmd", "bhmd"), ("mn", "m:i64"), ("mn", "k:kernel")
+TWO = ("mn", "mn"), ("mk", "kn"), ("mn", "n"), ("m", "m"), ("bmk", "bkn"), ("bhmd", "bhmd"), ("mn", "m:i64"), ("mn", "k:kernel")
 THREE = (
     ("mn", "mn", "mn"), ("mn", "n", "n"), ("mk", "kn", "n"), ("m", "m", "m"), ("bhmd", "bhmd", "bhmd"), ("md", "md", "md"), ("bmd", "bmd", "bmd"),
     ("mk", "nk", "n"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,8 @@ def judged(row: Mapping[str, Any]) -> tuple[str, str, float]:
     """Of a row the way that the model takes among those that were timed, the fastest, and the time of the one over that of the other."""
     from rooftop.sparse.advice import Facts, predicted
 
-    facts, seconds = row["facts"], row["seconds"]
+    known, seconds = {f.name for f in fields(Facts)}, row["seconds"]  # a record may hold more than its readers know
+    facts = {n: v for n, v in row["facts"].items() if n in known}
     advice = predicted(Facts(**{**facts, "blocks": {int(side): count for side, count in facts["blocks"].items()}}), row["n"])
     taken = next(label for w in advice.ways if (label := label_of(w)) in seconds)
     best = min(seconds, key=seconds.__getitem__)
