@@ -401,3 +401,16 @@ def test_a_usage_error_shows_no_control_characters(words: tuple[str, ...], monke
     assert command(monkeypatch, *words) == 1
     said = capsys.readouterr().err
     assert CONTROL.search(said) is None and re.search(r"\\(u202e|x1b)", said)
+
+
+def test_a_rank_that_is_ended_is_an_error_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.multiprocessing as mp
+
+    from rooftop.lab.check import ranks
+
+    def ended_by_somebody(*_: object) -> None:
+        raise mp.ProcessExitedException("process 0 terminated with signal SIGKILL", 0, 1, -9)
+
+    monkeypatch.setattr(mp, "spawn", ended_by_somebody)
+    (result,) = ranks.check_here("all_reduce_ranks", 2, 0)
+    assert result.status == "error" and "terminated with signal SIGKILL; run it again" in result.message

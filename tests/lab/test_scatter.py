@@ -33,3 +33,9 @@ def test_no_label_lies_on_the_line_of_the_roof(share: float) -> None:
     roof = float(re.findall(r'class="top"[^>]*y1="([\d.]+)"', drawn)[0])
     labels = [float(y) for y in re.findall(r'class="label" x="[\d.]+" y="([\d.]+)"', drawn)]
     assert labels and all(not y - 11 < roof < y + 3 for y in labels)
+
+
+@pytest.mark.parametrize("share", [3.0, 1e6, 1e300])
+def test_a_vast_share_has_few_numbers(share: float) -> None:
+    drawn = scatter.drawing([scatter.Point(1.0, 0.5, "a"), scatter.Point(2.0, share, "b")], "n")
+    assert drawn.count("<text") < 120 and len(drawn) < 60_000

@@ -72,6 +72,9 @@ def check_here(op: str, ranks: int, seed: int) -> list[checker.Result]:
     import torch.multiprocessing as mp
 
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (folder, op, ranks, seed), ranks)
+        try:
+            mp.spawn(_work, (folder, op, ranks, seed), ranks)
+        except mp.ProcessExitedException as error:  # killed, or ended by the system; what a process raises is a fault of this code
+            return [checker.Result(op, op, f"on {ranks} processes", "error", "cpu", f"{error}; run it again")]
         found: list[checker.Result] = torch.load(Path(folder) / "found.pt", weights_only=False)
         return found

@@ -41,6 +41,9 @@ class Line:
     points: tuple[tuple[float, float], ...]
 
 
+MOST = 25  # numbers beside the y axis, where a time in a record is odd
+
+
 def drawing(
     points: Sequence[Point], axis: str, *, mark: tuple[float, str] | None = None, unit: float = 1.0, lines: Sequence[Line] = (), width: int = WIDE,
     height: int = HEIGHT,
@@ -78,7 +81,8 @@ def _one(
 
     floor = height - BOTTOM
     body = []
-    steps = range(round(bottom * 5), int(top * 5) + 1)
+    first, last = round(bottom * 5), int(min(top, 1e300) * 5)
+    steps = range(first, last + 1, max(1, -(-(last - first) // MOST)))
     body.append(f'<path class="grid" d="{"".join(f"M{LEFT} {y(k / 5):.1f}H{width - RIGHT}" for k in steps)}"/>')
     body.append(f'<g text-anchor="end">{"".join(f"""<text x="{LEFT - 7}" y="{y(k / 5) + 4:.1f}">{20 * k}</text>""" for k in steps)}</g>')
     body.append(f'<line class="top" x1="{LEFT}" x2="{width - RIGHT}" y1="{y(1):.1f}" y2="{y(1):.1f}"/>')
