@@ -94,9 +94,28 @@ def by_torch(op: Contract, given: Sequence[Any]) -> Any:
     if debugging.on:
         debugging.check(op, given)
     if not torch._C._is_any_autocast_enabled():
-        return op.cpu(*given)
-    with autocast_off(op.flattened(given)[0].values()):
-        return op.cpu(*given)
+        return _laid_out(op, given, op.cpu(*given))
+    tensors = op.flattened(given)[0].values()
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return NotImplemented  # autocast would change the products of torch's backward
+    with autocast_off(tensors):
+        return _laid_out(op, given, op.cpu(*given))
+
+
+def _laid_out(op: Contract, given: Sequence[Any], found: Any) -> Any:
+    """The results with the strides of the shape function, which torch's function may not give to inputs that are not contiguous."""
+    import torch
+
+    if found is NotImplemented or all(not isinstance(t, torch.Tensor) or t.is_contiguous() for t in given):
+        return found
+    results, metas = found if isinstance(found, tuple) else (found,), _fake_metas(op, given)
+    if not metas:  # it writes into its arguments
+        return found
+    made = []
+    for r, m in zip(results, metas, strict=True):
+        same = r is None or m is None or r.stride() == tuple(m.strides) or r.numel() < 2
+        made.append(r if same else torch.empty_strided(m.shape, m.strides, dtype=r.dtype, device=r.device).copy_(r))
+    return tuple(made) if isinstance(found, tuple) else made[0]
 
 
 def leaves_out(op: Contract, given: Sequence[Any], found: Any) -> bool:

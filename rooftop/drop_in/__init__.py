@@ -45,3 +45,7 @@ def __getattr__(name: str) -> Any:
     else:
         raise AttributeError(f"module 'rooftop.drop_in' has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(found, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

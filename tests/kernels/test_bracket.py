@@ -47,7 +47,7 @@ def test_every_way_to_the_kth(op: str, config: str, fill: str) -> None:
 def test_a_block_holds_what_lies_inside() -> None:
     """For any rows, length, dtype and card: sample and entries fit the shared memory, lists have room, and the parts cover the row."""
     op, planned = registry.op("kthvalue"), 0
-    for device in (*TARGETS.values(), *TARGETS.names.values()):
+    for device in (d for d in (*TARGETS.values(), *TARGETS.names.values()) if not d.gfx):
         for dtype in ("f32", "bf16", "i64"):
             for rows in (1, 3, 64, 131, 200, 4096):
                 for n in (4096, 5000, 33000, 131072, 1 << 20, 1 << 24, 1 << 30):

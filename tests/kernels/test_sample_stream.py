@@ -56,14 +56,14 @@ def test_other_rows_are_searched(tmp_path: Path, fill: str, how: dict[str, Any])
 
 def test_a_block_holds_its_candidates() -> None:
     op, kernel = registry.op("sample"), registry.implementation(NAME)
-    for device in (*TARGETS.values(), *TARGETS.names.values()):
+    for device in (d for d in (*TARGETS.values(), *TARGETS.names.values()) if not d.gfx):
         for dtype in ("f32", "f16"):
-            for rows in (1, 32, 33, 5000):
+            for rows in (1, device.sms // 4, device.sms // 4 + 1, 5000):
                 p = op.problem_of({"logits": Meta((rows, 128256), dtype)}, PLAIN, device)
                 c = kernel.choose(p)
                 assert 8 * c["capacity"] + 23 * 1024 <= device.shared_per_block and c["slots"] * 256 + 1024 <= c["capacity"] and c["capacity"] % 4 == 0
                 assert c["capacity"] >= 4 * 1024 + 1024 + 2048  # what select() needs for a top_k of 1024
                 if device.arch == 90:
                     found = registry.choose("sample", p)
-                    assert isinstance(found, Chosen) and (found.kernel == NAME) == (rows > 32)
+                    assert isinstance(found, Chosen) and (found.kernel == NAME) == (4 * rows >= device.sms)
                     assert 2 * (8 * c["capacity"] + 22 * 1024) <= device.shared_per_block

@@ -104,6 +104,9 @@ def measured_by(kernel: Any) -> dict[str, float]:
     return found
 
 
+_LANGUAGES = {"cuda": "CUDA C++", "triton": "Triton", "gluon": "Gluon"}
+
+
 def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Sum over the traits that both have of the difference in powers of 2, each at most 3; a trait that one of them alone has counts 1."""
     total = 0.0
@@ -163,7 +166,7 @@ def places(facts: Mapping[str, Any], name: str, ladders: Sequence[str], records:
         whys = "" if measured else "rooftop simt counts them"
         found.append(_placed(name, ladder, traits(facts, measured or {}), rungs, chosen, target, counts, records, whys))
     if not found:
-        raise ValueError(f"{', '.join(ladders)}: no rungs in {' or '.join(backends)} to compare {name} with")
+        raise ValueError(f"{', '.join(ladders)}: no rungs in {' or '.join(_LANGUAGES.get(b, b) for b in backends)} to compare {name} with")
     return sorted(found, key=lambda p: p.distance)
 
 
