@@ -13,6 +13,9 @@ from _support import committed
 from rooftop.core import settings
 from rooftop.lab.fuzz import records as fuzz
 from rooftop.lab.records import form, shapes, store
+from rooftop.lab.report import precision
+from rooftop.lab.report.data import gather
+from rooftop.lab.timing import expected
 
 RESULTS = settings.CHECKOUT / "results"
 HEAD = {"kind": "run", "form": 2, "at": "2026-11-22T02:19:04+00:00", "device": {"name": "NVIDIA H200"}}
@@ -119,3 +122,17 @@ def test_the_subjects_that_have_rows_of_their_own_are_those_of_the_pages() -> No
     from rooftop.lab.timing import sparse_auto
 
     assert set(shapes.ROWS) == {"naive timing", perplexity.SUBJECT, sparse_auto.SUBJECT}
+
+
+def test_a_sweep_of_a_dtype_that_is_none_is_refused(tmp_path: Path) -> None:
+    sweep = next(r for r in committed() if r["kind"] == "sweep")
+    (tmp_path / "a.jsonl").write_text(json.dumps(HEAD) + "\n" + json.dumps({**sweep, "dtypes": ["<b>", *sweep["dtypes"][1:]]}) + "\n", encoding="utf-8")
+    with pytest.raises(store.RecordError, match=r"dtypes\[0\] is '<b>'; it must be one of f64, f32"):
+        store.read(tmp_path)
+
+
+def test_a_time_need_not_hold_operations_nor_an_error() -> None:
+    whole = next(r for r in committed() if r["kind"] == "bench" and r["op"] == "matmul" and "/" not in r["subject"] and "median" in r["clocks"].get("kernel", {}))
+    bare = {k: v for k, v in whole.items() if k != "error"} | {"work": {k: v for k, v in whole["work"].items() if k != "ops"}}
+    assert precision.ways([bare], gather([bare])) == []
+    assert [t.case for t in expected.timed([bare])] == [whole["case"]]

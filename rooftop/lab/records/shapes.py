@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rooftop.core.devices import slug
+from rooftop.core.spec import DTYPES
 from rooftop.core.texts import CONTROL
 
 LARGEST, SMALLEST = 1e300, 1e-30  # of numbers, and of those that are divided by, which are at most 1 / SMALLEST
@@ -32,6 +33,10 @@ def shown(value: Any, at: str = "") -> None:
     elif isinstance(value, list):
         for i, inner in enumerate(value):
             shown(inner, f"{at}[{i}]")
+
+
+def _dtype(value: Any, at: str) -> None:
+    _must(isinstance(value, str) and value in DTYPES, value, at, f"one of {', '.join(DTYPES)}")
 
 
 def _text(value: Any, at: str) -> None:
@@ -187,7 +192,7 @@ def _sweep(value: Any, at: str) -> None:
 
 
 _SWEEP: dict[str, Check] = {
-    "op": _name, "device": _DEVICE, "axis": _text, "sizes": _table(_list(_count)), "dtypes": _list(_name, 1), "dtype": _list(_whole), "few": _list(_whole),
+    "op": _name, "device": _DEVICE, "axis": _text, "sizes": _table(_list(_count)), "dtypes": _list(_dtype, 1), "dtype": _list(_whole), "few": _list(_whole),
     "aligned": _list(_whole), "bytes": _list(_whole), "us": _COLUMN, "copy_us": _COLUMN, "roof_us": _list(_positive), "noise": _list(_number),
     "implementations": _list(_name), "by": _list(_whole), "digests": _table(_text), "peers": _table(_COLUMN), "wrong": _list(_whole),
 }  # fmt: skip

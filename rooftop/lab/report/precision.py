@@ -41,9 +41,9 @@ class Way:
 def ways(found: Sequence[Record], site: SiteData) -> list[Way]:
     """Of each way the newest fresh time on the card with the most of them, and the newest error of that kernel, case and card."""
     checks = {
-        (str(r["device"]["name"]), str(r["subject"]), str(r["case"])): r["error"]
+        (str(r["device"]["name"]), str(r["subject"]), str(r["case"])): error
         for r in sorted((r for r in found if r["kind"] in ("check", "bench") and r["op"] == "matmul"), key=lambda r: str(r.get("at", "")))
-        if r["error"].get("ok") and "rms" in r["error"]
+        if (error := r.get("error", {})).get("ok") and "rms" in error  # a bench record need not hold one
     }  # fmt: skip
     op = next((o for o in site.ops if o.name == "matmul"), None)
     made: dict[str, list[Way]] = {}

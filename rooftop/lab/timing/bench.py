@@ -118,7 +118,7 @@ def _best(rows: Sequence[store.Record]) -> str:
             if name in r["clocks"] and r["kind"] == "bench":
                 t = r["clocks"][name]
                 duty = "" if t["duty"] == "normal" else f"  {t['duty']}"
-                work = Work(r["work"]["read"], r["work"]["write"], r["work"]["ops"])
+                work = Work(r["work"]["read"], r["work"]["write"], r["work"].get("ops", {}))
                 said.append(f"\n    {r['subject']:40s} {t['median'] * 1e6:10.1f} us  {rate(work, t['median'])}{duty}")
     return "".join(said)
 
