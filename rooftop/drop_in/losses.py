@@ -37,10 +37,15 @@ def model_class(base: type) -> dict[str, Any]:
     return {"forward": forward}
 
 
+# What a model may be given that does not divide its rows.
+WITHOUT_BOUNDS = ("input_ids", "inputs_embeds", "attention_mask", "past_key_values", "labels", "shift_labels", "logits_to_keep", "num_items_in_batch")
+SIMPLE = (bool, int, float, str, type(None))
+
+
 def _told(function: Callable[..., Any], self: Any, given: tuple[Any, ...], named: dict[str, Any], position: int = 2) -> Any:
-    """A call of a model. While it is traced, the masks are told that rows hold one sequence each, where no positions that may start anew are
-    given."""
-    packed = len(given) > position or any(named.get(n) is not None for n in ("position_ids", "cu_seq_lens_q"))
+    """A call of a model. While it is traced, the masks are told that rows hold one sequence each, where nothing is given that may say
+    otherwise: positions that start anew, lengths of packed sequences, kinds of tokens."""
+    packed = len(given) > position or any(n not in WITHOUT_BOUNDS and not isinstance(v, SIMPLE) for n, v in named.items())
     if packed or not torch.compiler.is_compiling():
         return function(self, *given, **named)
     before = TOLD.unpacked

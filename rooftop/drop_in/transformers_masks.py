@@ -27,7 +27,7 @@ TOGETHER = 1 << 26  # elements of a mask that are looked at together
 
 
 class Told:
-    """What is known of the call of a model while it is traced: `unpacked`, that its rows hold one sequence each."""
+    """What is known of the call of a model while it is traced: `unpacked`, that its rows hold one sequence each, of tokens of one kind."""
 
     def __init__(self) -> None:
         self.unpacked = False  # of the instance from the start: a trace that sees it appear is not used again
@@ -96,8 +96,13 @@ def transformers_mask(
             return True
         return not tracing and attention_mask.shape[-1] >= end and bool(attention_mask[:, kv_offset:end].all())
 
-    # Of the library's own functions all but unions leave one run. Padding and functions of models may leave more.
-    certain = attention_mask is None and not use_vmap and function.__module__ == sdpa_mask.__module__ and function.__name__ != "or_mask"
+    # Of the library's own functions all but unions leave one run. Padding and functions of models may leave more. Dynamo of torch 2.11 reads
+    # no attributes of a closure: there the model's source tells.
+    certain = attention_mask is None and not use_vmap
+    if tracing:
+        certain = certain and (TOLD.unpacked or not kind.unites)
+    else:
+        certain = certain and function.__module__ == sdpa_mask.__module__ and function.__name__ != "or_mask"
     promised = tracing and (TOLD.unpacked or not packed) and certain and not allow_is_bidirectional_skip and function is not bidirectional_mask_function
     if allow_is_causal_skip or promised:  # the function is causal, with no more than a window or chunks of local_size
         reach = kv_length if local_size is None else local_size

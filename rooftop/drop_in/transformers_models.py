@@ -15,12 +15,17 @@ from typing import Any
 from rooftop.core.op import constant
 
 
+# Arguments of Transformers' functions that make masks: blocks that see all of themselves, functions of a model's own.
+UNIONS = r"block_sequence_ids|\b(or|and)_mask_function\b|\bmask_function=(?!create_)"
+
+
 @dataclass(frozen=True)
 class Kind:
     """What the models of a configuration do with masks."""
 
     refusal: str = ""  # why they can be given none of ours
     reads_mask: bool = False  # they work on masks themselves
+    unites: bool = False  # they may ask for masks in which keys apart from each other are seen
 
 
 @constant
@@ -44,7 +49,8 @@ def _kind(config: type) -> Kind:
         return Kind()
     if not any(m._can_set_attn_implementation() for m in models):
         return Kind(f'{models[0].__name__} computes attention itself and reads no mask of rooftop; give it attn_implementation="eager"')
-    return Kind(reads_mask=any(_reads_mask(sys.modules[m.__module__]) for m in models if m.__module__ in sys.modules))
+    files = [sys.modules[m.__module__] for m in models if m.__module__ in sys.modules]
+    return Kind(reads_mask=any(map(_reads_mask, files)), unites=any(not _source(f) or re.search(UNIONS, _source(f)) is not None for f in files))
 
 
 def _below(parent: Any) -> Iterator[Any]:
