@@ -27,21 +27,41 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
     Returns [tokens, H] in the dtype of `hidden_states`; the sum over k is in float32."""
     tokens, k = top_k_index.shape
     chosen, order = torch.sort(top_k_index.reshape(-1), stable=True)
+    back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
     offsets = torch.searchsorted(chosen, torch.arange(self.num_experts, device=chosen.device), right=True).int()
-    named = chosen.clamp(max=self.num_experts - 1)
 
     def product(rows: Tensor, name: str) -> Tensor:
         weight = getattr(self, name)
         made = grouped_matmul(rows, weight if self.is_transposed else weight.transpose(1, 2), offsets)
-        return made + getattr(self, f"{name}_bias")[named].to(made.dtype) if self.has_bias else made
+        return made + getattr(self, f"{name}_bias")[chosen.clamp(max=self.num_experts - 1)].to(made.dtype) if self.has_bias else made
 
-    h = product(hidden_states[order // k], "gate_up_proj" if self.has_gate else "up_proj")
+    h = product(_Sorted.apply(hidden_states, order, back, k), "gate_up_proj" if self.has_gate else "up_proj")
     act = gate_of(type(self), type(self.act_fn)) if self.has_gate and isinstance(getattr(self, "act_fn", None), nn.Module) else None
     h = gated(act, h, None) if act is not None else self._apply_gate(h) if self.has_gate else self.act_fn(h)
-    weighted = product(h, "down_proj") * top_k_weights.reshape(-1)[order, None]
-    weighted = weighted.masked_fill((chosen >= self.num_experts)[:, None], 0.0)
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
-    return weighted[back].view(tokens, k, -1).sum(1, dtype=torch.promote_types(weighted.dtype, torch.float32)).to(hidden_states.dtype)
+    made = product(h, "down_proj")
+    if self.has_bias:  # rows of experts elsewhere are zeros, before their bias
+        made = made.masked_fill((chosen >= self.num_experts)[:, None], 0.0)
+    weighted = _Sorted.apply(made, back, order, 1).view(tokens, k, -1) * top_k_weights[..., None]
+    return weighted.sum(1, dtype=torch.promote_types(weighted.dtype, torch.float32)).to(hidden_states.dtype)
+
+
+class _Sorted(torch.autograd.Function):  # type: ignore[misc]
+    """Row order[i] // k of [N, H], for each i. `back` is the inverse of the permutation `order`: the gradient is a gather too, without the sort that
+    torch's needs for rows that may come twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:
+        ctx.save_for_backward(back)
+        ctx.k = k
+        return x[order // k if k > 1 else order]
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None, None]:
+        (back,) = ctx.saved_tensors
+        rows = d[back]
+        if ctx.k > 1:
+            rows = rows.view(-1, ctx.k, d.shape[-1]).sum(1, dtype=torch.promote_types(d.dtype, torch.float32)).to(d.dtype)
+        return rows, None, None, None
 
 
 @constant

@@ -13,6 +13,7 @@ from rooftop.core.autocasting import lowered
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
+from rooftop.ops._gradient_layout import product_like
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,14 +100,14 @@ def backward(dout: Tensor, a: Tensor, b: Tensor, offsets: Tensor) -> tuple[Tenso
         return OP(b, turned, offsets).t(), OP(a.t(), dout, offsets)
     da = OP(dout, b.transpose(-1, -2), offsets)
     if a.dim() == 2:
-        return da, OP(a.t(), dout, offsets)
+        return da, product_like(b, a.t(), dout, lambda x, y: OP(x, y, offsets))
     import torch
 
     from rooftop.ops import matmul
 
     there = (torch.arange(a.shape[1], device=a.device) < offsets[:, None])[:, :, None]
     rows, slope = (torch.where(there, t, torch.zeros((), dtype=t.dtype, device=t.device)) for t in (a, dout))
-    return da, matmul.OP(rows.transpose(-1, -2), slope, None, None, None, None, 1.0, 0.0, "none", "", "ieee")
+    return da, product_like(b, rows.transpose(-1, -2), slope, lambda x, y: matmul.OP(x, y, None, None, None, None, 1.0, 0.0, "none", "", "ieee"))
 
 
 def outputs(a: Meta, b: Meta, offsets: Meta) -> dict[str, Meta]:

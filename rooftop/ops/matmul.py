@@ -14,6 +14,7 @@ from rooftop.core.argument_checks import number
 from rooftop.core.op import Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, Input, Meta, Problem, Work, dtype_of
 from rooftop.core.sweeps import PRODUCT
+from rooftop.ops._gradient_layout import product_like
 from rooftop.ops._matmul_cases import cases
 
 if TYPE_CHECKING:
@@ -233,7 +234,11 @@ def backward(
         dgate = None if gate is None else (dout * activate(s, activation)).to(gate.dtype)
         ds = _slope(dout if gate is None else dout * gate, s, activation)
     near = ds.to(a.dtype)
-    da, db = (OP(x, y, None, None, None, None, alpha, 0.0, "none", "", precision) for x, y in ((near, b.transpose(-1, -2)), (a.transpose(-1, -2), near)))
+
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return OP(x, y, None, None, None, None, alpha, 0.0, "none", "", precision)
+
+    da, db = product_like(a, near, b.transpose(-1, -2), product), product_like(b, a.transpose(-1, -2), near, product)
     dbias = None if bias is None else ds.sum(tuple(range(ds.dim() - 1)), dtype=None if ds.itemsize > 2 else _float32()).to(bias.dtype)
     return da, db, ds * beta if c is None else (ds * beta).to(c.dtype), dbias, dgate, dout if residual is None else dout.to(residual.dtype)
 
