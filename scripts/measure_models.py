@@ -144,7 +144,7 @@ def decode(args: argparse.Namespace, batch: int, variant: str) -> Callable[[], d
     if "head" in flags:
         rooftop.quantize_model(model, "int4", group=32 if args.tiny else 128, include="lm_head", exclude=())
     if how == "rooftop":
-        rooftop.patch(model)
+        rooftop.patch(model, residual=True)
         decoder = rooftop.drop_in.Decoder(model, batch, prompt + new + 8)
 
         def begin() -> None:

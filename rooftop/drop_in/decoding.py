@@ -4,7 +4,7 @@ any lengths."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rooftop.core.argument_checks import number
 from rooftop.drop_in import patching
 from rooftop.drop_in.caches import KVCache, refusal
+from rooftop.drop_in.packing import Packing
 from rooftop.ops.sample import sample
 
 LOOKED = 16  # steps between two looks at whether all sequences have ended: a look waits for the device
@@ -25,10 +26,12 @@ class Decoder:
         model: a patched causal language model of Transformers.
         batch: sequences. max_length: tokens of each, prompt and all.
         graph: a step as one CUDA graph; None: on a GPU, unless the tables of the model's rotation depend on how long the sequences are.
+        packed: linear layers that are given one tensor (queries, keys and values; gate and up) are one product, and their weights views of one
+            matrix from then on; None: on a GPU.
 
     `prefill(ids, lengths)`, then `step()`, which takes `token` [B, 1] and returns logits [B, V]. Raises ValueError for a model that it cannot decode with."""
 
-    def __init__(self, model: Any, batch: int, max_length: int, *, graph: bool | None = None) -> None:
+    def __init__(self, model: Any, batch: int, max_length: int, *, graph: bool | None = None, packed: bool | None = None) -> None:
         if why := _refused(model):
             raise ValueError(f"generate: {why}; use model.generate")
         for name, n in (("batch", batch), ("max_length", max_length)):
@@ -41,6 +44,10 @@ class Decoder:
         self.cache = KVCache(model.config, max_length, static=True, lengths=self.lengths)
         self.graphs: dict[bool, tuple[Any, Tensor]] = {}  # by whether the step draws: the graph, and the logits that it leaves
         self.captures = device.type == "cuda" and not _grows(model) if graph is None else graph
+        self.packing: Packing | None = None
+        if device.type == "cuda" if packed is None else packed:
+            self.packing = Packing(model, lambda: self._step(False))
+            self.lengths.zero_()
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def prefill(self, ids: Tensor, lengths: Tensor, chunk: int = 2048) -> None:
@@ -79,9 +86,10 @@ class Decoder:
         else:
             self.after.fill_(end)
         mask = self.after.view(-1, 1, 1, 1)
-        out = self.model(
-            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, logits_to_keep=1
-        )
+        with nullcontext() if self.packing is None else self.packing.on():
+            out = self.model(
+                input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, logits_to_keep=1
+            )
         return out.logits[:, -1]
 
     def _capture(self, greedy: bool) -> None:

@@ -143,3 +143,31 @@ def test_bad_input() -> None:
     with rooftop.patch(model), pytest.raises(ValueError, match=r"^KVCache: 7 tokens and 2 more do not fit; max_length is 8$"):
         model(ids, past_key_values=cache)
         model(ids[:, :2], past_key_values=cache)
+
+
+@pytest.mark.parametrize("kind, bits", [("llama", None), ("qwen3", "int4"), ("qwen2", None)])
+def test_layers_that_share_an_input_are_one_product(kind: str, bits: str | None, tmp_path: Any) -> None:
+    """Queries, keys and values, and gate and up: the tokens stay, and so does the model around the decoder's calls. Weights that were replaced are seen."""
+    model = _made(kind)
+    if bits:
+        rooftop.quantize_model(model, bits, group=32)
+    rooftop.patch(model, residual=True)
+    ids = _kinds.tokens(2, 7)
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    want = rooftop.generate(model, ids, max_new_tokens=9)
+    decoder = rooftop.drop_in.Decoder(model, 2, 20, packed=True)
+    assert decoder.packing is not None
+    assert {len(g.layers) for g in decoder.packing.groups} == {2, 3} and len(decoder.packing.groups) == 2 * model.config.num_hidden_layers
+    assert torch.equal(rooftop.generate(model, ids, max_new_tokens=9, decoder=decoder), want)
+    assert not any("forward" in vars(m) for m in model.modules())
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+    if bits:
+        return
+    model.save_pretrained(tmp_path)
+    assert all(torch.equal(t, before[n]) for n, t in type(model).from_pretrained(tmp_path).state_dict().items())
+    model(input_ids=ids, labels=ids).loss.backward()
+    layer = model.model.layers[0].self_attn.k_proj
+    layer.weight.data = torch.randn(layer.weight.shape) / 8
+    changed = rooftop.generate(model, ids, max_new_tokens=9)
+    assert not torch.equal(changed, want)
+    assert torch.equal(rooftop.generate(model, ids, max_new_tokens=9, decoder=decoder), changed)
