@@ -92,41 +92,70 @@ def _device_index(op: Contract, tensors: Mapping[str, Tensor | None]) -> int:
 
 def register(op: Contract) -> Callable[..., Any]:
     """The op as registered with `torch.library`; the first call registers it."""
-    return library.register(op, partial(_run, op))
+    return library.register(op, runner(op))
 
 
-def _run(op: Contract, given: Sequence[Any], implementation: str | None) -> Any:
-    """Runs a call that comes through torch's dispatcher, on CUDA tensors."""
+def runner(op: Contract) -> Callable[[Sequence[Any], str | None], Any]:
+    """(arguments, implementation) -> outputs, on CUDA tensors: what calls run that come through torch's dispatcher."""
+    plans: dict[Any, Plan | Idle | None] = op._plans
+    parts = tuple((i, kind == "list[Tensor]") for i, (n, kind) in enumerate(op.kinds.items()) if n in op.tensor_names)
+    option_positions = _options(op)
+    execute = _executor(op)
+
+    def run(args: Sequence[Any], implementation: str | None) -> Any:
+        key: list[Any] = [implementation]
+        tensors: list[Tensor | None] = []
+        lengths = []
+        for i, many in parts:
+            if many:
+                tensors += args[i]
+                lengths.append(len(args[i]))
+            else:
+                tensors.append(args[i])
+        for t in tensors:
+            if t is None:
+                key.append(None)
+            else:
+                key += (t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr() & 15)
+        key += lengths
+        for i in option_positions:
+            key.append(args[i])
+        frozen = tuple(key)
+        if debugging.on:
+            debugging.check(op, args)
+        plan = plans.get(frozen, _MISSING)
+        if plan is _MISSING:
+            plan = _remember(plans, frozen, plan_for(op, args, implementation))
+        return library.fallback(op, args) if plan is None else execute(plan, args, tensors)
+
+    return run
+
+
+def _options(op: Contract) -> tuple[int, ...]:
+    """Positions of the options that decide which kernel runs."""
+    return tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.runtime_options)
+
+
+def _executor(op: Contract) -> Callable[[Plan | Idle, Sequence[Any], Sequence[Tensor | None]], Any]:
+    """(plan, arguments, the tensors among them) -> outputs."""
     import torch
 
-    if debugging.on:
-        debugging.check(op, given)
-    tensors, options = op.flattened(given)
-    key = _key(op, given, implementation)
-    plan = op._plans.get(key, _MISSING)
-    if plan is _MISSING:
-        plan = _remember(op._plans, key, plan_for(op, given, implementation))
-    if plan is None:
-        return library.fallback(op, given)
-    with torch.cuda.device(next(t for t in tensors.values() if t is not None).device):
-        made = plan(list(tensors.values()), [options[n] for n in op.runtime_options])
+    runtime_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.runtime_options)
+    current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
+
+    def execute(plan: Plan | Idle, args: Sequence[Any], tensors: Sequence[Tensor | None]) -> Any:
+        runtime_values = [args[i] for i in runtime_positions]
+        assert current_device is not None
+        if current_device() != plan.index:
+            with torch.cuda.device(plan.index):
+                made = plan(tensors, runtime_values)
+        else:
+            made = plan(tensors, runtime_values)
         if debugging.on:
             debugging.wait(op)
-    return _results(op, made)
+        return made[0] if len(made) == 1 else tuple(made) if made else None
 
-
-def _results(op: Contract, made: list[Any]) -> Any:
-    return made[0] if len(made) == 1 else tuple(made) if made else None
-
-
-def _key(op: Contract, given: Sequence[Any], implementation: str | None) -> tuple[Any, ...]:
-    """The same key as `caller` builds, so that both paths share their plans."""
-    tensors, options = op.flattened(given)
-    key: list[Any] = [implementation]
-    for a in tensors.values():
-        key += [None] if a is None else [a.shape, a.stride(), a.dtype, a.get_device(), a.data_ptr() & 15]
-    key += [len(a) for n, a in zip(op.kinds, given, strict=True) if n in op.list_names]
-    return (*key, *(v for n, v in options.items() if n not in op.runtime_options))
+    return execute
 
 
 def caller(op: Contract) -> Callable[..., Any]:
@@ -136,21 +165,20 @@ def caller(op: Contract) -> Callable[..., Any]:
     registered = register(op)
     plans: dict[Any, Plan | Idle | None] = op._plans
     tensor_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.tensor_names)
-    option_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.option_names and n not in op.runtime_options)
-    runtime_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.runtime_options)
+    option_positions = _options(op)
     mutated_positions = tuple(i for i, n in enumerate(op.kinds) if n in op.mutates)
     names = tuple(op.kinds)
-    plain = (torch.Tensor, torch.nn.Parameter)
+    plain, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
     is_grad_enabled = torch.is_grad_enabled
     is_compiling = torch.compiler.is_compiling
     modes = torch._C._len_torch_dispatch_stack
     forward = torch.autograd.forward_ad
     differentiating = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
     transform = torch._C._functorch.peek_interpreter_stack
-    current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
+    execute = _executor(op)
     lists = bool(op.list_names)
     plainly = op.grad is not None and not (op.mutates or op.into or lists)
-    recording = gradients.recorded(op, lambda *args, implementation: unrecorded(args, implementation)) if plainly else None
+    recording = gradients.recorded(op, lambda chosen, args: chosen(args) if callable(chosen) else unrecorded(args, chosen)) if plainly else None
 
     native = op.cpu is not None
     keys = torch._C._dispatch_keys
@@ -221,17 +249,21 @@ def caller(op: Contract) -> Callable[..., Any]:
         if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
         key: list[Any] = [implementation]
-        first = None
+        tensors: list[Tensor | None] = []
+        records = False
         for i in tensor_positions:
             t = args[i]
+            tensors.append(t)
             if t is None:
                 key.append(None)
                 continue
-            if type(t) not in plain or (grad and t.requires_grad) or not t.is_cuda or t.is_neg():
+            if type(t) not in plain or not t.is_cuda or t.layout is not strided or t.is_neg():
                 return elsewhere(args, implementation, grad)
-            if first is None:
-                first = t
+            if grad and t.requires_grad:
+                records = True
             key += (t.shape, t.stride(), t.dtype, t.get_device(), t.data_ptr() & 15)
+        if records and recording is None:
+            return elsewhere(args, implementation, grad)
         for i in option_positions:
             key.append(args[i])
         frozen = tuple(key)
@@ -240,18 +272,10 @@ def caller(op: Contract) -> Callable[..., Any]:
         plan = plans.get(frozen, _MISSING)
         if plan is _MISSING:
             plan = _remember(plans, frozen, plan_for(op, args, implementation))
-        if plan is None:
-            return library.fallback(op, args)
-        runtime_values = [args[i] for i in runtime_positions]
-        assert first is not None and current_device is not None
-        if current_device() != first.get_device():
-            with torch.cuda.device(first.device):
-                made = plan([args[i] for i in tensor_positions], runtime_values)
-        else:
-            made = plan([args[i] for i in tensor_positions], runtime_values)
-        if debugging.on:
-            debugging.wait(op)
-        return made[0] if len(made) == 1 else tuple(made) if made else None
+        if records:
+            assert recording is not None
+            return recording(implementation if plan is None else lambda given: execute(plan, given, [given[i] for i in tensor_positions]), args)
+        return library.fallback(op, args) if plan is None else execute(plan, args, tensors)
 
     return call
 

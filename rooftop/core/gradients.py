@@ -17,6 +17,8 @@ def autocast_off(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
     """A context without autocast, which would reduce the precision of computations that the contract requires in float32."""
     import torch
 
+    if not torch._C._is_any_autocast_enabled():
+        return nullcontext()
     device = next(t for t in tensors if t is not None).device.type
     on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.autocast(device, enabled=False) if on else nullcontext()
@@ -42,13 +44,17 @@ class Gradients:
         self._differentiable = tuple(n not in grad.non_differentiable for n in op.output_names)
         self._hidden = bool(set(grad.non_differentiable) & set(grad.saves))  # computed for the backward; how they depend on the inputs is not recorded
         self._takes_none = tuple(p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values())
+        self._saves = tuple(entry.split("|") for entry in grad.saves)
         self._same = tuple((name, op.output_names.index(out)) for name, out in grad.same.items())
 
     def save(self, ctx: Any, values: dict[str, Any], outputs: Sequence[Any], present: Sequence[bool]) -> None:
         """Keep what the backward needs. `values`: the arguments, by name; lists of tensors by the names of their members. `present`: which outputs the call
         has."""
-        values.update((n, o) for n, o, there in zip(self._outputs, outputs, present, strict=True) if there)
-        ctx.save_for_backward(*self._grad.saved(values))
+        for n, o, there in zip(self._outputs, outputs, present, strict=True):
+            if there:
+                values[n] = o
+        get = values.get
+        ctx.save_for_backward(*[get(one[0]) if len(one) == 1 else next((get(n) for n in one if get(n) is not None), None) for one in self._saves])
         ctx.options = [values[n] for n in self._options]
         ctx.facts = facts = [
             (o.shape, o.dtype, o.device) if there and kept else None for o, there, kept in zip(outputs, present, self._differentiable, strict=True)
@@ -79,15 +85,15 @@ class Gradients:
 
 
 def recorded(op: Contract, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function (implementation, arguments) that calls `run(*arguments, implementation=...)` and records the call for autograd.
+    """A function (chosen, arguments) that calls `run(chosen, arguments)` and records the call for autograd; `chosen` is handed on as it is.
 
     The op takes no lists of tensors. `run` returns None for an output that is absent, and no alias of an input."""
     import torch
 
     gradients, names = Gradients(op), tuple(op.kinds)
 
-    def forward(ctx: Any, implementation: str | None, *args: Any) -> Any:
-        made = run(*args, implementation=implementation)
+    def forward(ctx: Any, chosen: Any, *args: Any) -> Any:
+        made = run(chosen, args)
         outputs = made if isinstance(made, tuple) else (made,)
         gradients.save(ctx, dict(zip(names, args, strict=True)), outputs, [o is not None for o in outputs])
         return made
@@ -97,7 +103,9 @@ def recorded(op: Contract, run: Callable[..., Any]) -> Callable[..., Any]:
 
     function = type(op.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
 
-    def call(implementation: str | None, args: Sequence[Any]) -> Any:
-        return function.apply(implementation, *args)  # type: ignore[attr-defined]
+    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc,arg-type]  # what `Function.apply` does without a transform
+
+    def call(chosen: Any, args: Sequence[Any]) -> Any:
+        return apply(chosen, *args)
 
     return call

@@ -24,6 +24,36 @@ def schema(op: Contract) -> str:
     return f"{op.name}({inputs}, str implementation) -> {results}"
 
 
+def _library() -> Any:
+    """torch's library of our namespace. What a compiled graph calls is past autograd already, and runs without a second way through torch's dispatcher."""
+    import torch
+
+    plain, modes, transform = (torch.Tensor, torch.nn.Parameter), torch._C._len_torch_dispatch_stack, torch._C._functorch.peek_interpreter_stack
+    is_grad_enabled = torch.is_grad_enabled
+
+    class Library(torch.library.Library):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(NAMESPACE, "DEF")
+            self.direct: dict[str, Callable[..., Any]] = {}  # what runs on CUDA tensors, by the name of an op
+
+        def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **more: Any) -> Any:
+            kernel = fn
+            if dispatch_key == "Autograd" and more.get("with_keyset") and isinstance(op_name, str) and op_name.split("::")[-1] in self.direct:
+                direct = self.direct[op_name.split("::")[-1]]
+
+                def fn(keyset: Any, *args: Any) -> Any:
+                    if is_grad_enabled() or modes() or transform() is not None:
+                        return kernel(keyset, *args)
+                    for a in args:
+                        if isinstance(a, list) or (isinstance(a, torch.Tensor) and (type(a) not in plain or not a.is_cuda)):
+                            return kernel(keyset, *args)
+                    return direct(*args)
+
+            return super().impl(op_name, fn, dispatch_key, **more)
+
+    return Library()
+
+
 Run = Callable[[Sequence[Any], "str | None"], Any]  # (arguments in the reference's order, implementation) -> outputs, None for an absent one
 
 
@@ -40,18 +70,18 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
 
     global _LIBRARY
     if _LIBRARY is None:
-        _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+        _LIBRARY = _library()
     single = len(op.output_names) == 1
     qualified = f"{NAMESPACE}::{op.name}"
     _LIBRARY.define(schema(op), tags=(torch.Tag.pt2_compliant_tag,))
 
     def cuda(*args: Any) -> Any:
-        *given, implementation = _functional(op, args)
-        return _absent_as_empty(run(given, implementation or None), op.flattened(given)[0].values())
+        *given, implementation = _functional(op, args) if op.into else args
+        return _absent_as_empty(op, run(given, implementation or None), given)
 
     def cpu(*args: Any) -> Any:
         *given, implementation = args
-        return _absent_as_empty(on_cpu(op, given, implementation), op.flattened(given)[0].values())
+        return _absent_as_empty(op, on_cpu(op, given, implementation), given)
 
     def fake(*args: Any) -> Any:
         *given, _ = args
@@ -62,6 +92,7 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
         )
         return made[0] if single else made if made else None
 
+    _LIBRARY.direct[op.name] = cuda
     _LIBRARY.impl(op.name, cuda, "CUDA")
     _LIBRARY.impl(op.name, cpu, "CPU")
     torch.library.register_fake(qualified, fake, lib=_LIBRARY)
@@ -153,16 +184,17 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
     return shaped if len(shaped) > 1 else shaped[0]
 
 
-def _absent_as_empty(results: Any, tensors: Iterable[Any]) -> Any:
+def _absent_as_empty(op: Contract, results: Any, given: Sequence[Any]) -> Any:
     """Replaces absent results by empty tensors: ops of torch have a fixed number of results."""
-    if not isinstance(results, tuple):
+    if not isinstance(results, tuple) or all(r is not None for r in results):
         return results
-    return tuple(next(t for t in tensors if t is not None).new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results)
+    like = next(t for t in op.flattened(given)[0].values() if t is not None)
+    return tuple(like.new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results)
 
 
 def _functional(op: Contract, args: Sequence[Any]) -> Sequence[Any]:
     """Registered ops may not return an alias of an input: `inplace` works in eager calls only."""
-    return [False if n == "inplace" else a for n, a in zip((*op.kinds, ""), args, strict=True)] if op.into else args
+    return [False if n == "inplace" else a for n, a in zip((*op.kinds, ""), args, strict=True)]
 
 
 def _torch_dtype(name: str) -> Any:

@@ -30,7 +30,7 @@ class Plan:
         self._scratch = [_allocator(m, index, n in call.zeroed) for n, m in call.scratch.items()]
         self._promised = tuple((outputs.index(n), _allocator(m, index)) for n, m in call.promised.items() if n not in call.reused)
         self._results = len(call.op.output_names)
-        self._index = index
+        self.index = index
         self._runner: Any = None
         self._addressed = False
         self._stream = torch._C._cuda_getCurrentRawStream
@@ -38,7 +38,7 @@ class Plan:
 
     def runner(self) -> Any:
         if self._runner is None:
-            found = self.call.runner(self._index)
+            found = self.call.runner(self.index)
             self._addressed = isinstance(found, Launches)
             self._runner = found.addressed if isinstance(found, Launches) else found
         return self._runner
@@ -56,7 +56,7 @@ class Plan:
         for i, j in self._reused:
             made[i] = given[j].detach()  # so that a gradient has no autograd history
         values = [*given, *made, *[make() for make in self._scratch]]
-        stream = self._stream(self._index)
+        stream = self._stream(self.index)
         if self._addressed:
             run(stream, [*[0 if t is None else t.data_ptr() for t in values], *runtime_values])
         else:
@@ -73,6 +73,7 @@ class Idle:
     may synchronise with the device, which a graph capture does not allow."""
 
     def __init__(self, op: Contract, problem: Problem, index: int) -> None:
+        self.index = index
         self._outputs = [_allocator(problem.get(n), index) for n in op.output_names]
 
     def __call__(self, tensors: Sequence[Tensor | None], runtime_values: Sequence[int | float] = ()) -> list[Tensor | None]:
