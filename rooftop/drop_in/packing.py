@@ -1,5 +1,5 @@
 """Linear layers that are given one tensor, as one product: queries, keys and values, a gate and what it gates. A decoding step reads each weight once, and one
-product of a few rows takes hardly longer than the largest of its parts.
+product of a few rows takes hardly longer than the largest of its parts. One row is a matrix times a vector, by `rooftop.gemv`.
 
 Which layers these are is seen in a run of the model. Their weights become views of one matrix, in the same memory."""
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rooftop.drop_in.trials import HOOKS, ordinary
 from rooftop.formats.packed import ROWS, PackedWeight
+from rooftop.ops.gemv import gemv
 from rooftop.ops.quantized_matmul import quantized_matmul
 from rooftop.quant.linear import QuantLinear
 
@@ -66,7 +67,7 @@ def _together(model: nn.Module, run: Callable[[], Any]) -> list[list[Any]]:
     for x, version, layer in seen:
         if calls[layer] == 1:
             groups.setdefault((id(x), version, _kind(layer)), []).append(layer)
-    found = [layers for layers in groups.values() if len(layers) > 1]
+    found = [layers for layers in groups.values() if len(layers) > 1 or type(layers[0]) is nn.Linear]
     return [g for g in found if all(layer.out_features % ROWS == 0 for layer in g[:-1] if isinstance(layer, QuantLinear))]
 
 
@@ -109,8 +110,10 @@ class _Group:
             return
         with torch.inference_mode(False), torch.no_grad():
             biases = [m.bias for m in self.layers]
-            self.bias = None if biases[0] is None else _joined(biases)
-            if isinstance(self.layers[0], QuantLinear):
+            self.bias = None if biases[0] is None else biases[0].data if len(biases) == 1 else _joined(biases)
+            if len(self.layers) == 1:
+                self.weight = self.layers[0].weight.data
+            elif isinstance(self.layers[0], QuantLinear):
                 packed = [m.packed for m in self.layers]
                 parts = {n: None if getattr(packed[0], n) is None else torch.cat([getattr(p, n) for p in packed]) for n in ("codes", "scale", "zero")}
                 self.weight = replace(packed[0], **parts, shape=(self.ends[-1], packed[0].shape[1]))
@@ -142,6 +145,9 @@ class _Group:
             layer = self.layers[0]
             x, bias = layer.cast(x, self.bias)
             return quantized_matmul(x, self.weight, bias, activations=layer.activations)
+        if x.numel() == x.shape[-1] and not torch.is_autocast_enabled(x.device.type):  # one row
+            made = gemv(self.weight, x.reshape(-1)).view(*x.shape[:-1], -1)
+            return made if self.bias is None else made + self.bias
         return nn.functional.linear(x, self.weight, self.bias)
 
 
