@@ -54,11 +54,11 @@ def _together(model: nn.Module, run: Callable[[], Any]) -> list[list[Any]]:
     def note(layer: Any, given: tuple[Any, ...]) -> None:
         calls[layer] = calls.get(layer, 0) + 1
         if len(given) == 1 and isinstance(given[0], Tensor):
-            seen.append((given[0], given[0]._version, layer))
+            seen.append((given[0], 0 if given[0].is_inference() else given[0]._version, layer))
 
     handles = [m.register_forward_pre_hook(note) for m in candidates]
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.no_grad():
             run()
     finally:
         for handle in handles:
