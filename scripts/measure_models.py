@@ -6,7 +6,7 @@
     python scripts/measure_models.py --tiny                       # small models on a CPU, to see that it runs
 
 Variants of training: eager, compile, liger, liger+compile, patched, patched+compile; each may have +residual, +small (memory="small"), and
-+plain:PART:PART (parts that are left to the compiler). Of decoding: transformers (a static cache and a compiled step), rooftop,
++plain:PART:PART (the parts that are left to the compiler; without it those of `rooftop.patch`). Of decoding: transformers (a static cache and a compiled step), rooftop,
 rooftop+int4, rooftop+int4+head.
 
 Each variant is built, compiled and warmed up in a process of its own, --wave of them at once; then one after the other is timed, alone on the
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-TRAIN = "eager,compile,liger,patched,patched+residual,patched+compile,patched+compile+residual,patched+compile+plain:rms_norm:mlp"
+TRAIN = "eager,compile,liger,patched,patched+residual,patched+compile,patched+compile+plain"
 DECODE = "transformers,rooftop,rooftop+int4,rooftop+int4+head"
 # (kind of model, its sizes, sequences, tokens of each)
 MODELS: dict[str, tuple[str, dict[str, Any], int, int]] = {
@@ -99,9 +99,9 @@ def train(args: argparse.Namespace, name: str, variant: str) -> Callable[[], dic
 
         getattr(liger, f"apply_liger_kernel_to_{LIGER[MODELS[name][0]]}")(model=model)
     elif how == "patched":
-        plain = next((f.split(":")[1:] for f in flags if f.startswith("plain")), [])
+        plain = next((tuple(f.split(":")[1:]) for f in flags if f.startswith("plain")), None)
         more = {"memory": "small"} if "small" in flags else {}
-        rooftop.patch(model, residual="residual" in flags, decompose=("activation", *plain), **more)
+        rooftop.patch(model, residual="residual" in flags, decompose=plain, **more)
     call = torch.compile(model, fullgraph=how != "liger", backend=args.backend) if "compile" in (how, *flags) else model
     ids = torch.randint(0, model.config.vocab_size, (batch, length), generator=torch.Generator().manual_seed(1)).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=args.device == "cuda")

@@ -66,8 +66,9 @@ class Decoder:
         """Append `token` and return the logits after it, which the next step overwrites; `greedy`: the most probable one becomes `token`."""
         if not self.captures:
             return self._step(greedy)
-        if greedy not in self.graphs:
-            self._capture(greedy)
+        if greedy not in self.graphs and not self._capture(greedy):
+            self.captures = False
+            return self._step(greedy)
         graph, logits = self.graphs[greedy]
         graph.replay()
         return logits
@@ -92,21 +93,33 @@ class Decoder:
             )
         return out.logits[:, -1]
 
-    def _capture(self, greedy: bool) -> None:
+    def _capture(self, greedy: bool) -> bool:
+        """Make the graph of a step; False: a step waits for the device, as where an op has no kernel for the model's dtype, and no graph can hold it."""
         before, token = self.lengths.clone(), self.token.clone()
-        side = torch.cuda.Stream()
+        side, waits = torch.cuda.Stream(), torch.cuda.get_sync_debug_mode()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
+        try:
+            with torch.cuda.stream(side):
                 self._step(greedy)
                 self.lengths.copy_(before)
-        torch.cuda.current_stream().wait_stream(side)
+                torch.cuda.set_sync_debug_mode("error")
+                self._step(greedy)
+        except RuntimeError as error:
+            if "synchronizing" not in str(error):
+                raise
+            return False
+        finally:
+            torch.cuda.set_sync_debug_mode(waits)
+            torch.cuda.current_stream().wait_stream(side)
+            self.lengths.copy_(before)
+            self.token.copy_(token)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             logits = self._step(greedy)
         self.graphs[greedy] = graph, logits
         self.lengths.copy_(before)
         self.token.copy_(token)
+        return True
 
 
 def _grows(model: Any) -> bool:

@@ -45,7 +45,7 @@ class Applied:
         self.remove()
 
 
-def apply_to(model_type: str, *, check: bool = True, memory: str = "fast", decompose: tuple[str, ...] = ("activation",), **parts: bool) -> Applied:
+def apply_to(model_type: str, *, check: bool = True, memory: str = "fast", decompose: tuple[str, ...] | None = None, **parts: bool) -> Applied:
     """Patch causal language models of a type as they are loaded, for programs that load them themselves: ``rooftop.drop_in.apply_to("llama")``.
 
     Args:

@@ -18,6 +18,7 @@ from rooftop.drop_in.swapping import Swap, buried, remaking, restore, swap, swap
 
 PARTS = ("attention", "rms_norm", "layer_norm", "rope", "mlp", "activation", "fused_linear_cross_entropy", "experts", "residual")
 ALIASES = {"swiglu": "mlp", "geglu": "mlp", "gelu": "activation", "cross_entropy": "fused_linear_cross_entropy"}
+DECOMPOSED = ("activation", "rms_norm", "layer_norm", "mlp", "residual")  # what a compiler does at least as well, where it may fuse it with its neighbours
 STATE = "_rooftop"  # an attribute of a patched model: what its configuration said before
 NAME = "rooftop"  # of the attention and the experts function
 
@@ -111,20 +112,20 @@ def wanted(parts: Mapping[str, Any]) -> list[str]:
 
 
 def apply(
-    model: nn.Module, parts: Mapping[str, Any], *, check: bool = True, memory: str = "fast", decompose: Sequence[str] = ("activation",)
+    model: nn.Module, parts: Mapping[str, Any], *, check: bool = True, memory: str = "fast", decompose: Sequence[str] | None = None
 ) -> Report:
     """What `rooftop.patch` does; `parts`: by name or alias, those that are not there are asked for, but for residual."""
     asked = wanted(parts)
     if not isinstance(check, bool):
         raise TypeError(f"patch: check is {check!r}; it must be True or False")
-    if unknown := [n for n in decompose if n not in PARTS]:
+    if unknown := [n for n in decompose or () if n not in PARTS]:
         raise TypeError(f"patch: decompose has {unknown[0]!r}; there are {', '.join(PARTS)}")
     if memory not in ("fast", "small"):
         raise ValueError(f"patch: memory is {memory!r}; it must be 'fast' or 'small'")
     _check_model(model)
     rows: list[Row] = []
     try:
-        _Patch(model, set(asked), check, memory, tuple(decompose), rows).run()
+        _Patch(model, set(asked), check, memory, decompose, rows).run()
         if not any(not row.why for row in rows):
             said = "; ".join(f"{r.part} of {r.what}: {r.why}" for r in rows[:4]) or f"it has no {', '.join(asked) or 'parts'}"
             raise ValueError(f"patch: nothing of {type(model).__name__} can be replaced ({said})")
@@ -203,8 +204,9 @@ Finder = Callable[..., "tuple[Any, ...] | str"]
 class _Patch:
     """One run of `patch`: each method replaces a part and says so in `rows`."""
 
-    def __init__(self, model: nn.Module, wanted: set[str], check: bool, memory: str, decompose: tuple[str, ...], rows: list[Row]) -> None:
-        self.model, self.wanted, self.check, self.memory, self.decompose, self.rows = model, wanted, check, memory, decompose, rows
+    def __init__(self, model: nn.Module, wanted: set[str], check: bool, memory: str, decompose: Sequence[str] | None, rows: list[Row]) -> None:
+        self.model, self.wanted, self.check, self.memory, self.rows = model, wanted, check, memory, rows
+        self.decompose, self.by_size = (DECOMPOSED, True) if decompose is None else (tuple(decompose), False)
         self.modules = list(dict.fromkeys(model.modules()))
         self.tops = pretrained(model)
 
@@ -320,7 +322,7 @@ class _Patch:
                     found[function] = rotations.find(function, forms, self.check)  # type: ignore[arg-type]
             names = () if why else tuple((n, *found[f]) for n, f in functions.items() if not isinstance(found[f], str))
             if names:
-                swap(module, "rope", (names,), "rope" in self.decompose)
+                swap(module, "rope", (names, self.by_size), "rope" in self.decompose)
             else:
                 why = why or str(next(found[f] for f in functions.values()))
             counts[type(module).__name__, why] += 1

@@ -21,6 +21,7 @@ FORMS = {  # tables from frequencies [B, S, R / 2]
     "pairs": lambda f: f.repeat_interleave(2, -1),  # each one twice
     "once": lambda f: f,
 }
+FEW = 1 << 23  # elements of q: the CPU takes longer to launch our kernel than a GPU to run what a compiler makes
 HOW = ("half", "interleaved", "parted")  # pairs (i, i + R / 2), (2 i, 2 i + 1), and the latter with its halves apart in the result
 
 
@@ -37,12 +38,14 @@ def rotated(how: str, form: str, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
     return made
 
 
-def taken(how: str, form: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Ours, with the parameters of `plain`, which runs where ours does not take them."""
+def taken(how: str, form: str, plain: Callable[..., Any], by_size: bool = False) -> Callable[..., Any]:
+    """Ours, with the parameters of `plain`, which runs where ours does not take them, and in a compiled graph `by_size` where q has few elements."""
     positional = list(inspect.signature(plain).parameters)
 
     @functools.wraps(plain)
     def apply_rotary(q: Any, k: Any, cos: Any, sin: Any, *rest: Any, **named: Any) -> Any:
+        if by_size and torch.compiler.is_compiling() and q.numel() <= FEW:
+            return plain(q, k, cos, sin, *rest, **named)
         more = {**dict(zip(positional[4:], rest, strict=False)), **named}
         axis = more.pop("unsqueeze_dim", 1)
         if axis not in (1, 2) or any(v is not None for v in more.values()) or not ordinary(q, k, cos, sin) or q.dim() != 4 or cos.dim() not in (2, 3):
@@ -57,11 +60,11 @@ def taken(how: str, form: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @builder("rope")
-def attention_class(base: type, names: tuple[tuple[str, str, str], ...]) -> dict[str, Any]:
-    """`names`: of functions, with how and on what form of tables they rotate."""
+def attention_class(base: type, names: tuple[tuple[str, str, str], ...], by_size: bool) -> dict[str, Any]:
+    """`names`: of functions, with how and on what form of tables they rotate; `by_size`: a compiler is left few elements."""
     plain = base.forward  # type: ignore[attr-defined]
     inner = inspect.unwrap(plain)
-    known = {name: taken(how, form, inner.__globals__[name]) for name, how, form in names}
+    known = {name: taken(how, form, inner.__globals__[name], by_size) for name, how, form in names}
     return {"forward": _rebound(plain, known)}
 
 

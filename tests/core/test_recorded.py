@@ -136,12 +136,12 @@ def test_with_torch_compile_the_registered_op_is_in_the_graph() -> None:
 
 
 def test_the_function_takes_what_a_run_gives() -> None:
-    """A GPU's launches are recorded the same way: `run` may be any callable."""
+    """A GPU's launches are recorded the same way: `run` may be any callable, and what it is told anything."""
     op = registry.op("cross_entropy")
     ran: list[Any] = []
 
-    def run(*args: Any, implementation: str | None) -> Any:
-        ran.append(implementation)
+    def run(chosen: Any, args: Any) -> Any:
+        ran.append(chosen)
         return library.fallback(op, args)
 
     x, target = torch.randn(4, 9, requires_grad=True), torch.tensor([0, 8, 3, 1])

@@ -12,6 +12,7 @@ from drop_in import _kinds
 from torch._dynamo.utils import counters
 
 import rooftop
+from rooftop.drop_in import rotations
 
 pytest.importorskip("transformers", reason="transformers is not installed (pip install -e '.[dev]')")
 
@@ -22,7 +23,7 @@ KINDS = ("llama", "gemma2", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"
 def _patched(kind: str, **more: Any) -> Any:
     cls, config = _kinds.works(kind)
     model = _kinds.made(cls, config, "eager")
-    rooftop.patch(model, **more)
+    rooftop.patch(model, **{"decompose": (), **more})
     return model
 
 
@@ -50,8 +51,9 @@ class Graphs:
 
 @pytest.mark.sampled("compiled")
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_graph_serves_all_lengths(kind: str) -> None:
-    model, graphs = _patched(kind, residual=True).train(), Graphs()
+@pytest.mark.parametrize("decompose", [(), None])
+def test_one_graph_serves_all_lengths(kind: str, decompose: Any) -> None:
+    model, graphs = _patched(kind, residual=True, decompose=decompose).train(), Graphs()
     torch._dynamo.reset()
     counters.clear()
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=graphs)
@@ -96,15 +98,32 @@ def test_layers_that_are_compiled_one_by_one_share_a_graph() -> None:
 
 
 @pytest.mark.sampled("compiled")
-def test_parts_are_left_to_the_compiler() -> None:
-    model, graphs = _patched("llama", decompose=("rms_norm", "mlp")), Graphs()
+@pytest.mark.parametrize("decompose, left", [(("rms_norm", "mlp"), {"rope", "attention"}), (("rope",), {"rms_norm", "swiglu", "attention"}), (None, {"attention"})])
+def test_parts_are_left_to_the_compiler(decompose: Any, left: set[str]) -> None:
+    """None: those that it does at least as well, rotations of few elements among them."""
+    model, graphs = _patched("llama", decompose=decompose, residual=decompose is None), Graphs()
     torch._dynamo.reset()
     ids = _ids(9)
     with torch.no_grad():
         got, want = (m(ids, use_cache=False).logits for m in (torch.compile(model, fullgraph=True, backend=graphs), model))
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     ops = {str(n.target) for n in graphs.found[0].graph.nodes if "rooftop" in str(n.target)}
-    assert ops == {"rooftop.rope.default", "rooftop.attention.default"}
+    assert ops == {f"rooftop.{n}.default" for n in left}
+
+
+@pytest.mark.sampled("compiled")
+def test_rotations_of_many_elements_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph serves lengths on both sides of the bound only with a guard on it."""
+    monkeypatch.setattr(rotations, "FEW", 2 * 64 * 20)  # two sequences, 64 elements a token
+    model, found = _patched("llama", decompose=None), []
+    for length in (16, 32):
+        torch._dynamo.reset()
+        graphs = Graphs()
+        with torch.no_grad():
+            got, want = (m(_ids(length), use_cache=False).logits for m in (torch.compile(model, fullgraph=True, backend=graphs), model))
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+        found.append(any("rooftop.rope" in str(n.target) for n in graphs.found[0].graph.nodes))
+    assert found == [False, True]
 
 
 def _code(function: Any, *args: Any) -> list[str]:
@@ -122,7 +141,7 @@ def test_inductor_makes_no_copies_around_the_ops() -> None:
     """Between products: the ops, the additions of residuals, and what computes tables; no more."""
     cls, config = _kinds.works("llama")
     model = _kinds.made(cls, type(config)(**{**config.to_dict(), "num_hidden_layers": 1}), "eager").train()
-    rooftop.patch(model, residual=True)
+    rooftop.patch(model, residual=True, decompose=())
     compiled, ids = torch.compile(model, fullgraph=True), _ids(16)
 
     def step() -> None:
