@@ -6,7 +6,8 @@
     python scripts/measure_models.py --tiny                       # small models on a CPU, to see that it runs
 
 Variants of training: eager, compile, liger, liger+compile, patched, patched+compile; each may have +residual, +small (memory="small"), and
-+plain:PART:PART (the parts that are left to the compiler; without it those of `rooftop.patch`). Of decoding: transformers (a static cache and a compiled step), rooftop,
++plain:PART:PART (the parts that are left to the
+compiler; without it those of `rooftop.patch`). Of decoding: transformers (a static cache and a compiled step), rooftop,
 rooftop+int4, rooftop+int4+head.
 
 Each variant is built, compiled and warmed up in a process of its own, --wave of them at once; then one after the other is timed, alone on the
@@ -18,11 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 TRAIN = "eager,compile,liger,patched,patched+residual,patched+compile,patched+compile+plain"
@@ -308,7 +311,7 @@ def main() -> None:
     p.add_argument("--wave", type=int, default=4, help="processes that hold a model at once")
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--device", default="")
-    p.add_argument("--out", default="", help="a file for the results as JSON")
+    p.add_argument("--records", default="", help="a folder: the results become a record, of which docs/models.md is written")
     p.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = p.parse_args()
     if not args.device:
@@ -324,9 +327,23 @@ def main() -> None:
     jobs += [("experts", s, v) for s in EXPERTS for v in ("transformers", "rooftop")] if "experts" in what else []
     found = run(args, jobs, time.time() + args.budget)
     means(found, names)
-    if args.out:
-        with open(args.out, "w", encoding="utf-8") as file:
-            json.dump([{"what": w, "of": n, "variant": v, **r} for (w, n, v), r in found.items()], file, indent=1)
+    rows = [{"what": w, "of": n, "variant": v, "figures": r} for (w, n, v), r in found.items() if "failed" not in r]
+    if args.records and rows:
+        record(args, rows)
+
+
+def record(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    import torch
+    import transformers
+
+    from rooftop.core.implementation import device_of
+    from rooftop.lab.records import store
+
+    about = store.about(device_of(torch.cuda.current_device())) if args.device == "cuda" else {"name": platform.processor() or platform.machine()}
+    with store.Writer(Path(args.records), about["name"]) as writer:
+        said = {"kind": "clock", "subject": "models", "device": about, "versions": store.versions()}
+        writer.write({**said, "transformers": f"Transformers {transformers.__version__}", "rows": rows})
+        print(f"written: {writer.path}")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def recorded(op: Contract, run: Callable[..., Any]) -> Callable[..., Any]:
 
     function = type(op.name, (torch.autograd.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
 
-    apply = super(torch.autograd.Function, function).apply  # type: ignore[misc,arg-type]  # what `Function.apply` does without a transform
+    apply = super(torch.autograd.Function, function).apply  # what `Function.apply` does without a transform
 
     def call(chosen: Any, args: Sequence[Any]) -> Any:
         return apply(chosen, *args)

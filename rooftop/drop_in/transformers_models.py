@@ -14,7 +14,6 @@ from typing import Any
 
 from rooftop.core.op import constant
 
-
 # Arguments of Transformers' functions that make masks: blocks that see all of themselves, functions of a model's own.
 UNIONS = r"block_sequence_ids|\b(or|and)_mask_function\b|\bmask_function=(?!create_)"
 

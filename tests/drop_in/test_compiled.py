@@ -98,7 +98,10 @@ def test_layers_that_are_compiled_one_by_one_share_a_graph() -> None:
 
 
 @pytest.mark.sampled("compiled")
-@pytest.mark.parametrize("decompose, left", [(("rms_norm", "mlp"), {"rope", "attention"}), (("rope",), {"rms_norm", "swiglu", "attention"}), (None, {"attention"})])
+@pytest.mark.parametrize(
+    "decompose, left",
+    [(("rms_norm", "mlp"), {"rope", "attention"}), (("rope",), {"rms_norm", "swiglu", "attention"}), (None, {"attention"})],
+)
 def test_parts_are_left_to_the_compiler(decompose: Any, left: set[str]) -> None:
     """None: those that it does at least as well, rotations of few elements among them."""
     model, graphs = _patched("llama", decompose=decompose, residual=decompose is None), Graphs()

@@ -210,12 +210,13 @@ _FACTS = _keys(
     {"m": _count, "k": _count, "size": _count, "nnz": _whole, "blocks": _table(_whole), "semi": _flag}, {"pace": _positive}
 )
 ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table of docs/ shows, by subject
+    "models": {"what": _name, "of": _name, "variant": _name, "figures": _table(_number)},
     "naive timing": {"how": _name, "mib": _count, "seconds": _positive, "gb_per_s": _number, "says": _text},
     "perplexity": {"way": _name, "perplexity": _number, "over_float16": _number},
     "sparse ways": {"matrix": _name, "dtype": _name, "n": _count, "facts": _FACTS, "seconds": _keys({"dense": _positive})},
 }  # fmt: skip
 _BESIDE: dict[str, dict[str, Check]] = {  # the rows
-    "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
+    "models": {"transformers": _name}, "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
 }  # fmt: skip
 
 
@@ -230,6 +231,10 @@ def _clock(value: Any, at: str) -> None:
         ways, sizes = {r["how"] for r in rows}, {r["mib"] for r in rows}
         found = {(r["how"], r["mib"]) for r in rows}
         _must(len(found) == len(ways) * len(sizes), len(found), "the number of rows", f"{len(ways) * len(sizes)}: each of {len(ways)} ways at each size")
+    if subject == "models":
+        for i, r in enumerate(rows):
+            if (first := {"train": "ms", "decode": "tokens/s", "experts": "ms"}.get(r["what"])) is not None:
+                _positive(r["figures"].get(first), f"rows[{i}].figures.{first}")
     if subject == "sparse ways":
         for i, r in enumerate(rows):
             _table(_positive)(r["seconds"], f"rows[{i}].seconds")

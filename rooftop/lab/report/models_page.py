@@ -1,0 +1,60 @@
+"""The tables of docs/models.md: training steps, decoding and experts of models with random weights, as scripts/measure_models.py timed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import geometric_mean
+from typing import Any
+
+from rooftop.lab.records.store import Record
+from rooftop.lab.report.model import SiteData
+
+SUBJECT = "models"
+PEERS = ("compile", "liger")  # what the steps of a variant are compared with
+# The heading of a table, the figure that its cells show first, how it is written, and the ones in brackets.
+TABLES: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
+    "train": ("a training step, ms (peak GiB)", "ms", "{:,.1f}", {"GiB": "{:.1f}"}),
+    "decode": ("decoding, tokens/s (share of the bandwidth)", "tokens/s", "{:,.0f}", {"of bandwidth": "{:.0%}"}),
+    "experts": ("experts, both ways, ms", "ms", "{:,.2f}", {}),
+}
+
+
+def table(found: list[Record], _site: SiteData) -> str:
+    """The newest figure of each model and variant, and the geometric means over the models of one run."""
+    mine = sorted((r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT), key=lambda r: str(r.get("at", "")))
+    if not mine:
+        return "Nothing has been measured yet."
+    device = mine[-1]["device"]["name"]
+    newest: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
+    for record in (r for r in mine if r["device"]["name"] == device):
+        for row in record["rows"]:
+            newest.setdefault(row["what"], {})[row["of"], row["variant"]] = row["figures"]
+    parts = [f"{device}, {mine[-1]['transformers']}."]
+    for what, (title, first, form, more) in TABLES.items():
+        cells = newest.get(what, {})
+        variants = list(dict.fromkeys(v for _, v in cells))
+        if not cells:
+            continue
+        parts += ["", f"| {title} | " + " | ".join(variants) + " |", "|---|" + "---:|" * len(variants)]
+        for of in dict.fromkeys(of for of, _ in cells):
+            parts.append(f"| {of} | " + " | ".join(_cell(cells.get((of, v)), first, form, more) for v in variants) + " |")
+        if what == "train":
+            parts += ["", *_means(cells, variants)]
+    return "\n".join(parts)
+
+
+def _cell(figures: Mapping[str, float] | None, first: str, form: str, more: Mapping[str, str]) -> str:
+    if figures is None:
+        return ""
+    beside = ", ".join(f.format(figures[n]) for n, f in more.items() if n in figures)
+    return form.format(figures[first]) + (f" ({beside})" if beside else "")
+
+
+def _means(cells: Mapping[tuple[str, str], Mapping[str, float]], variants: list[str]) -> list[str]:
+    lines: list[Any] = []
+    for ours in (v for v in variants if v.startswith("patched")):
+        for peer in PEERS:
+            ratios = [cells[of, peer]["ms"] / f["ms"] for (of, v), f in cells.items() if v == ours and (of, peer) in cells]
+            if ratios:
+                lines.append(f"- {ours} over {peer}: {geometric_mean(ratios):.2f}x in the geometric mean of {len(ratios)}, least {min(ratios):.2f}x")
+    return lines
