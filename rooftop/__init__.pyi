@@ -14,6 +14,7 @@ from rooftop import drop_in as drop_in
 from rooftop import quant as quant
 from rooftop import sparse as sparse
 from rooftop.drop_in import generate as generate
+from rooftop.drop_in import generate_batch as generate_batch
 from rooftop.drop_in import patch as patch
 from rooftop.drop_in import prove as prove
 from rooftop.drop_in import unpatch as unpatch

@@ -28,7 +28,8 @@ def names() -> list[str]:
 
 NAMESPACES = ("sparse", "codecs", "comm", "drop_in", "quant")  # classes and helpers over ops, each a package of that name
 LIFTED = {  # names that the package also has, and their namespace
-    "generate": "drop_in", "patch": "drop_in", "prove": "drop_in", "unpatch": "drop_in", "QuantLinear": "quant", "quantize_model": "quant",
+    "generate": "drop_in", "generate_batch": "drop_in", "patch": "drop_in", "prove": "drop_in", "unpatch": "drop_in",
+    "QuantLinear": "quant", "quantize_model": "quant",
 }  # fmt: skip
 
 

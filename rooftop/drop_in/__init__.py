@@ -11,6 +11,7 @@ from rooftop.drop_in.transformers import register_transformers, transformers_att
 from rooftop.drop_in.transformers_masks import transformers_mask
 
 if TYPE_CHECKING:
+    from rooftop.drop_in.batching import generate_batch
     from rooftop.drop_in.caches import KVCache
     from rooftop.drop_in.decoding import Decoder, generate
     from rooftop.drop_in.loading import apply_to
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from rooftop.drop_in.proving import Proof, prove
 
 __all__ = [
-    "Decoder", "KVCache", "Proof", "Report", "apply_to", "generate", "is_patched", "patch", "prove", "register_experts", "register_transformers",
-    "scaled_dot_product_attention", "transformers_attention", "transformers_mask", "unpatch",
+    "Decoder", "KVCache", "Proof", "Report", "apply_to", "generate", "generate_batch", "is_patched", "patch", "prove", "register_experts",
+    "register_transformers", "scaled_dot_product_attention", "transformers_attention", "transformers_mask", "unpatch",
 ]  # fmt: skip
 
 
@@ -34,6 +35,8 @@ def __getattr__(name: str) -> Any:
         from rooftop.drop_in import proving as found
     elif name in ("Decoder", "generate"):
         from rooftop.drop_in import decoding as found
+    elif name == "generate_batch":
+        from rooftop.drop_in import batching as found
     elif name == "KVCache":
         from rooftop.drop_in import caches as found
     elif name == "apply_to":

@@ -23,9 +23,8 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = (
-            torch.zeros(t.shape[0], self.cache.max_length, t.shape[1], t.shape[3], dtype=t.dtype, device=t.device) for t in (key_states, value_states)
-        )
+        rows, tokens = self.cache.pages or (key_states.shape[0], self.cache.max_length)
+        self.keys, self.values = (torch.zeros(rows, tokens, t.shape[1], t.shape[3], dtype=t.dtype, device=t.device) for t in (key_states, value_states))
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -37,10 +36,12 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]
         with torch.no_grad():
             k, v = k.detach(), v.detach()
             if k.shape == v.shape:
-                append_kv(self.keys, self.values, k, v, lengths)
+                append_kv(self.keys, self.values, k, v, lengths, page_table=self.cache.table)
             else:  # heads of two sizes
                 rows = torch.arange(k.shape[0], device=k.device)[:, None]
                 at = lengths[:, None].long() + torch.arange(k.shape[1], device=k.device)
+                if self.cache.table is not None:
+                    rows, at = self.cache.table[rows, (at // self.keys.shape[1]).clamp(max=self.cache.table.shape[1] - 1)], at % self.keys.shape[1]
                 self.keys[rows, at], self.values[rows, at] = k, v
         end = self.keys.shape[1] if self.cache.static else self.seen
         return self.keys[:, :end].transpose(1, 2), self.values[:, :end].transpose(1, 2)
@@ -69,14 +70,18 @@ class KVCache(Cache):  # type: ignore[misc]
         config: of the model.
         max_length: tokens of a sequence, prompt and all.
         static: for `rooftop.generate`: `lengths` [B] says how many tokens each sequence has, whoever calls the model changes it, and layers
-            are given all memory."""
+            are given all memory.
+        pages: (pages, tokens of each) of a static cache that all sequences share; `table` [B, P] then names those of each sequence."""
 
-    def __init__(self, config: Any, max_length: int, *, static: bool = False, lengths: Tensor | None = None) -> None:
+    def __init__(
+        self, config: Any, max_length: int, *, static: bool = False, lengths: Tensor | None = None, pages: tuple[int, int] | None = None,
+        table: Tensor | None = None,
+    ) -> None:  # fmt: skip
         if not isinstance(max_length, int) or max_length < 1:
             raise ValueError(f"KVCache: max_length is {max_length!r}; it must be a whole number of at least 1")
         if why := refusal(config):
             raise ValueError(f"KVCache: {why}")
-        self.max_length, self.static, self.lengths = max_length, static, lengths
+        self.max_length, self.static, self.lengths, self.pages, self.table = max_length, static, lengths, pages, table
         super().__init__(layers=[KVLayer(self) for _ in range(config.get_text_config(decoder=True).num_hidden_layers)])
 
     def before(self, layer: KVLayer, k: Tensor) -> Tensor:

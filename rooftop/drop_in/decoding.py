@@ -41,13 +41,16 @@ class Decoder:
         self.model, self.batch, self.max_length = model, batch, max_length
         self.lengths, self.after = (torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(2))
         self.token = torch.zeros(batch, 1, dtype=torch.long, device=device)
-        self.cache = KVCache(model.config, max_length, static=True, lengths=self.lengths)
+        self.cache = self._cache()
         self.graphs: dict[bool, tuple[Any, Tensor]] = {}  # by whether the step draws: the graph, and the logits that it leaves
         self.captures = device.type == "cuda" and not _grows(model) if graph is None else graph
         self.packing: Packing | None = None
         if device.type == "cuda" if packed is None else packed:
             self.packing = Packing(model, lambda: self._step(False))
             self.lengths.zero_()
+
+    def _cache(self) -> KVCache:
+        return KVCache(self.model.config, self.max_length, static=True, lengths=self.lengths)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def prefill(self, ids: Tensor, lengths: Tensor, chunk: int = 2048) -> None:
@@ -86,7 +89,9 @@ class Decoder:
             torch.add(self.lengths, 1, out=self.after)
         else:
             self.after.fill_(end)
-        mask = self.after.view(-1, 1, 1, 1)
+        return self._model(ids, positions, self.after.view(-1, 1, 1, 1))
+
+    def _model(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         with nullcontext() if self.packing is None else self.packing.on():
             out = self.model(
                 input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True, logits_to_keep=1
@@ -162,7 +167,7 @@ def generate(
     _check(model, ids, attention_mask, max_new_tokens, prefill_chunk)
     with ExitStack() as stack, torch.inference_mode():
         if not patching.is_patched(model):
-            stack.enter_context(patching.apply(model, {}))
+            stack.enter_context(patching.apply(model, {"residual": True}))
         mode = model.training
         stack.callback(model.train, mode)
         model.eval()
@@ -174,7 +179,7 @@ def generate(
             has = f"{decoder.batch} sequences of {decoder.max_length} tokens of its model"
             raise ValueError(f"generate: decoder is for {has}; {ids.shape[0]} of {need} are due")
         said = getattr(model, "generation_config", None)
-        ends = _list(eos_token_id if eos_token_id is not None else getattr(said, "eos_token_id", None))
+        ends = ends_of(model, eos_token_id)
         pad = pad_token_id if pad_token_id is not None else getattr(said, "pad_token_id", None)
         pad = pad if pad is not None else ends[0] if ends else 0
         decoder.prefill(prompts, lengths, prefill_chunk)
@@ -196,7 +201,9 @@ def generate(
         return torch.cat((ids, new[:, :made]), 1)
 
 
-def _list(given: Any) -> list[int]:
+def ends_of(model: Any, eos_token_id: Any) -> list[int]:
+    """The tokens that end a sequence: those given, or of the model's generation_config."""
+    given = eos_token_id if eos_token_id is not None else getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     return [] if given is None else [int(given)] if isinstance(given, int) else [int(g) for g in given]
 
 

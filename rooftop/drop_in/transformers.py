@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.autocasting import lowered
 from rooftop.drop_in.attention import drawn, fits
-from rooftop.drop_in.transformers_masks import is_lengths, is_order, is_runs, transformers_mask
+from rooftop.drop_in.transformers_masks import is_lengths, is_order, is_pages, is_runs, transformers_mask
 from rooftop.drop_in.transformers_models import gives
 
 if TYPE_CHECKING:
@@ -69,9 +69,11 @@ def transformers_attention(
     query, key, value = lowered(query, key, value)
     rows, keys = query.shape[2], key.shape[2]
     more: dict[str, Any] = {"softcap": softcap}
-    if attention_mask is not None and is_lengths(attention_mask):
+    if attention_mask is not None and (is_lengths(attention_mask) or is_pages(attention_mask)):
         reach = others.get("sliding_window")
         more.update(causal=True, window=None if reach is None else (reach - 1, 0), cache_lengths=attention_mask[:, 0, 0, 0].expand(query.shape[0]))
+        if is_pages(attention_mask):
+            more["page_table"] = attention_mask[:, 1, 0]
     elif attention_mask is not None:
         more.update(_seen(attention_mask, query.shape[0], keys))
     elif cu_seq_lens_q is not None:
@@ -124,6 +126,8 @@ def _by_torch(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling
     from rooftop.ops import _attention
 
     shape = query.shape
+    if (table := more.get("page_table")) is not None:  # [pages, H, page size, D]
+        key, value = (t[table.clamp(0, t.shape[0] - 1)].transpose(1, 2).flatten(2, 3) for t in (key, value))
     if (bounds := more.get("cu_seqlens_q")) is not None:
         query, key, value = (t.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2) for t in (query, key, value))
     rows, keys = query.shape[2], key.shape[2]

@@ -9,6 +9,8 @@ do not depend on that.
   tiles of keys outside it.
 - int32 [B, 1, 1, 1]: of a cache with room for more, each sequence has so many keys; the last query stands at the last of them. A layer's
   `sliding_window` counts. Decoding gives this one (`rooftop.generate`).
+- int32 [B, 2, 1, P]: of a cache in pages. The first row begins with how many keys the sequence has, the second names its pages, and keys
+  and values are [pages, H, page size, D]. The rest as before. Continuous batching gives this one (`rooftop.generate_batch`).
 - bool [B, 1, L, S]."""
 
 from __future__ import annotations
@@ -52,6 +54,12 @@ def is_lengths(mask: Tensor) -> bool:
     import torch
 
     return mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[1:] == (1, 1, 1)
+
+
+def is_pages(mask: Tensor) -> bool:
+    import torch
+
+    return mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[1:3] == (2, 1)
 
 
 def transformers_mask(
