@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from markupsafe import Markup
@@ -271,7 +271,25 @@ def _said(text: str) -> set[int]:
     return {i for node in said for i in range(node.lineno - 1, node.end_lineno or node.lineno)}
 
 
-def listing(before: RungRow | None, after: RungRow) -> Listing:
+class Sourced(Protocol):
+    """A rung, as far as its text goes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a rung alone."""
+
+    name: str
+    source: str
+
+
+def listing(before: Sourced | None, after: Sourced) -> Listing:
     """The source of a rung, with what it changes on the one before."""
     new = after.source.splitlines()
     new_at = lesson(after.source)
