@@ -164,6 +164,14 @@ def report_facts(
     if compute:
         jobs = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in wanted]
         return inspector.many(jobs, lambda job, f: say(f"compiling {job[0].name}")), 0
+    found = _kept_facts(wanted, asked, answers)
+    return found, len(wanted) - len(found)
+
+
+def _kept_facts(
+    wanted: Sequence[tuple[candidates.Subject, int]], asked: candidates.Asked, answers: data.Digests
+) -> dict[tuple[str, int], Any]:
+    """Those of these facts that were found before."""
     found = {}
     for s, arch in wanted:
         at = ("facts", s.name, arch)
@@ -172,7 +180,19 @@ def report_facts(
             answers[at] = case.id, inspector.key_of(s, case, arch, asked)
         if (facts := inspector.kept_at(answers[at][1], arch)) is not None:
             found[s.name, arch] = facts
-    return found, len(wanted) - len(found)
+    return found
+
+
+def compiled_facts(
+    subjects: Sequence[candidates.Subject], arch: int, compute: bool, answers: data.Digests, done: Callable[[str], None] = lambda name: None
+) -> Mapping[tuple[str, int], Any]:
+    """Facts of some rungs for one architecture: those that were found before, and with `compute` the rest too. `done` is told of each that is compiled.
+    Kernels of other languages than a GPU's, and those whose compiler is not installed, have none. `answers`: as for `report_facts`."""
+    able = [s for s in subjects if s.implementation is not None and s.implementation.platform == "gpu" and not s.implementation.builds()]
+    asked = candidates.Asked()
+    found = _kept_facts([(s, arch) for s in able], asked, answers)
+    missing = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s in able if (s.name, arch) not in found] if compute else []
+    return {**found, **inspector.many(missing, lambda job, f: done(job[0].name))}
 
 
 def report_counts(

@@ -334,11 +334,11 @@ def gain(m: Material) -> Iterator[Question]:
     for row in m.page.rungs:
         if row.name in (found := _gains(m)):
             card = m.page.devices[0].short
-            ours = "" if row.speedup is None else f" The author predicted {shown(row.speedup.predicted)}."
+            ours = "It had no prediction." if row.speedup is None else f"The author predicted {shown(row.speedup.predicted)}."
             yield Question(
                 f"gain:{row.name}", "gain", row.name,
                 f"How many times as fast as the rung before is {row.name} on the {card}, at {m.page.headline}? Its idea: {row.idea}", found[row.name],
-                f"{shown(found[row.name])} times.{ours}" + (f" What limits it now: {row.limit}" if row.limit else ""),
+                ours + (f" What limits it now: {row.limit}" if row.limit else ""),
                 f"recorded on the {card}", unit="times",
             )  # fmt: skip
 

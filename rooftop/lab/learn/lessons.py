@@ -1,0 +1,170 @@
+"""The lessons: a rung each, with what is asked before its results are shown. The terminal and the pages show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from rooftop.core import registry
+from rooftop.core.prediction_names import SPEEDUP
+from rooftop.core.spec import TARGETS
+from rooftop.lab.learn.kinds import ARCH, Material
+from rooftop.lab.learn.puzzles import Puzzle, puzzles
+from rooftop.lab.learn.questions import TEXTS, Prediction, Question
+from rooftop.lab.records.store import Record
+from rooftop.lab.report.drawings.lanes import LANES, SECTOR, touched
+from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.rung_counts import Access
+
+MOST = 3  # predictions that a lesson asks for
+BANKS, WORD = 32, 4  # of shared memory; bytes
+FIRST = ("sectors_read", "sectors_written")  # asked of a rung for which nothing was predicted
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A prediction that a lesson asks for, before anybody has looked."""
+
+    name: str
+    text: str
+    unit: str
+    ours: float | None
+
+
+def material(name: str, records: Sequence[Record], *, compiled: bool = False, done: Callable[[str], None] = lambda rung: None) -> Material:
+    """A ladder with what is recorded, and counted or compiled here before; with `compiled`, what is missing of counts and binaries is made now.
+
+    `done` is told of each rung. Raises RegistryError for no such ladder."""
+    from rooftop.lab import candidates
+    from rooftop.lab.climb import compiled_facts
+    from rooftop.lab.report import data, known, ladder_cases, rung_counts
+
+    ladder = registry.ladder(name)
+    subjects, answers = candidates.rungs(ladder), known.load()
+    facts = compiled_facts(subjects, ARCH, compiled, answers, done)
+    headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
+    counts = rung_counts.count(subjects, headline, run=compiled, done=lambda s: done(s.name), answers=answers)
+    mine = [r for r in records if r["kind"] != "bench" or r.get("op") == ladder.op]  # what other ops took is on other pages, and takes seconds to join
+    page = data.Gatherer(mine, digests=answers, facts=facts, counts=counts).ladder_page(ladder)
+    known.save(answers)
+    return Material(page, puzzles(name))
+
+
+def row_of(page: LadderPage, rung: str) -> tuple[RungRow | None, RungRow]:
+    """A rung of a page, after the one before it. Raises RegistryError."""
+    at = next((i for i, row in enumerate(page.rungs) if row.name == rung), None)
+    if at is None:
+        raise registry.unknown("rung", rung, [row.name for row in page.rungs])
+    return page.rungs[at - 1] if at else None, page.rungs[at]
+
+
+def asks(page: LadderPage, row: RungRow) -> tuple[Ask, ...]:
+    """What a lesson asks before it shows: what the author predicted, and the gain."""
+    head = registry.rung(row.name).head
+    ours = dict(head.predict) if head is not None else {}
+    first = page.rungs[0].name == row.name
+    names = [n for n in (SPEEDUP, *(x for x in ours if x != SPEEDUP)) if n in TEXTS and not (first and n == SPEEDUP)]
+    if not any(n != SPEEDUP for n in names) and registry.rung(row.name).implementation.where().place == "simt":
+        names += FIRST
+    made = []
+    for name in names[:MOST]:
+        text, unit = TEXTS[name]
+        if name == SPEEDUP:
+            where = f", on the {page.devices[0].short}" if page.devices else ""
+            text = f"{text}{where}, at {page.headline}"
+        made.append(Ask(name, f"{text}?", unit, ours.get(name)))
+    return tuple(made)
+
+
+def answer(ask: Ask, page: LadderPage, row: RungRow) -> Prediction | None:
+    """What came of it; None where it is neither counted nor recorded."""
+    if ask.name == SPEEDUP:
+        found, source = row.measured_speedup, f"recorded on the {page.devices[0].short}" if page.devices else ""
+    else:
+        found = row.counts.values.get(ask.name) if row.counts else None
+        source = f"counted here at {row.counts.case}" if row.counts else ""
+    return None if found is None else Prediction(ask.name, ask.text, ask.unit, ask.ours, found, source)
+
+
+def launch(row: RungRow, page: LadderPage) -> str:
+    """What a rung launches at the headline, in one line; "" where it is nothing of its own."""
+    from rooftop.lab.report.ladder_cases import headline_of
+
+    rung, op = registry.rung(row.name), registry.op(page.op)
+    implementation = rung.implementation
+    if implementation.platform != "gpu" or implementation.backend not in ("cuda", "triton", "gluon"):
+        return ""
+    from rooftop.core.call import problem_for_kernels
+
+    problem = problem_for_kernels(op, op.problem(headline_of(registry.ladder(page.name), op), TARGETS[max(ARCH, implementation.arch)]))[0]
+    if implementation.supports(problem):
+        return ""
+    launches = implementation.launches(problem, implementation.resolve(problem)[0])
+    said = []
+    for one in launches[:3]:
+        threads = prod(one.block) if implementation.backend == "cuda" else 32 * one.warps
+        blocks, unit = prod(one.grid), "blocks" if implementation.backend == "cuda" else "programs"
+        shared = f" and {one.shared:,} bytes of dynamic shared memory" if getattr(one, "shared", 0) else ""
+        said.append(f"{blocks:,} {unit if blocks != 1 else unit[:-1]} of {threads} threads{shared}")
+    more = f", and {len(launches) - 3} more launches" if len(launches) > 3 else ""
+    return f"At {page.headline} it launches " + ", then ".join(said) + more + "." if said else ""
+
+
+def code(row: RungRow) -> list[str]:
+    """The lines of a rung without its idea, prediction and limit."""
+    from rooftop.lab.report.site import lesson
+
+    lines = row.source.splitlines()
+    return [lines[i] for i in lesson(row.source)]
+
+
+def questions_of(asked: Sequence[Question], rung: str) -> list[Question]:
+    return [q for q in asked if q.subject == rung]
+
+
+def puzzles_of(found: Sequence[Puzzle], rung: str) -> list[Puzzle]:
+    return [p for p in found if p.blank.rung == rung]
+
+
+# -- which thread takes which bytes --------------------------------------------------------------------------------------
+
+
+def map_of(access: Access) -> tuple[str, str]:
+    """What the lanes of a warp do at a line, in words and as a row of characters: the sectors of global memory, or the banks of shared memory."""
+    least = "" if access.found <= 1.02 * access.ideal else f", {access.ideal:.3g} at least"
+    unit = "wavefronts" if access.what.startswith("shared") else "sectors"
+    cost = f"{access.found:.3g} {unit if round(access.found, 2) != 1 else unit[:-1]} a warp{least}"
+    how = f"line {access.line}, {access.what}: {access.width} B a thread, "
+    if access.apart is None:
+        return f"{how}the lanes lie irregularly; {cost}", ""
+    how += "all lanes one address" if access.apart == 0 else f"the next lane mostly {abs(access.apart):,} B {'on' if access.apart > 0 else 'back'}"
+    drawn, takes = _banks(access) if access.what.startswith("shared") else _sectors(access)
+    return f"{how}; {cost}", drawn if abs(takes - access.found) <= 0.02 * access.found else ""
+
+
+def _sectors(access: Access) -> tuple[str, int]:
+    """Sectors as boxes of eight, a # for four bytes that are asked for, a dot for four that come along; and how many there are."""
+    start = -(-(LANES - 1) * max(-(access.apart or 0), 0) // SECTOR) * SECTOR
+    sectors = touched(f"{start} + lane * ({access.apart})", access.width)
+    boxes = []
+    for sector in sorted(sectors)[:8]:
+        words = {b % SECTOR // WORD for b in sectors[sector]}
+        boxes.append("[" + "".join("#" if w in words else "." for w in range(SECTOR // WORD)) + "]")
+    return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > 8 else ""), len(sectors)
+
+
+def _banks(access: Access) -> tuple[str, int]:
+    """For each of the 32 banks how many words of it the lanes want, + for more than nine; and the most of these, which is how many wavefronts it takes."""
+    words = {(lane * (access.apart or 0) + b) // WORD for lane in range(LANES) for b in range(0, access.width, WORD)}
+    held = [sum(w % BANKS == bank for w in words) for bank in range(BANKS)]
+    return "banks " + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
+
+
+def notes(row: RungRow) -> Iterator[str]:
+    """The accesses of a rung, each with its map."""
+    for access in row.counts.accesses if row.counts else ():
+        words, drawn = map_of(access)
+        yield words
+        if drawn:
+            yield f"    {drawn}"
