@@ -13,6 +13,7 @@ from rooftop.lab.learn.kinds import ARCH, Material
 from rooftop.lab.learn.puzzles import Puzzle, puzzles
 from rooftop.lab.learn.questions import TEXTS, Prediction, Question
 from rooftop.lab.records.store import Record
+from rooftop.lab.report.drawings.canvas import Canvas, Picture
 from rooftop.lab.report.drawings.lanes import LANES, SECTOR, touched
 from rooftop.lab.report.model import LadderPage, RungRow
 from rooftop.lab.report.rung_counts import Access
@@ -139,26 +140,34 @@ def map_of(access: Access) -> tuple[str, str]:
     if access.apart is None:
         return f"{how}the lanes lie irregularly; {cost}", ""
     how += "all lanes one address" if access.apart == 0 else f"the next lane mostly {abs(access.apart):,} B {'on' if access.apart > 0 else 'back'}"
-    drawn, takes = _banks(access) if access.what.startswith("shared") else _sectors(access)
+    drawn, takes = _drawn(access)
     return f"{how}; {cost}", drawn if abs(takes - access.found) <= 0.02 * access.found else ""
 
 
-def _sectors(access: Access) -> tuple[str, int]:
-    """Sectors as boxes of eight, a # for four bytes that are asked for, a dot for four that come along; and how many there are."""
+def sectors_of(access: Access) -> dict[int, set[int]]:
+    """Sector -> the bytes of it that a warp asks for, where each lane keeps to the same distance."""
     start = -(-(LANES - 1) * max(-(access.apart or 0), 0) // SECTOR) * SECTOR
-    sectors = touched(f"{start} + lane * ({access.apart})", access.width)
+    return touched(f"{start} + lane * ({access.apart})", access.width)
+
+
+def banks_of(access: Access) -> list[int]:
+    """Of each of the 32 banks how many words of it a warp asks for. The most of these is how many wavefronts it takes."""
+    words = {(lane * (access.apart or 0) + b) // WORD for lane in range(LANES) for b in range(0, access.width, WORD)}
+    return [sum(w % BANKS == bank for w in words) for bank in range(BANKS)]
+
+
+def _drawn(access: Access) -> tuple[str, int]:
+    """A row of characters, and the cost of what it shows. Sectors are boxes of eight, a # for four bytes that are asked for, a dot for four that come along;
+    banks are digits, + for more than nine words."""
+    if access.what.startswith("shared"):
+        held = banks_of(access)
+        return "banks " + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
+    sectors = sectors_of(access)
     boxes = []
     for sector in sorted(sectors)[:8]:
         words = {b % SECTOR // WORD for b in sectors[sector]}
         boxes.append("[" + "".join("#" if w in words else "." for w in range(SECTOR // WORD)) + "]")
     return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > 8 else ""), len(sectors)
-
-
-def _banks(access: Access) -> tuple[str, int]:
-    """For each of the 32 banks how many words of it the lanes want, + for more than nine; and the most of these, which is how many wavefronts it takes."""
-    words = {(lane * (access.apart or 0) + b) // WORD for lane in range(LANES) for b in range(0, access.width, WORD)}
-    held = [sum(w % BANKS == bank for w in words) for bank in range(BANKS)]
-    return "banks " + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
 
 
 def notes(row: RungRow) -> Iterator[str]:
@@ -168,3 +177,28 @@ def notes(row: RungRow) -> Iterator[str]:
         yield words
         if drawn:
             yield f"    {drawn}"
+
+
+def picture(before: RungRow | None, row: RungRow) -> Picture | None:
+    """The maps of those accesses of a rung that are other than the rung before's, drawn; None where there are none."""
+    old = {(a.what, a.width, a.apart) for a in before.counts.accesses} if before is not None and before.counts else set()
+    canvas, about, y = Canvas(), [], 0.0
+    for access in {(a.what, a.width, a.apart): a for a in (row.counts.accesses if row.counts else ())}.values():
+        words, drawn = map_of(access)
+        if not drawn or (access.what, access.width, access.apart) in old:
+            continue
+        about.append(words)
+        canvas.text(0, y + 12, words)
+        if access.what.startswith("shared"):
+            held = banks_of(access)
+            for bank, n in enumerate(held):
+                canvas.box(bank * 20.0, y + 18, 19, 14, "hot" if n * BANKS > 1.5 * sum(held) else "a" if n else "paper", str(n) if n else "")
+        else:
+            sectors = sectors_of(access)
+            wide = min(26.0, 832.0 / len(sectors))
+            for i, sector in enumerate(sorted(sectors)):
+                canvas.box(i * wide, y + 18, wide - 1, 14, "paper")
+                used = len(sectors[sector]) / SECTOR
+                canvas.box(i * wide, y + 18, (wide - 1) * used, 14, "a" if used > 0.5 else "hot")
+        y += 42
+    return canvas.picture("; ".join(about)) if about else None

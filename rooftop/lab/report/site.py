@@ -92,9 +92,14 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
     page("api.html", "api.html.j2", spaces=reference.namespaces(), paged={op.name for op in site.ops})
     if site.tutorial:
         page("tutorial.html", "tutorial.html.j2", title=document.title(site.tutorial), text=document.html(site.tutorial))
+    learnt: set[str] = set()
+    if site.course:
+        from rooftop.lab.learn import pages
+
+        learnt = pages.write(site.ladders, page)
     _place(out / search.FILE, search.script(site, reference.namespaces()))
-    made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}
-    for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
+    made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards), *learnt}
+    for path in (p for kind in ("ladder", "op", "card", "learn") for p in out.glob(f"{kind}-*.html")):
         if path.name not in made:
             path.unlink()  # of a ladder, an op or a card that is gone
     cards = sorted(site.cards, key=lambda card: -sum(shown([op], card) for op in site.ops))  # the one with the most ops first

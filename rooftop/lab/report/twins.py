@@ -22,7 +22,7 @@ def write(out: Path, site: SiteData) -> None:
     made = texts(site)
     for name, text in made.items():
         whole_file.write(out / name, text)
-    for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.md")):
+    for path in (p for kind in ("ladder", "op", "card", "learn") for p in out.glob(f"{kind}-*.md")):
         if path.name not in made:
             path.unlink()
 
@@ -36,6 +36,10 @@ def texts(site: SiteData) -> dict[str, str]:
         found["languages.md"] = languages(site)
     if site.tutorial:
         found["tutorial.md"] = site.tutorial
+    if site.course:
+        from rooftop.lab.learn import pages
+
+        found |= pages.texts(site.ladders)
     listed = llms(site, found)
     return {**found, "index.md": listed, LIST: listed}
 
@@ -104,7 +108,7 @@ def llms(site: SiteData, found: Mapping[str, str]) -> str:
             said = reference.sentence(about.get(name, ""))
             lines.append(f"- [{document.title(found[name])}]({name}){': ' + _line(said) if said else ''}\n")
     lines.append("\n## More\n\n")
-    lines += [f"- [{document.title(found[n])}]({n})\n" for n in ("tutorial.md", "api.md", "languages.md") if n in found]
+    lines += [f"- [{document.title(found[n])}]({n})\n" for n in ("tutorial.md", "learn.md", "api.md", "languages.md") if n in found]
     return "".join(lines)
 
 
