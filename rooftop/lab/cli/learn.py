@@ -84,11 +84,12 @@ def _session(progress: Progress) -> Session:
     from rooftop.lab.learn.session import Session
 
     def ask(prompt: str) -> str | None:
-        typer.echo(prompt, nl=False)
-        line = sys.stdin.readline()
         if not sys.stdin.isatty():
-            echo("")
-        return line.rstrip("\n") if line else None
+            echo(prompt)
+        try:
+            return input(prompt if sys.stdin.isatty() else "")
+        except EOFError:
+            return None
 
     return Session(progress, ask, echo)
 
@@ -323,7 +324,7 @@ def _graph(as_json: bool) -> None:
         return
     for node in nodes:
         kind = f"topic, with {_short(node.lessons[-1])}" if node.topic else f"ladder, {len(node.lessons)} lessons"
-        after = f"; after {', '.join(node.needs)}" if node.needs else ""
+        after = f"; after {', '.join(node.after)}" if node.after else ""
         echo(f"{'  ' * node.level}{node.name}: {node.title} ({kind}{after})")
 
 

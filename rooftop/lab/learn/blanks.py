@@ -17,6 +17,7 @@ LONGEST = 4  # lines of a blank
 WRONG = 3  # wrong fillings of a puzzle
 WIDEST = 150  # characters of a line
 BEFORE = "the rung before"
+SYNC = re.compile(r"__sync(?:threads|warp)\(\);|__pipeline_wait_prior")
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def blanks(before: Rung, rung: Rung) -> list[Blank]:
     rules = {b: {f.rule for f in fillings(b)} for b in _of(before, rung)}
 
     def worth(b: Blank) -> tuple[int, int]:
-        return -(3 * (BEFORE in rules[b]) + 3 * ("__sync" in b.text) + min(len(rules[b]), 6)), b.first
+        return -(3 * (BEFORE in rules[b]) + 6 * bool(SYNC.search(b.text)) + min(len(rules[b]), 6)), b.first
 
     return sorted((b for b in rules if len(rules[b]) >= WRONG), key=worth)
 
@@ -171,7 +172,7 @@ def _of(before: Rung, rung: Rung) -> Iterator[Blank]:
         for i, (_, text) in enumerate(added):
             if asked[i]:
                 yield from made(i, i + 1, removed[i] if len(removed) == len(added) else removed[0] if len(removed) == 1 == sum(asked) else "")
-            if "__sync" in text and not asked[i]:  # a barrier, with the line before it or after it
+            if SYNC.search(text):  # a barrier, with the line before it or after it
                 yield from (made(i - 1, i + 1, "") if i and asked[i - 1] else made(i, i + 2, "") if any(asked[i + 1 : i + 2]) else ())
 
 

@@ -26,6 +26,7 @@ class Node:
     needs: tuple[str, ...]
     lessons: tuple[str, ...]
     level: int
+    after: tuple[str, ...]  # what it needs, without what one of these needs already
 
     @property
     def ladder(self) -> str:
@@ -57,12 +58,20 @@ def graph() -> Mapping[str, Node]:
             level[name] = max((reach(n, (*way, name)) + 1 for n in needs[name]), default=0)
         return level[name]
 
+    @cache
+    def all_before(name: str) -> frozenset[str]:
+        return frozenset(needs[name]).union(*map(all_before, needs[name]))
+
+    def nearest(name: str) -> tuple[str, ...]:
+        return tuple(n for n in needs[name] if not any(n in all_before(other) for other in needs[name]))
+
     made = []
     for name, ladder in ladders.items():
-        made.append(Node(name, ladder.title, sentence(ladder.intro), False, needs[name], tuple(r.name for r in ladder.rungs), reach(name, ())))
+        level_of = reach(name, ())
+        made.append(Node(name, ladder.title, sentence(ladder.intro), False, needs[name], tuple(r.name for r in ladder.rungs), level_of, nearest(name)))
     for name, topic in topics.items():
         before = tuple(r.name for r in ladders[at[name].ladder].rungs if r.number <= at[name].number)
-        made.append(Node(name, str(topic["title"]), str(topic["about"]), True, needs[name], before, reach(name, ())))
+        made.append(Node(name, str(topic["title"]), str(topic["about"]), True, needs[name], before, reach(name, ()), nearest(name)))
     return {node.name: node for node in sorted(made, key=lambda x: (x.level, not x.topic, x.name))}
 
 

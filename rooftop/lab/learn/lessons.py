@@ -19,6 +19,7 @@ from rooftop.lab.report.model import LadderPage, RungRow
 from rooftop.lab.report.rung_counts import Access
 
 MOST = 3  # predictions that a lesson asks for
+SHOWN = 8  # sectors of a drawing
 BANKS, WORD = 32, 4  # of shared memory; bytes
 FIRST = ("sectors_read", "sectors_written")  # asked of a rung for which nothing was predicted
 
@@ -38,12 +39,15 @@ def material(name: str, records: Sequence[Record], *, compiled: bool = False, do
 
     `done` is told of each rung. Raises RegistryError for no such ladder."""
     from rooftop.lab import candidates
-    from rooftop.lab.climb import compiled_facts
+    from rooftop.lab.inspect import inspector
     from rooftop.lab.report import data, known, ladder_cases, rung_counts
 
     ladder = registry.ladder(name)
-    subjects, answers = candidates.rungs(ladder), known.load()
-    facts = compiled_facts(subjects, ARCH, compiled, answers, done)
+    subjects, answers, asked = candidates.rungs(ladder), known.load(), candidates.Asked()
+    binaries = [(s, ARCH) for s in subjects if s.implementation is not None and s.implementation.platform == "gpu" and not s.implementation.builds()]
+    facts = known.facts(binaries, asked, answers)
+    missing = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in binaries if (s.name, arch) not in facts] if compiled else []
+    facts |= inspector.many(missing, lambda job, found: done(job[0].name))
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(subjects, headline, run=compiled, done=lambda s: done(s.name), answers=answers)
     mine = [r for r in records if r["kind"] != "bench" or r.get("op") == ladder.op]  # what other ops took is on other pages, and takes seconds to join
@@ -164,10 +168,10 @@ def _drawn(access: Access) -> tuple[str, int]:
         return "banks " + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
     sectors = sectors_of(access)
     boxes = []
-    for sector in sorted(sectors)[:8]:
+    for sector in sorted(sectors)[:SHOWN]:
         words = {b % SECTOR // WORD for b in sectors[sector]}
         boxes.append("[" + "".join("#" if w in words else "." for w in range(SECTOR // WORD)) + "]")
-    return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > 8 else ""), len(sectors)
+    return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > SHOWN else ""), len(sectors)
 
 
 def notes(row: RungRow) -> Iterator[str]:
@@ -195,10 +199,11 @@ def picture(before: RungRow | None, row: RungRow) -> Picture | None:
                 canvas.box(bank * 20.0, y + 18, 19, 14, "hot" if n * BANKS > 1.5 * sum(held) else "a" if n else "paper", str(n) if n else "")
         else:
             sectors = sectors_of(access)
-            wide = min(26.0, 832.0 / len(sectors))
-            for i, sector in enumerate(sorted(sectors)):
-                canvas.box(i * wide, y + 18, wide - 1, 14, "paper")
+            for i, sector in enumerate(sorted(sectors)[:SHOWN]):
+                canvas.box(i * 32.0, y + 18, 31, 14, "paper")
                 used = len(sectors[sector]) / SECTOR
-                canvas.box(i * wide, y + 18, (wide - 1) * used, 14, "a" if used > 0.5 else "hot")
+                canvas.box(i * 32.0, y + 18, 31 * used, 14, "a" if used > 0.5 else "hot")
+            if len(sectors) > SHOWN:
+                canvas.text(SHOWN * 32.0 + 4, y + 29, f"... {len(sectors)} in all")
         y += 42
     return canvas.picture("; ".join(about)) if about else None

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 from rooftop.lab.learn import course, kinds, lessons, puzzles, session
 from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Prediction, Question, shown
 from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
-from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.model import LadderPage, RungRow, SiteData
+from rooftop.lab.report.site import writer
 
 FILE = "learn.html"
-A_RUNG = 3  # questions of a rung that a page shows
+A_RUNG = 2  # questions of a rung that a page shows
 AROUND = 3  # lines around a gap
 
 
@@ -64,7 +65,7 @@ def lessons_of(page: LadderPage) -> tuple[list[Lesson], list[Question]]:
         mine = _mixed([q for q in lessons.questions_of(asked, row.name) if q.kind not in SAID], A_RUNG)
         shown_puzzles = tuple(_puzzle(p) for p in lessons.puzzles_of(material.puzzles, row.name))
         found.append(Lesson(row, lessons.launch(row, page), tuple(answers), lessons.picture(before, row), tuple(mine), shown_puzzles))
-    return found, _mixed([q for q in asked if q.subject == page.name], 2 * A_RUNG)
+    return found, _mixed([q for q in asked if q.subject == page.name], 3 * A_RUNG)
 
 
 SAID = ("broken", "barrier", "change", "gain", "sectors", "wavefronts")  # what the puzzles and the predictions of the page ask already
@@ -111,7 +112,7 @@ def graph() -> Picture:
             place[node.name] = (x, i * (HIGH + GAP), wide)
         x += wide + BETWEEN
     for node in nodes:
-        for before in node.needs:
+        for before in node.after:
             (ax, ay, aw), (bx, by, _) = place[before], place[node.name]
             canvas.line(ax + aw, ay + HIGH / 2, bx, by + HIGH / 2, "thin")
     for node in nodes:
@@ -122,21 +123,24 @@ def graph() -> Picture:
 
 def _height(node: course.Node, place: dict[str, tuple[float, float, float]]) -> tuple[float, str]:
     """The mean height of what a node needs, so that lines are short."""
-    tops = [place[n][1] for n in node.needs if n in place]
+    tops = [place[n][1] for n in node.after if n in place]
     return (sum(tops) / len(tops) if tops else 0.0), node.name
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------------
 
 
-def write(ladders: Sequence[LadderPage], page: Callable[..., Any]) -> set[str]:
-    """The pages of the course: `page(file, template, **about)` writes one. The names of their files."""
-    have = [x for x in ladders if puzzles.puzzles(x.name)]
+def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None) -> None:
+    """The pages of the course, beside the others of the report, whose styles they share. Those of ladders that have no puzzles any more go."""
+    page = writer(out, site, say)
+    have = [x for x in site.ladders if puzzles.puzzles(x.name)]
     for ladder in have:
         found, whole = lessons_of(ladder)
-        page(file_of(ladder.name), "learn.html.j2", page=ladder, lessons=found, whole=whole, needs=course.node(ladder.name).needs, value=shown)
+        page(file_of(ladder.name), "learn.html.j2", page=ladder, lessons=found, whole=whole, needs=course.node(ladder.name).after, value=shown)
     page(FILE, "course.html.j2", nodes=list(course.graph().values()), picture=graph(), paged={x.name for x in have}, count=_counts(have), file_of=file_of)
-    return {FILE, *(file_of(x.name) for x in have)}
+    for path in out.glob("learn-*.html"):
+        if path.name not in {file_of(x.name) for x in have}:
+            path.unlink()
 
 
 def _counts(ladders: Sequence[LadderPage]) -> dict[str, int]:
@@ -150,7 +154,7 @@ def texts(ladders: Sequence[LadderPage]) -> dict[str, str]:
     """The same in short, for terminals and agents: what the course is, and the puzzles of each ladder by name."""
     have = [x for x in ladders if puzzles.puzzles(x.name)]
     found = {f"learn-{x.name}.md": "".join(_text(x)) for x in have}
-    lines = [f"- `{n.name}`: {n.title}{f' (after {chr(44).join(n.needs)})' if n.needs else ''}\n" for n in course.graph().values()]
+    lines = [f"- `{n.name}`: {n.title}{f' (after {chr(44).join(n.after)})' if n.after else ''}\n" for n in course.graph().values()]
     found["learn.md"] = "# Learn\n\nA rung is a lesson: `rooftop learn LADDER`. What comes before what:\n\n" + "".join(lines)
     return found
 

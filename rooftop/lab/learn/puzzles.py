@@ -22,6 +22,7 @@ from rooftop.lab.learn.blanks import WRONG, Blank, Filling, blanks, code_of, fil
 PROVEN = Path(__file__).parent / "proven.json"
 A_RUNG = 2  # puzzles at most
 TRIED = 9  # fillings of a blank that are judged at most
+ENOUGH = 5  # that fail, of which those are taken that fail in the most ways
 LIMIT = 120  # seconds in which a solution must be judged
 SAID = 220  # characters of a verdict that are kept
 MARK = "TODO"
@@ -197,13 +198,25 @@ def _proven_of(before: registry.Rung, rung: registry.Rung, court: Court, say: Ca
             verdict = court.judge(rung.name, blank.filled(source, filling.text))
             if verdict.kind not in ("right", "broken"):
                 wrong.append({"key": blank.key(filling.text), "rule": filling.rule, "kind": verdict.kind, "said": _short(verdict.said)})
-            if len(wrong) == WRONG:
+            if len(wrong) == ENOUGH or len({w["kind"] for w in wrong}) == WRONG:
                 break
+        wrong = _varied(wrong)
         say(f"{rung.name}, line {blank.first}: {len(wrong)} of {WRONG} wrong fillings: {', '.join(w['kind'] for w in wrong)}")
         if len(wrong) == WRONG:
             made.append({"blank": blank.key(""), "wrong": wrong})
             taken |= set(range(blank.first - 1, blank.last + 2))
     return made
+
+
+def _varied(wrong: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Three at most: the first of each kind of failure, then others, in the order in which they were found."""
+    kinds: dict[str, int] = {}
+    rank = {}
+    for w in wrong:
+        kinds[w["kind"]] = kinds.get(w["kind"], 0) + 1
+        rank[w["key"]] = kinds[w["kind"]]
+    taken = sorted(wrong, key=lambda w: rank[w["key"]])[:WRONG]
+    return [w for w in wrong if w in taken]
 
 
 def _in_turn(found: list[Filling]) -> list[Filling]:

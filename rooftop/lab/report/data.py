@@ -85,7 +85,7 @@ class Gatherer(Joined):
         languages = language_page.rows(self.records, self.measured, self.stale, self.house)
         tutorial = settings.CHECKOUT / "docs" / "tutorial.md"
         text = tutorial.read_text(encoding="utf-8") if self.house is registry.HOUSE and tutorial.is_file() else ""
-        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages, text, self.house is registry.HOUSE)
+        return SiteData(ops, ladders, tuple(map(self.card, self.devices(bench))), len(bench), stale, now, self._sweeps(), languages, text)
 
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""

@@ -68,16 +68,9 @@ def build(
 def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None) -> Path:
     """The pages of what `gather` found. Each is written whole or not at all. `say` is told of each."""
     out.mkdir(parents=True, exist_ok=True)
-    env = environment()
-    env.globals["site"] = site
+    page = writer(out, site, say)
     for name in SHARED:
         _place(out / name, (TEMPLATES / name).read_text(encoding="utf-8"))
-
-    def page(file: str, template: str, **about: Any) -> Path:
-        say(file)
-        _place(out / file, shorter(env.get_template(template).render(**about)))
-        return out / file
-
     for ladder in site.ladders:
         page(
             ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), listings=listings(ladder.rungs), counted=counts.table(ladder.rungs),
@@ -92,18 +85,26 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
     page("api.html", "api.html.j2", spaces=reference.namespaces(), paged={op.name for op in site.ops})
     if site.tutorial:
         page("tutorial.html", "tutorial.html.j2", title=document.title(site.tutorial), text=document.html(site.tutorial))
-    learnt: set[str] = set()
-    if site.course:
-        from rooftop.lab.learn import pages
-
-        learnt = pages.write(site.ladders, page)
     _place(out / search.FILE, search.script(site, reference.namespaces()))
-    made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards), *learnt}
-    for path in (p for kind in ("ladder", "op", "card", "learn") for p in out.glob(f"{kind}-*.html")):
+    made = {*(x.file for x in site.ladders), *(x.file for x in site.ops), *(x.file for x in site.cards)}
+    for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.html")):
         if path.name not in made:
             path.unlink()  # of a ladder, an op or a card that is gone
     cards = sorted(site.cards, key=lambda card: -sum(shown([op], card) for op in site.ops))  # the one with the most ops first
     return page("index.html", "home.html.j2", rooflines=[(card, roofline(site, card)) for card in cards], sparks=[spark(x) for x in site.ladders])
+
+
+def writer(out: Path, site: SiteData, say: Callable[[str], None]) -> Callable[..., Path]:
+    """What writes a page: `page(file, template, **about)`. Each is written whole or not at all."""
+    env = environment()
+    env.globals["site"] = site
+
+    def page(file: str, template: str, **about: Any) -> Path:
+        say(file)
+        _place(out / file, shorter(env.get_template(template).render(**about)))
+        return out / file
+
+    return page
 
 
 def sweep(score: DeviceScore) -> Markup:

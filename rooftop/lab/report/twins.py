@@ -16,10 +16,10 @@ LIST = "llms.txt"
 ABOUT = "GPU kernels for PyTorch, each climbed from the naive version to the roof of the hardware, checked against float64, timed beside its peers, explained."
 
 
-def write(out: Path, site: SiteData) -> None:
-    """Write them beside the pages; twins of pages that are gone go."""
+def write(out: Path, site: SiteData, more: Mapping[str, str] | None = None) -> None:
+    """Write them beside the pages; twins of pages that are gone go. `more`: those of pages that others write."""
     out.mkdir(parents=True, exist_ok=True)
-    made = texts(site)
+    made = texts(site, more)
     for name, text in made.items():
         whole_file.write(out / name, text)
     for path in (p for kind in ("ladder", "op", "card", "learn") for p in out.glob(f"{kind}-*.md")):
@@ -27,7 +27,7 @@ def write(out: Path, site: SiteData) -> None:
             path.unlink()
 
 
-def texts(site: SiteData) -> dict[str, str]:
+def texts(site: SiteData, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """File -> text, of every page of the site and the list of them."""
     spaces = reference.namespaces()
     found = {name_of(x.file): ladder(x) for x in site.ladders} | {name_of(x.file): op(x) for x in site.ops} | {name_of(x.file): card(x) for x in site.cards}
@@ -36,10 +36,7 @@ def texts(site: SiteData) -> dict[str, str]:
         found["languages.md"] = languages(site)
     if site.tutorial:
         found["tutorial.md"] = site.tutorial
-    if site.course:
-        from rooftop.lab.learn import pages
-
-        found |= pages.texts(site.ladders)
+    found |= more or {}
     listed = llms(site, found)
     return {**found, "index.md": listed, LIST: listed}
 
