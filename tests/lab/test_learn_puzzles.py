@@ -127,7 +127,9 @@ def test_an_endless_triton_solution_ends_with_the_time() -> None:
     assert (found.kind, found.said) == ("stuck", "it has not come to its end in 4 s")
 
 
-@pytest.mark.parametrize(("name", "said"), [("nix/01a", "no ladder 'nix'"), ("reduce_cuda/99z", "no puzzle 'reduce_cuda/99z'"), ("cublas/01a", "cublas has no puzzles")])
+@pytest.mark.parametrize(("name", "said"), [
+    ("nix/01a", "no ladder 'nix'"), ("reduce_cuda/99z", "no puzzle 'reduce_cuda/99z'"), ("cublas/01a", "cublas has no puzzles"),
+])  # fmt: skip
 def test_a_name_that_is_none(name: str, said: str) -> None:
     with pytest.raises(RegistryError, match=said):
         puzzles.find(name)

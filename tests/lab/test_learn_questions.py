@@ -24,7 +24,8 @@ FROM_WORDS = ("moved", "bound", "operations", "change", "broken", "barrier", "ga
 
 
 @pytest.mark.parametrize(("typed", "value"), [
-    ("4", 4.0), (" 4.5 ", 4.5), ("1,024", 1024.0), ("1\u202f024", 1024.0), ("2x", 2.0), ("25 %", 25.0), (".5", 0.5), ("1e3", 1000.0), ("-1", -1.0), ("16 sectors", 16.0),
+    ("4", 4.0), (" 4.5 ", 4.5), ("1,024", 1024.0), ("1\u202f024", 1024.0), ("2x", 2.0), ("25 %", 25.0), (".5", 0.5), ("1e3", 1000.0), ("-1", -1.0),
+    ("16 sectors", 16.0),
 ])  # fmt: skip
 def test_what_is_a_number(typed: str, value: float) -> None:
     assert number_of(typed) == value

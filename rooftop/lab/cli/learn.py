@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=LOOK)
 def learn(
-    what: Annotated[str | None, typer.Argument(help="A ladder (its next lesson), a rung (transpose_cuda/04) or a topic (banks). Default: where you are.")] = None,
+    what: Annotated[str | None, typer.Argument(help="A ladder, a rung (transpose_cuda/04) or a topic (banks). Default: where you are.")] = None,
     quiz: Annotated[bool, typer.Option("--quiz", help="Ask questions: those that are due, then new ones. Of a ladder, or of all that you have read.")] = False,
     puzzle: Annotated[str | None, typer.Option(help="A puzzle by name (transpose_cuda/04a), or 'next' of a ladder.")] = None,
     solution: Annotated[Path | None, typer.Option(help="With --puzzle: judge this file, and end. Exit code 1 if it does not solve it.")] = None,
@@ -146,7 +146,8 @@ def _where(progress: Progress, as_json: bool) -> None:
         echo(f"  {node.name:<18} {mark:>6} lessons{more:<16} {node.title}")
     echo("")
     if days := progress.streak():
-        echo(f"{days} {'day' if days == 1 else 'days'} in a row; {right} of {answers} questions right; {predictions} predictions, {mean:.0f} points of 100 on average")
+        scored = f"; {predictions} predictions, {mean:.0f} points of 100 on average" if predictions else ""
+        echo(f"{days} {'day' if days == 1 else 'days'} in a row; {right} of {answers} questions right{scored}")
     for plan in plans:
         echo(f"goal: {plan.words}")
     if due:
@@ -272,7 +273,8 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
         ladder = name.partition("/")[0]
         left = [p for n in (known.ladders() if ladder == "next" else [ladder]) for p in known.puzzles(n) if p.name not in progress.solved()]
         if not left:
-            echo("every puzzle is solved" if ladder == "next" else f"every puzzle of {ladder} is solved, or it has none; there are some of {', '.join(known.ladders())}")
+            others = "" if ladder == "next" else f" of {ladder}, if it has any; there are some of {', '.join(known.ladders())}"
+            echo(f"you have solved every puzzle{others}")
             return
         found = left[0]
     else:

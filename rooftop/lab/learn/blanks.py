@@ -10,8 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from rooftop.core.registry import Rung
+
+if TYPE_CHECKING:
+    from rooftop.lab.report.site import Line
 
 LONGEST = 4  # lines of a blank
 WRONG = 3  # wrong fillings of a puzzle
@@ -176,20 +180,22 @@ def _of(before: Rung, rung: Rung) -> Iterator[Blank]:
                 yield from (made(i - 1, i + 1, "") if i and asked[i - 1] else made(i, i + 2, "") if any(asked[i + 1 : i + 2]) else ())
 
 
-def _hunks(lines: Sequence[object]) -> Iterator[tuple[list[str], list[tuple[int, str]]]]:
+def _hunks(lines: Sequence[Line]) -> Iterator[tuple[list[str], list[tuple[int, str]]]]:
     """(lines of the rung before, (number, line) of this one) of each change."""
     removed: list[str] = []
     added: list[tuple[int, str]] = []
-    for line in (*lines, None):
-        kind = getattr(line, "kind", "")
-        if kind == "removed" and not added:
-            removed.append(line.text)  # type: ignore[attr-defined, union-attr]
-        elif kind == "added":
-            added.append((line.number, line.text))  # type: ignore[attr-defined, union-attr]
-        else:
-            if added:
-                yield removed, added
-            removed, added = ([line.text] if kind == "removed" else []), []  # type: ignore[attr-defined, union-attr]
+    for line in lines:
+        if line.kind == "added":
+            added.append((line.number, line.text))
+            continue
+        if added:
+            yield removed, added
+        if added or line.kind != "removed":
+            removed, added = [], []
+        if line.kind == "removed":
+            removed.append(line.text)
+    if added:
+        yield removed, added
 
 
 NOT_ASKED = re.compile(r"\s*(?:#|//|/\*|\*|template\b|using\b|static_assert|struct\b|__global__|__device__|constexpr\b|\"\"\"|@|def |return;)")

@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
 from rooftop.core import devices, registry
 from rooftop.core.spec import TARGETS, Problem, Work
-from rooftop.lab.inspect.occupancy import LIMITS, Occupancy, occupancy
+from rooftop.lab.inspect.occupancy import LIMITS, REGISTERS, Occupancy, occupancy
 from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Question, shown
@@ -143,11 +143,16 @@ def _held(k: KernelFacts, more: int = 0) -> Occupancy:
     return occupancy(ARCH, registers=k.registers + more, threads=k.threads, static_shared=k.shared)
 
 
-def _said(k: KernelFacts, o: Occupancy, registers: int) -> str:
+def _uses(k: KernelFacts, more: int = 0) -> str:
+    return f"{k.registers + more} registers a thread, {k.threads} threads and {k.shared:,} bytes of shared memory a block"
+
+
+def _said(k: KernelFacts, o: Occupancy, more: int = 0) -> str:
     limits = ", ".join(f"{name} {n}" for name, n in o.allowed.items())
+    blocks = "block" if o.blocks == 1 else "blocks"
     return (
-        f"With {registers} registers a thread, {k.threads} threads a block and {k.shared:,} bytes of shared memory a block, a multiprocessor holds {o.blocks} "
-        f"{'block' if o.blocks == 1 else 'blocks'} (each limit alone would allow: {limits}). That is {o.warps} of its {o.max_warps} warps."
+        f"With {_uses(k, more)} a multiprocessor holds {o.blocks} {blocks} (each limit alone would allow: {limits}). "
+        f"That is {o.warps} of its {o.max_warps} warps."
     )
 
 
@@ -160,9 +165,8 @@ def limiter(m: Material) -> Iterator[Question]:
         choices, answer = _shuffled(o.limiter, list(o.allowed), key)
         yield Question(
             key, "limiter", row.name,
-            f"The binary of {row.name} for sm_{ARCH} uses {k.registers} registers a thread, {k.threads} threads and {k.shared:,} bytes of shared memory a block. "
-            "Which limit sets how many blocks a multiprocessor holds?",
-            answer, _said(k, o, k.registers), "compiled here; limits of sm_90", choices,
+            f"The binary of {row.name} for sm_{ARCH} uses {_uses(k)}. Which limit sets how many blocks a multiprocessor holds?",
+            answer, _said(k, o), "compiled here; limits of sm_90", choices,
         )  # fmt: skip
 
 
@@ -171,12 +175,11 @@ def occupied(m: Material) -> Iterator[Question]:
     for row in m.page.rungs:
         if (k := _kernel(row)) is None or k.registers + MORE > 255 or (o := _held(k, MORE)).refused or (now := _held(k)).refused:
             continue
-        per_warp = LIMITS[ARCH].warps
         yield Question(
             f"occupied:{row.name}", "occupied", row.name,
-            f"{row.name} has an occupancy of {now.percent:.0f} % on sm_{ARCH}: {k.registers} registers a thread, {k.threads} threads and {k.shared:,} bytes of shared "
-            f"memory a block. What does it become with {MORE} more registers a thread? A multiprocessor has 65,536 registers and holds {per_warp} warps.",
-            o.percent, _said(k, o, k.registers + MORE), "compiled here; limits of sm_90", unit="%", within=0.03,
+            f"{row.name} has an occupancy of {now.percent:.0f} % on sm_{ARCH}: {_uses(k)}. What does it become with {MORE} more registers a thread? "
+            f"A multiprocessor has {REGISTERS:,} registers and holds {LIMITS[ARCH].warps} warps.",
+            o.percent, _said(k, o, MORE), "compiled here; limits of sm_90", unit="%", within=0.03,
         )  # fmt: skip
 
 
@@ -195,8 +198,7 @@ def binary(m: Material) -> Iterator[Question]:
         choices, answer = _shuffled(titles[row.name], [titles[n] for n in known], key)
         yield Question(
             key, "binary", row.name,
-            f"A rung of {m.page.name}, compiled for sm_{ARCH}: {k.registers} registers a thread, {k.threads} threads a block, {k.shared:,} bytes of shared memory; "
-            f"memory, shuffle and matrix instructions: {counts}. Which rung is it?",
+            f"A rung of {m.page.name}, compiled for sm_{ARCH}: {_uses(k)}; memory, shuffle and matrix instructions: {counts}. Which rung is it?",
             answer, f"Its idea: {row.idea}", "compiled here", choices,
         )  # fmt: skip
 
@@ -218,7 +220,8 @@ def moved(m: Material) -> Iterator[Question]:
         f"moved:{m.page.name}", "moved", m.page.name,
         f"How many MiB must {op.name} at least read and write together at {m.page.headline}? Each tensor once: {_shapes(problem)}.",
         (work.read + work.write) / 2**20,
-        f"{sizes}. It must read {shown(work.read / 2**20)} MiB and write {shown(work.write / 2**20)} MiB.", f"the contract of {op.name}", unit="MiB", within=0.03,
+        f"{sizes}. It must read {shown(work.read / 2**20)} MiB and write {shown(work.write / 2**20)} MiB.",
+        f"the contract of {op.name}", unit="MiB", within=0.03,
     )  # fmt: skip
 
 
@@ -284,8 +287,9 @@ def change(m: Material) -> Iterator[Question]:
         if len(choices) < 3:
             continue
         yield Question(
-            key, "change", row.name, f"Which rung of {m.page.name} is the first with this line?", answer, f"Its idea: {row.idea}", "the sources", choices, code=text
-        )
+            key, "change", row.name, f"Which rung of {m.page.name} is the first with this line?", answer,
+            f"Its idea: {row.idea}", "the sources", choices, code=text,
+        )  # fmt: skip
 
 
 # -- verdicts on wrong fillings --------------------------------------------------------------------------------------------
@@ -354,14 +358,15 @@ def order(m: Material) -> Iterator[Question]:
         key = f"order:{' '.join(names)}"
         choices, answer = _shuffled(" > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key)
         yield Question(
-            key, "order", m.page.name, f"Order these steps of {m.page.name} by what each gains over the rung before it, at {m.page.headline}, the largest first.",
+            key, "order", m.page.name,
+            f"Order these steps of {m.page.name} by what each gains over the rung before it, at {m.page.headline}, the largest first.",
             answer, "; ".join(f"{titles[n]} {shown(found[n])} times" for n in right) + ".", f"recorded on the {m.page.devices[0].short}", choices,
         )  # fmt: skip
 
 
 def _apart(values: Sequence[float]) -> bool:
     ranked = sorted(values)
-    return all(b >= APART * a for a, b in zip(ranked, ranked[1:], strict=False))
+    return all(b >= APART * a for a, b in pairwise(ranked))
 
 
 def share(m: Material) -> Iterator[Question]:
@@ -372,7 +377,8 @@ def share(m: Material) -> Iterator[Question]:
     row, timed = top
     yield Question(
         f"share:{m.page.name}", "share", m.page.name,
-        f"The fastest rung of {m.page.name} at {m.page.headline} is {row.number:02d} {row.title}. What share of the roof does it reach on the {m.page.devices[0].short}?",
+        f"The fastest rung of {m.page.name} at {m.page.headline} is {row.number:02d} {row.title}. "
+        f"What share of the roof does it reach on the {m.page.devices[0].short}?",
         100 * found, f"It takes {shown(timed.seconds * 1e6)} µs; at the ceilings that were measured on that card the work takes "
         f"{shown(100 * found * timed.seconds * 1e4)} µs. It is bound by {timed.roofs.bound}.",
         f"recorded on the {m.page.devices[0].short}", unit="%", within=0.1,

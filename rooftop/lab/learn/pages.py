@@ -74,7 +74,7 @@ SAID = ("broken", "barrier", "change", "gain", "sectors", "wavefronts")  # what 
 def _mixed(found: Sequence[Question], most: int) -> list[Question]:
     """At most so many, of as many kinds as there are."""
     kinds_seen: dict[str, int] = {}
-    ranked = []
+    ranked: list[tuple[int, int, Question]] = []
     for q in found:
         kinds_seen[q.kind] = kinds_seen.get(q.kind, 0) + 1
         ranked.append((kinds_seen[q.kind], len(ranked), q))
@@ -104,7 +104,8 @@ def graph() -> Picture:
     columns: dict[int, list[course.Node]] = {}
     for node in nodes:
         columns.setdefault(node.level, []).append(node)
-    canvas, place, x = Canvas(), {}, 0.0
+    canvas, x = Canvas(), 0.0
+    place: dict[str, tuple[float, float, float]] = {}  # left, top, width
     for level in sorted(columns):
         column = sorted(columns[level], key=lambda n: _height(n, place))
         wide = max(length(n.name) for n in column) + 14

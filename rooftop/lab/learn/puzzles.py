@@ -71,7 +71,10 @@ class Puzzle:
         names = ", ".join(dict.fromkeys(re.findall(r"[A-Za-z_][\w.]*", code)))
         there = f"The rung before has here:\n{self.blank.before.strip()}\n" if self.blank.before else ""
         shape = re.sub(r"\b(?:\d\w*|[a-z]\w?)\b", "_", code)
-        return (f"The idea of this rung: {idea}", f"{there}These names stand in what is missing: {names}", f"With numbers and short names left out it reads:\n{shape}")
+        return (
+            f"The idea of this rung: {idea}", f"{there}These names stand in what is missing: {names}",
+            f"With numbers and short names left out it reads:\n{shape}",
+        )  # fmt: skip
 
 
 @cache
@@ -113,7 +116,9 @@ def find(name: str) -> Puzzle:
     for puzzle in known:
         if which and puzzle.name.endswith(f"/{which.zfill(3) if len(which) == 2 else which}"):
             return puzzle
-    raise registry.unknown("puzzle", name, [p.name for p in known]) if known else RegistryError(f"{ladder} has no puzzles; there are some of {', '.join(ladders())}")
+    if not known:
+        raise RegistryError(f"{ladder} has no puzzles; there are some of {', '.join(ladders())}")
+    raise registry.unknown("puzzle", name, [p.name for p in known])
 
 
 # -- judging, in a process of its own ---------------------------------------------------------------------------------------
@@ -222,7 +227,7 @@ def _varied(wrong: list[dict[str, str]]) -> list[dict[str, str]]:
 def _in_turn(found: list[Filling]) -> list[Filling]:
     """The first filling of each rule, then the second of each, and so on."""
     seen: dict[str, int] = {}
-    order = []
+    order: list[tuple[int, int, Filling]] = []
     for filling in found:
         seen[filling.rule] = seen.get(filling.rule, 0) + 1
         order.append((seen[filling.rule], len(order), filling))
