@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from _support import committed
 from rooftop.core import registry
 from rooftop.lab import candidates
 from rooftop.lab.inspect.occupancy import occupancy
-from rooftop.lab.learn import kinds, lessons, puzzles
+from rooftop.lab.learn import kinds, lessons, puzzles, tutor
 from rooftop.lab.learn.questions import AnswerError, Prediction, Question, number_of, points
 from rooftop.lab.report import ladder_cases, rung_counts
 from rooftop.lab.report.rung_counts import Access
@@ -107,6 +108,22 @@ def test_the_questions_from_records_contracts_and_sources(name: str) -> None:
             assert q.answer == row.measured_speedup and material.page.devices[0].short in q.source
     if name in COMPLETE:
         assert {q.kind for q in asked} >= {"moved", "change", "broken"} and sum(q.kind == "broken" for q in asked) >= 9
+
+
+@pytest.mark.sampled("questions", "{name}")
+@pytest.mark.parametrize("name", registry.ladder_names())
+def test_every_lesson_opens(name: str) -> None:
+    page = lessons.material(name, committed()).page
+    for before, row in pairwise((None, *page.rungs)):
+        assert row is not None
+        asked = lessons.asks(page, row)
+        assert len({a.name for a in asked}) == len(asked) <= lessons.MOST and all(a.text.endswith("?") for a in asked)
+        assert ("speedup" in {a.name for a in asked}) == (before is not None)
+        said = lessons.launch(row, page)
+        assert not said or said.startswith(f"At {page.headline} it launches ") and said.endswith(".")
+        drawn = lessons.picture(before, row)
+        assert drawn is None or drawn.about and row.counts is not None
+        assert row.idea and row.idea in tutor.prompt(kinds.Material(page), row.name)
 
 
 @pytest.mark.sampled("compiled_questions", "{name}")

@@ -271,9 +271,10 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
 
     if name.endswith("next") or "/" not in name:
         ladder = name.partition("/")[0]
-        left = [p for n in (known.ladders() if ladder == "next" else [ladder]) for p in known.puzzles(n) if p.name not in progress.solved()]
+        solved = progress.solved()
+        left = [p for n in (_ladders() if ladder == "next" else [ladder]) for p in known.puzzles(n) if p.name not in solved]
         if not left:
-            others = "" if ladder == "next" else f" of {ladder}, if it has any; there are some of {', '.join(known.ladders())}"
+            others = "" if ladder == "next" else f" of {ladder}, if it has any; there are some of {', '.join(_ladders())}"
             echo(f"you have solved every puzzle{others}")
             return
         found = left[0]
@@ -293,6 +294,14 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
         echo(f"stopped; your file stays, and rooftop learn --puzzle {found.name} goes on with it")
 
 
+def _ladders() -> list[str]:
+    """The ladders that have puzzles, in the order of the course."""
+    from rooftop.lab.learn import course
+    from rooftop.lab.learn import puzzles as known
+
+    return [n.name for n in course.graph().values() if n.name in known.ladders()]
+
+
 def _list(what: str | None, as_json: bool) -> None:
     from rooftop.core import registry
     from rooftop.lab.cli.app import table
@@ -301,7 +310,7 @@ def _list(what: str | None, as_json: bool) -> None:
     if what is not None:
         registry.ladder(what)
     rows: list[dict[str, Any]] = []
-    for ladder in [what] if what else known.ladders():
+    for ladder in [what] if what else _ladders():
         for p in known.puzzles(ladder):
             lines = p.blank.last - p.blank.first + 1
             rows.append({"puzzle": p.name, "rung": p.blank.rung, "line": p.blank.first, "lines": lines, "wrong": ", ".join(w.filling.rule for w in p.wrong)})

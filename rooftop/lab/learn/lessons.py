@@ -108,10 +108,10 @@ def launch(row: RungRow, page: LadderPage) -> str:
     launches = implementation.launches(problem, implementation.resolve(problem)[0])
     said = []
     for one in launches[:3]:
-        threads = prod(one.block) if implementation.backend == "cuda" else 32 * one.warps
-        blocks, unit = prod(one.grid), "blocks" if implementation.backend == "cuda" else "programs"
-        shared = f" and {one.shared:,} bytes of dynamic shared memory" if getattr(one, "shared", 0) else ""
-        said.append(f"{blocks:,} {unit if blocks != 1 else unit[:-1]} of {threads} threads{shared}")
+        blocks, cuda = prod(one.grid), implementation.backend == "cuda"
+        unit = f"{'block' if cuda else 'program'}{'' if blocks == 1 else 's'}"
+        shared = f" and {one.shared:,} bytes of dynamic shared memory" if cuda and one.shared else ""
+        said.append(f"{blocks:,} {unit} " + (f"of {prod(one.block)} threads{shared}" if cuda else f"with num_warps={one.warps}"))
     more = f", and {len(launches) - 3} more launches" if len(launches) > 3 else ""
     return f"At {page.headline} it launches " + ", then ".join(said) + more + "." if said else ""
 

@@ -34,7 +34,7 @@ def prompt(material: Material, rung: str, missed: Sequence[str] = ()) -> str:
     if before is not None:
         parts.append("# What it changes\n```diff\n" + "\n".join(ladder_text.difference(before, row)) + "\n```")
     figures = [f"- {p.text} {p.told(None)}" for ask in lessons.asks(page, row) if (p := lessons.answer(ask, page, row))]
-    figures += [f"- {line.strip()}" for line in lessons.notes(row)]
+    figures += [f"- {lessons.map_of(access)[0]}" for access in (row.counts.accesses if row.counts else ())]
     for device in page.devices:
         found = row.cells.get((device.name, page.headline))
         if found is not None and found.kernel is not None and found.stale is None:
