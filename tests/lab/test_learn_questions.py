@@ -11,10 +11,11 @@ from _support import committed
 
 from rooftop.core import registry
 from rooftop.lab import candidates
+from rooftop.lab.inspect import inspector
 from rooftop.lab.inspect.occupancy import occupancy
 from rooftop.lab.learn import kinds, lessons, puzzles, tutor
 from rooftop.lab.learn.questions import AnswerError, Prediction, Question, number_of, points
-from rooftop.lab.report import ladder_cases, rung_counts
+from rooftop.lab.report import data, ladder_cases, rung_counts
 from rooftop.lab.report.rung_counts import Access
 
 COMPLETE = ("sgemm_cuda", "softmax_cuda", "reduce_cuda", "transpose_cuda", "sgemv_cuda", "attention_cuda", "matmul_triton", "quantize_cuda")
@@ -120,28 +121,38 @@ def test_every_lesson_opens(name: str) -> None:
         assert len({a.name for a in asked}) == len(asked) <= lessons.MOST and all(a.text.endswith("?") for a in asked)
         assert ("speedup" in {a.name for a in asked}) == (before is not None)
         said = lessons.launch(row, page)
-        assert not said or said.startswith(f"At {page.headline} it launches ") and said.endswith(".")
+        assert not said or (said.startswith(f"At {page.headline} it launches ") and said.endswith("."))
         drawn = lessons.picture(before, row)
-        assert drawn is None or drawn.about and row.counts is not None
+        assert drawn is None or (drawn.about and row.counts is not None)
         assert row.idea and row.idea in tutor.prompt(kinds.Material(page), row.name)
 
 
 @pytest.mark.sampled("compiled_questions", "{name}")
 @pytest.mark.parametrize("name", COMPLETE)
 def test_the_questions_from_binaries_and_counts(name: str) -> None:
-    material = lessons.material(name, committed(), compiled=True)
-    asked = kinds.questions(material)
+    """Three rungs are compiled and one is counted: all of a ladder take a minute."""
+    ladder = registry.ladder(name)
+    subjects = candidates.rungs(ladder)
+    few = [subjects[i] for i in (0, len(subjects) // 2, len(subjects) - 2)]
+    facts = inspector.many([(s, inspector.inspect_case(s, None, 90), 90) for s in few])
+    counts = rung_counts.count(subjects, ladder_cases.headline_of(ladder, registry.op(ladder.op)), only=few[0].name)
+    records = [r for r in committed() if r["kind"] != "bench" or r.get("op") == ladder.op]
+    page = data.Gatherer(records, facts=facts, counts=counts).ladder_page(ladder)
+    asked = kinds.questions(kinds.Material(page, puzzles.puzzles(name)))
     well_made(asked, name)
     assert len({q.kind for q in asked}) >= 8, {q.kind for q in asked}
+    rows = {r.name: r for r in page.rungs}
+    assert {q.subject for q in asked if q.kind in ("limiter", "occupied", "binary")} <= {s.name for s in few}
     for q in asked:
-        row = next((r for r in material.page.rungs if r.name == q.subject), None)
         if q.kind == "occupied":
-            assert row is not None
-            k = next(f for f in row.facts if f.arch == 90).kernels[0]
+            k = next(f for f in rows[q.subject].facts if f.arch == 90).kernels[0]
             assert k.threads is not None
             assert q.answer == occupancy(90, registers=k.registers + 40, threads=k.threads, static_shared=k.shared).percent
         if q.kind == "line":
-            assert row is not None and row.counts is not None and q.solution in {" ".join(x.split()) for x in row.source.splitlines()}
+            assert q.subject == few[0].name and q.solution in {" ".join(x.split()) for x in rows[q.subject].source.splitlines()}
+        if q.kind in ("sectors", "wavefronts"):
+            counted = counts[q.subject].values
+            assert q.answer in (counted.get("sectors_read"), counted.get("sectors_written"), counted.get("wavefronts"))
 
 
 def test_there_are_enough_kinds_and_each_is_made_somewhere() -> None:

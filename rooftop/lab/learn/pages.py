@@ -19,6 +19,7 @@ from rooftop.lab.report.site import writer
 FILE = "learn.html"
 A_RUNG = 2  # questions of a rung that a page shows
 AROUND = 3  # lines around a gap
+SAID_LONG = 120  # characters of a verdict
 
 
 def file_of(ladder: str) -> str:
@@ -82,11 +83,17 @@ def _mixed(found: Sequence[Question], most: int) -> list[Question]:
 
 
 def _puzzle(puzzle: Puzzle) -> PuzzlePage:
-    said = {w.filling.text: f"{VERDICTS[w.kind]}. {w.said}" for w in puzzle.wrong}
+    said = {w.filling.text: f"{VERDICTS[w.kind]}. {_short(w.said)}" for w in puzzle.wrong}
     choices = tuple(Choice(_dedented(t), t not in said, said.get(t, VERDICTS["right"])) for t in session.choices(puzzle))
     lines = session.context(puzzle, AROUND)
     gap = next(i for i, line in enumerate(lines) if line.strip().startswith(">>>"))
     return PuzzlePage(puzzle, "\n".join(lines[:gap]), "\n".join(lines[gap + 1 :]), choices)
+
+
+def _short(said: str) -> str:
+    """A verdict without the thread that showed it, and cut: the terminal has it whole."""
+    text = said.partition(" [block ")[0]
+    return text if len(text) <= SAID_LONG else f"{text[:SAID_LONG].rsplit(' ', 1)[0]} …"
 
 
 def _dedented(text: str) -> str:
