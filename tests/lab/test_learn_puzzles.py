@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from rooftop.core import registry
 from rooftop.core.names import RegistryError
 from rooftop.lab.learn import puzzles, session
-from rooftop.lab.learn.blanks import BEFORE, Blank, code_of, fillings
+from rooftop.lab.learn.blanks import BEFORE, Blank, blanks, code_of, fillings
 from rooftop.lab.learn.judge import KINDS
-from rooftop.lab.learn.puzzles import Court, Puzzle
+from rooftop.lab.learn.puzzles import Court, JudgeError, Puzzle
 
 ALL = {p.name: p for ladder in puzzles.ladders() for p in puzzles.puzzles(ladder)}
 COMPLETE = ("sgemm_cuda", "softmax_cuda", "reduce_cuda", "transpose_cuda", "sgemv_cuda", "attention_cuda", "matmul_triton", "quantize_cuda")
@@ -91,9 +92,15 @@ def test_rules_on_triton_and_the_line_of_the_rung_before() -> None:
 
 
 def test_fillings_differ_from_the_right_lines_by_more_than_spaces_and_comments() -> None:
-    one = blank("s[t] = v;  // kept", "s[t]  =  v;")
-    assert fillings(one) == []
+    assert fillings(blank("s = v;  // kept", "s  =  v;")) == []
     assert len({f.text for f in fillings(blank("a[i] = b[i] * 2;"))}) == len(fillings(blank("a[i] = b[i] * 2;")))
+
+
+def test_blanks_with_the_same_text_are_told_apart() -> None:
+    ladder = registry.ladder("quantize_cuda")
+    found = [b for a, b in pairwise(ladder.rungs) for b in blanks(a, b)]
+    alike = [b for b in found if sum(o.rung == b.rung and o.text == b.text for o in found) > 1]
+    assert alike and len({b.key("x") for b in found}) == len(found)
 
 
 # -- what is no solution ------------------------------------------------------------------------------------------------------
@@ -116,6 +123,12 @@ def test_a_solution_that_is_none_is_one_verdict_and_the_next_is_judged(language:
         found = court.judge(puzzle.blank.rung, puzzle.blank.filled(puzzle.source, line))
         assert found.kind == kind and said in found.said, found
         assert court.judge(puzzle.blank.rung, "not even a head").kind == "broken"
+
+
+def test_a_rung_that_does_not_run_here_is_no_verdict() -> None:
+    rung = registry.rung("transpose_cuda/07")
+    with Court() as court, pytest.raises(JudgeError, match="has no case that runs here: TMA runs on a GPU only"):
+        court.judge(rung.name, rung.path.read_text(encoding="utf-8"))
 
 
 def test_an_endless_triton_solution_ends_with_the_time() -> None:

@@ -92,6 +92,24 @@ def test_a_quiz_begins_with_what_is_due_and_goes_on_with_new_kinds(tmp_path: Pat
     assert asked[-1].id not in {q.id for q in fresh}
 
 
+def test_the_test_of_what_is_known_is_short_and_about_it(material: kinds.Material) -> None:
+    names = [row.name for row in material.page.rungs]
+    some = session.test_of(material, names[:2], Random(3))
+    assert some and len(some) <= session.A_TEST and {q.subject for q in some} <= set(names[:2]) and len({q.kind for q in some}) == len(some)
+    assert any(q.subject == "norm_triton" for seed in range(8) for q in session.test_of(material, names, Random(seed)))
+
+
+def test_right_answers_skip_a_ladder_and_wrong_ones_do_not(at_home: Path, monkeypatch: pytest.MonkeyPatch, material: kinds.Material) -> None:
+    from rooftop.lab.cli import learn as command_of
+
+    monkeypatch.setattr(command_of, "_material", lambda ladder, compiled: material)
+    for right in (False, True):
+        monkeypatch.setattr(Session, "quiz", lambda self, asked, right=right: (len(asked) - 1 if right else len(asked) - 2, len(asked)))
+        assert command(monkeypatch, "learn", "norm_triton", "--know") == 0
+        with Progress(at_home / "learn.sqlite") as progress:
+            assert progress.lessons() == ({row.name for row in material.page.rungs} if right else set())
+
+
 @pytest.mark.sampled("slow")
 def test_a_puzzle_is_written_hinted_judged_and_kept(tmp_path: Path) -> None:
     puzzle = puzzles.puzzles("norm_triton")[0]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rooftop.lab.learn.progress import Progress
     from rooftop.lab.learn.session import Session
 
+LADDERS = 3  # that a quiz about everything is made of: each takes seconds to read
+
 
 @app.command(rich_help_panel=LOOK)
 def learn(
@@ -130,7 +132,8 @@ def _where(progress: Progress, as_json: bool) -> None:
     mean, predictions = progress.mean_points()
     if as_json:
         state = {
-            "lessons": sorted(done), "puzzles": sorted(solved), "due": due, "next": following, "streak": progress.streak(), "right": right, "answers": answers,
+            "lessons": sorted(done), "puzzles": sorted(solved), "due": list(due), "next": following, "streak": progress.streak(),
+            "right": right, "answers": answers,
             "goals": [{"name": p.name, "by": p.by.isoformat(), "done": p.done, "whole": p.whole, "a_day": p.a_day} for p in plans],
         }  # fmt: skip
         echo(json.dumps(state, indent=2))
@@ -210,8 +213,8 @@ def _quiz(progress: Progress, what: str | None) -> None:
     if what is not None:
         ladders = [registry.rung(what).ladder if rung else course.node(what).ladder]
     else:
-        wanted = [q.partition(":")[2].partition(":")[0].partition("/")[0] for q in progress.due()] + [x.partition("/")[0] for x in progress.lessons()]
-        ladders = [x for x in dict.fromkeys(wanted) if x in registry.ladder_names()][:3]
+        wanted = [x.partition("/")[0] for x in (*progress.due().values(), *sorted(progress.lessons()))]
+        ladders = [x for x in dict.fromkeys(wanted) if x in registry.ladder_names()][:LADDERS]
         if not ladders:
             echo("no lesson is read yet, so there is nothing to be asked about: rooftop learn transpose_cuda, or rooftop learn LADDER --quiz")
             return
@@ -232,7 +235,7 @@ def _know(progress: Progress, what: str | None) -> None:
     if what is None:
         raise ValueError("--know needs a ladder or a topic: rooftop learn transpose_cuda --know")
     node = course.node(what)
-    asked = session.test_of(_material(node.ladder, compiled=True), Random())
+    asked = session.test_of(_material(node.ladder, compiled=True), node.lessons, Random())
     right, answered = _session(progress).quiz(asked)
     if asked and answered == len(asked) and right >= len(asked) - 1:
         for lesson in node.lessons:
@@ -265,6 +268,7 @@ def _goal(progress: Progress, text: str) -> None:
 
 def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) -> None:
     from rooftop.core.head_text import read
+    from rooftop.lab.check.apart import announce
     from rooftop.lab.learn import puzzles as known
     from rooftop.lab.learn.puzzles import Court
     from rooftop.lab.learn.session import Stopped
@@ -281,6 +285,8 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
     else:
         found = known.find(name)
     session = _session(progress)
+    if found.blank.language == ".py":
+        announce([str(solution or "what you write")])
     if solution is not None:
         text = read(solution)
         with Court() as court:

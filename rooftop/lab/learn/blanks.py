@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,8 @@ class Filling:
 
 @dataclass(frozen=True)
 class Blank:
-    """Lines `first` to `last` of a rung's source, counted from 1. `before`: the lines of the rung before that they replace, "" where there are none."""
+    """Lines `first` to `last` of a rung's source, counted from 1. `before`: the lines of the rung before that they replace, "" where there are none. `nth`: how
+    many blanks with the same text stand above it."""
 
     rung: str
     first: int
@@ -42,10 +43,11 @@ class Blank:
     text: str
     before: str
     language: str  # ".cu" or ".py"
+    nth: int = 0
 
     def key(self, filling: str) -> str:
         """Of the blank with this filling: another where a line of either changes."""
-        return sha256("\0".join((self.rung, self.text, filling)).encode()).hexdigest()[:12]
+        return sha256("\0".join((self.rung, self.text, filling, *([str(self.nth)] if self.nth else []))).encode()).hexdigest()[:12]
 
     def filled(self, source: str, filling: str) -> str:
         """The source with other lines in the blank."""
@@ -149,7 +151,11 @@ def blanks(before: Rung, rung: Rung) -> list[Blank]:
     a barrier, then those with the most wrong fillings. A rung that is the shipped kernel has none, nor one in another language than the rung before."""
     if rung.path.suffix == ".toml" or before.implementation.path.suffix != rung.path.suffix:
         return []
-    rules = {b: {f.rule for f in fillings(b)} for b in _of(before, rung)}
+    seen: dict[str, int] = {}
+    rules: dict[Blank, set[str]] = {}
+    for blank in _of(before, rung):
+        rules[replace(blank, nth=seen.get(blank.text, 0))] = {f.rule for f in fillings(blank)}
+        seen[blank.text] = seen.get(blank.text, 0) + 1
 
     def worth(b: Blank) -> tuple[int, int]:
         return -(3 * (BEFORE in rules[b]) + 6 * bool(SYNC.search(b.text)) + min(len(rules[b]), 6)), b.first

@@ -4,6 +4,7 @@ CUDA C++ runs in the simulator, Triton in the interpreter. It is for a process o
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ def judge(rung: Rung, text: str) -> Verdict:
 
 
 def _failed(status: str, message: str, case: str, folder: str) -> Verdict:
-    message = message.replace(folder, "").lstrip("/")
+    message = re.sub(r"\S*/(?=[\w.]+:\d+: )", "", message.replace(folder, "").lstrip("/"), count=1)  # the learner's file is another than the rung's
     if status == "skipped":
         return Verdict("broken", message, case)
     if status == "error":

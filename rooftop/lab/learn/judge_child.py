@@ -19,7 +19,7 @@ def main() -> None:
         except SystemExit as error:
             said = {"kind": "broken", "said": f"it ends the process: SystemExit: {error.code}", "case": "", "counts": {}}
         except Exception as error:
-            said = {"error": f"{type(error).__name__}: {error}"}
+            said = {"refused": " ".join(str(error).split())}
         jobs.answer(said)
 
 

@@ -116,10 +116,10 @@ class Progress:
         self._put("cards", question=question, subject=subject, due=due.isoformat(), state=state)
         return due
 
-    def due(self, ladder: str | None = None) -> list[str]:
-        """The questions that come again by today, those that have waited longest first."""
+    def due(self) -> dict[str, str]:
+        """The questions that come again by today, those that have waited longest first, each with the rung or ladder that it is about."""
         rows = self._rows("SELECT question, subject FROM cards WHERE due <= ? ORDER BY due, question", self.today.isoformat())
-        return [str(q) for q, subject in rows if ladder is None or str(subject).partition("/")[0] == ladder]
+        return {str(question): str(subject) for question, subject in rows}
 
     def asked(self) -> set[str]:
         """Every question that was ever answered."""

@@ -134,6 +134,17 @@ class Said:
     counts: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Refused:
+    """The answer where nothing can be judged: the rung does not run here, or something is missing."""
+
+    refused: str
+
+
+class JudgeError(ValueError):
+    """Nothing can be judged here; the text says why."""
+
+
 class Court:
     """Judges solutions, in a process of its own. A solution that does not come to its end costs `limit` seconds, and the process."""
 
@@ -142,11 +153,15 @@ class Court:
         self._process = Process(Path(sys.executable), "rooftop.lab.learn.judge_child", {"ROOFTOP_SIMT_PATIENCE": "5"}, what="the judge")
 
     def judge(self, rung: str, text: str) -> Said:
-        """The verdict on a source in place of a rung's. Raises ChildError where nothing can be judged here."""
+        """The verdict on a source in place of a rung's. Raises JudgeError."""
         try:
-            found: Said = self._process.ask({"what": "judging", "kernel": rung, "text": text}, self.limit, Said)
+            found: Said | Refused = self._process.ask({"what": "judging", "kernel": rung, "text": text}, self.limit, Said, Refused)
         except ChildTimeout:
             return Said("stuck", f"it has not come to its end in {self.limit:.0f} s", "", {})
+        except ChildError as error:  # a solution in Python has ended the process, or filled its memory
+            return Said("broken", str(error), "", {})
+        if isinstance(found, Refused):
+            raise JudgeError(found.refused)
         return found
 
     def close(self) -> None:
@@ -186,7 +201,7 @@ def _proven_of(before: registry.Rung, rung: registry.Rung, court: Court, say: Ca
     source = rung.path.read_text(encoding="utf-8")
     try:
         own = court.judge(rung.name, source)
-    except ChildError as error:
+    except JudgeError as error:
         say(f"{rung.name}: no puzzle: {error}")
         return []
     if own.kind != "right":
@@ -235,6 +250,4 @@ def _in_turn(found: list[Filling]) -> list[Filling]:
 
 
 def _short(said: str) -> str:
-    """A verdict without the path of the file."""
-    text = re.sub(r"^\S*/(?=\S+:\d+: )", "", said)
-    return text if len(text) <= SAID else text[: SAID - 1].rstrip() + "…"
+    return said if len(said) <= SAID else said[: SAID - 1].rstrip() + "…"

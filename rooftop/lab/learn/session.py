@@ -10,14 +10,14 @@ from pathlib import Path
 from random import Random
 
 from rooftop.core import registry
-from rooftop.core.child import ChildError
 from rooftop.lab.learn import lessons, puzzles
 from rooftop.lab.learn.blanks import code_of
+from rooftop.lab.learn.judge import COUNTED
 from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.kinds import Material
 from rooftop.lab.learn.kinds import questions as questions_of
 from rooftop.lab.learn.progress import Progress
-from rooftop.lab.learn.puzzles import Court, Puzzle, Said
+from rooftop.lab.learn.puzzles import Court, JudgeError, Puzzle, Said
 from rooftop.lab.learn.questions import AnswerError, Question, number_of, points
 from rooftop.lab.report import ladder_text
 from rooftop.lab.report.model import LadderPage, RungRow
@@ -206,8 +206,8 @@ class Session:
         self.say("judging: some seconds ...")
         try:
             verdict = court.judge(puzzle.blank.rung, text)
-        except ChildError as error:
-            self.say(f"it could not be judged: {error}")
+        except JudgeError as error:
+            self.say(f"it cannot be judged here: {error}")
             return False
         self.progress.tried(puzzle.name, verdict.kind, verdict.said, hints)
         for line in told(verdict):
@@ -218,7 +218,7 @@ class Session:
 def told(verdict: Said) -> list[str]:
     """A verdict in words."""
     if verdict.kind == "right":
-        counts = ", ".join(f"{n:,} {name}" for name, n in verdict.counts.items())
+        counts = ", ".join(f"{n:,} {COUNTED[name]}" for name, n in verdict.counts.items() if n)
         return [f"Right, and as good as the rung's: {counts}, at {verdict.case}."]
     return [f"Not yet: {VERDICTS[verdict.kind]}.", verdict.said]
 
@@ -280,9 +280,10 @@ def chosen(asked: Sequence[Question], progress: Progress, most: int, draw: Rando
     return (again + fresh)[:most]
 
 
-def test_of(material: Material, draw: Random) -> list[Question]:
-    """The short test of what is said to be known: questions of different kinds."""
-    asked = questions_of(material)
+def test_of(material: Material, rungs: Sequence[str], draw: Random) -> list[Question]:
+    """The short test of what is said to be known: questions of different kinds about these rungs, and about the ladder where they are all of it."""
+    about = {*rungs, material.page.name} if len(rungs) == len(material.page.rungs) else set(rungs)
+    asked = [q for q in questions_of(material) if q.subject in about]
     draw.shuffle(asked)
     kinds: dict[str, Question] = {}
     for question in asked:
