@@ -102,7 +102,7 @@ def _dedented(text: str) -> str:
 
 # -- the graph --------------------------------------------------------------------------------------------------------------
 
-HIGH, GAP, BETWEEN = 24.0, 10.0, 46.0  # pixels of a box, between two of a column, between columns
+HIGH, GAP, BETWEEN = 24.0, 10.0, 24.0  # pixels of a box, between two of a column, between columns
 
 
 def graph() -> Picture:
@@ -115,7 +115,7 @@ def graph() -> Picture:
     place: dict[str, tuple[float, float, float]] = {}  # left, top, width
     for level in sorted(columns):
         column = sorted(columns[level], key=lambda n: _height(n, place))
-        wide = max(length(n.name) for n in column) + 14
+        wide = max(length(n.name) for n in column) + 10
         for i, node in enumerate(column):
             place[node.name] = (x, i * (HIGH + GAP), wide)
         x += wide + BETWEEN
