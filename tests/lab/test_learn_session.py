@@ -162,6 +162,36 @@ def test_the_command_says_where_one_is(at_home: Path, monkeypatch: pytest.Monkey
     assert len(json.loads(capsys.readouterr().out.partition("\n")[2])) > 30
 
 
+def test_a_quiz_is_asked_for_and_of_what_was_read(
+    at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], material: kinds.Material
+) -> None:
+    from rooftop.lab.cli import learn as command_of
+
+    assert command(monkeypatch, "learn", "--quiz") == 0
+    assert "no lesson is read yet" in capsys.readouterr().out
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setattr(command_of, "_material", lambda ladder, compiled: asked.append((ladder, compiled)) or material)  # type: ignore[func-returns-value]
+    with Progress(at_home / "learn.sqlite") as progress:
+        progress.read("norm_triton/01_pieces")
+    assert command(monkeypatch, "learn", "--quiz") == 0
+    assert asked == [("norm_triton", True)] and f"1 of {session.A_QUIZ}. " in capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a\n1\n" * 20))  # right or wrong, a letter or a number
+    assert command(monkeypatch, "learn", "norm_triton/02", "--quiz") == 0
+    assert "right" in capsys.readouterr().out
+    with Progress(at_home / "learn.sqlite") as progress:
+        assert progress.score()[1] > 0 and set(progress.missed()) <= progress.asked()
+
+
+def test_puzzles_are_listed_in_the_order_of_the_course(at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(monkeypatch, "learn", "--puzzles", "--json") == 0
+    names = [row["puzzle"] for row in json.loads(capsys.readouterr().out)]
+    assert names[0].startswith("gelu_cuda") and names.index("transpose_cuda/04a") < names.index("attention_cuda/02a") and len(names) >= 40
+    assert command(monkeypatch, "learn", "--puzzle", names[0], "--hint", "2") == 0
+    assert "These names stand in what is missing" in capsys.readouterr().out
+    assert command(monkeypatch, "learn", "--puzzle", "next", "--into", "mine") == 0
+    assert [p.name for p in (at_home / "mine").iterdir()] == [f"{names[0].replace('/', '_')}.cu"]
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (["nix_cuda"], "no ladder or topic 'nix_cuda'"), (["transpose_cuda/99"], "no rung 'transpose_cuda/99'"), (["--puzzle", "nix/01a"], "no ladder 'nix'"),
     (["--solution", "a.cu"], "--solution needs --puzzle NAME"), (["--puzzle", "transpose_cuda/04a", "--solution", "absent.cu"], "no file absent.cu"),

@@ -21,6 +21,7 @@ from rooftop.lab.report.rung_counts import Access
 MOST = 3  # predictions that a lesson asks for
 SHOWN = 8  # sectors of a drawing
 BANKS, WORD = 32, 4  # of shared memory; bytes
+UNASKED = ("check", "sanitize", "fuzz")  # kinds of records that no lesson shows
 FIRST = ("sectors_read", "sectors_written")  # asked of a rung for which nothing was predicted
 
 
@@ -50,7 +51,7 @@ def material(name: str, records: Sequence[Record], *, compiled: bool = False, do
     facts |= inspector.many(missing, lambda job, found: done(job[0].name))
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(subjects, headline, run=compiled, done=lambda s: done(s.name), answers=answers)
-    mine = [r for r in records if r["kind"] != "bench" or r.get("op") == ladder.op]  # what other ops took is on other pages, and takes seconds to join
+    mine = [r for r in records if r.get("op") in (None, ladder.op) and r["kind"] not in UNASKED]  # the rest takes seconds to join
     page = data.Gatherer(mine, digests=answers, facts=facts, counts=counts).ladder_page(ladder)
     known.save(answers)
     return Material(page, puzzles(name))
