@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -16,7 +17,8 @@ from rooftop.lab.inspect.occupancy import occupancy
 from rooftop.lab.learn import kinds, lessons, puzzles, tutor
 from rooftop.lab.learn.questions import AnswerError, Prediction, Question, number_of, points
 from rooftop.lab.report import data, ladder_cases, rung_counts
-from rooftop.lab.report.rung_counts import Access
+from rooftop.lab.report.model import RungRow
+from rooftop.lab.report.rung_counts import Access, RungCounts
 
 COMPLETE = ("sgemm_cuda", "softmax_cuda", "reduce_cuda", "transpose_cuda", "sgemv_cuda", "attention_cuda", "matmul_triton", "quantize_cuda")
 FROM_WORDS = ("moved", "bound", "operations", "change", "broken", "barrier", "gain", "order", "share")  # need neither a compiler nor the simulator
@@ -72,6 +74,24 @@ def test_a_prediction_is_worth_less_the_more_times_it_is_off() -> None:
 def test_the_map_of_a_warp_is_drawn_where_it_costs_what_was_counted(access: Access, drawn: str) -> None:
     words, found = lessons.map_of(access)
     assert found == drawn and words.startswith(f"line 1, {access.what}: {access.width} B a thread")
+
+
+def test_notes_name_the_line_and_say_whether_it_is_new(made_up: tuple[RungRow, RungRow]) -> None:
+    before, row = made_up
+    assert list(lessons.notes(None, before)) == [
+        "  y[i] = x[i];", "      line 2, global read: 4 B a thread, the next lane mostly 4 B on; 4 sectors a warp", "        " + " ".join(["[########]"] * 4),
+    ]  # fmt: skip
+    told = list(lessons.notes(before, row))
+    assert [line for line in told if not line.startswith("      ")] == ["  y[i] = x[i];", "+ z[i] = t[i * 32];"]
+    assert told[-1] == "        banks +" + "." * 31
+
+
+@pytest.fixture
+def made_up() -> tuple[RungRow, RungRow]:
+    row = lessons.material("norm_triton", []).page.rungs[0]
+    read, shared = Access(2, "global read", 4, 4, 4.0, 4.0), Access(3, "shared read", 4, 128, 32.0, 1.0)
+    first = replace(row, source="{\n    y[i] = x[i];\n}", counts=RungCounts("", accesses=(read,)))
+    return first, replace(row, source="{\n  y[i] = x[i];\n  z[i] = t[i * 32];\n}", counts=RungCounts("", accesses=(read, shared)))
 
 
 # -- questions of every ladder ---------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from rooftop.lab.report.rung_counts import Access
 
 MOST = 3  # predictions that a lesson asks for
 SHOWN = 8  # sectors of a drawing
+LINE = 100  # characters of a line that a note shows
 BANKS, WORD = 32, 4  # of shared memory; bytes
 UNASKED = ("check", "sanitize", "fuzz")  # kinds of records that no lesson shows
 FIRST = ("sectors_read", "sectors_written")  # asked of a rung for which nothing was predicted
@@ -175,13 +176,20 @@ def _drawn(access: Access) -> tuple[str, int]:
     return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > SHOWN else ""), len(sectors)
 
 
-def notes(row: RungRow) -> Iterator[str]:
-    """The accesses of a rung, each with its map."""
+def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
+    """What a rung's lines do to memory: each line, with a + where it is new, and beneath it its accesses with their maps."""
+    lines = row.source.splitlines()
+    old = {" ".join(line.split()) for line in before.source.splitlines()} if before is not None else None
+    told = 0
     for access in row.counts.accesses if row.counts else ():
+        if access.line != told:
+            told, text = access.line, " ".join(lines[access.line - 1].split())
+            mark = "+" if old is not None and text not in old else " "
+            yield f"{mark} {text if len(text) <= LINE else f'{text[:LINE]}...'}"
         words, drawn = map_of(access)
-        yield words
+        yield f"      {words}"
         if drawn:
-            yield f"    {drawn}"
+            yield f"        {drawn}"
 
 
 def picture(before: RungRow | None, row: RungRow) -> Picture | None:

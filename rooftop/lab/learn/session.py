@@ -80,7 +80,7 @@ class Session:
             self.wrapped(f"{one.text} {found.told(theirs)}")
             if theirs is not None:
                 self.progress.predicted(row.name, one.name, theirs, found.found, points(theirs, found.found))
-        self._results(page, row)
+        self._results(page, before, row)
         self.progress.read(row.name)
 
     def _open(self, page: LadderPage, before: RungRow | None, row: RungRow) -> None:
@@ -116,8 +116,8 @@ class Session:
         counts = counting.result()
         return row if counts is None else replace(row, counts=counts)
 
-    def _results(self, page: LadderPage, row: RungRow) -> None:
-        for line in lessons.notes(row):
+    def _results(self, page: LadderPage, before: RungRow | None, row: RungRow) -> None:
+        for line in lessons.notes(before, row):
             self.say(f"  {line}")
         for device in page.devices:
             found = row.cells.get((device.name, page.headline))
