@@ -169,6 +169,25 @@ def test_every_ladder_is_in_the_graph_after_what_it_needs() -> None:
     assert graph["attention_bwd"].level == max(n.level for n in graph.values())
 
 
+@pytest.mark.parametrize(("topics", "said"), [
+    ('[a]\ntitle = "A"\nabout = "."\nat = "gelu_cuda/01"\nneeds = ["nix"]', "no ladder or topic that a needs, 'nix'"),
+    ('[a]\ntitle = "A"\nabout = "."\nat = "gelu_cuda/01"\nneeds = ["gelu_cuda"]', "goes in a circle: .* after "),
+    ('[a]\ntitle = "A"\nabout = "."\nat = "gelu_cuda/99"', "no rung 'gelu_cuda/99'"),
+])  # fmt: skip
+def test_topics_that_do_not_fit_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: str, said: str) -> None:
+    path = tmp_path / "course.toml"
+    names = {n for name in registry.ladder_names() for n in registry.ladder(name).needs} - set(registry.ladder_names())
+    path.write_text(topics + "".join(f'\n[{n}]\ntitle = "T"\nabout = "."\nat = "gelu_cuda/01"\n' for n in sorted(names)), encoding="utf-8")
+    monkeypatch.setattr(course, "TOPICS", path)
+    course.graph.cache_clear()
+    try:
+        with pytest.raises(RegistryError, match=said):
+            course.graph()
+    finally:
+        monkeypatch.undo()
+        course.graph.cache_clear()
+
+
 def test_the_way_to_a_ladder_is_each_lesson_once_and_ends_with_its_own() -> None:
     way = course.way("attention_bwd")
     assert len(set(way)) == len(way) and way[0].startswith("gelu_cuda/01") and way[-1] == registry.ladder("attention_bwd").rungs[-1].name
@@ -212,3 +231,15 @@ def test_goals_as_they_are_typed(text: str, by: date) -> None:
 def test_goals_that_are_none(text: str, said: str) -> None:
     with pytest.raises((ValueError, RegistryError), match=said):
         course.goal_of(text, NOW.date())
+
+
+def test_what_a_ladder_needs_is_a_list_of_names(tmp_path: Path) -> None:
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    rest = 'op = "softmax"\ntitle = "T"\nintro = "I."\ndtypes = ["f32"]\ntargets = [90]\nheadline = "h"\ncases = ["h"]\n'
+    house = registry.House(ladders=tmp_path)
+    folder.joinpath("ladder.toml").write_text(f'{rest}needs = "banks"\n', encoding="utf-8")
+    with pytest.raises(RegistryError, match="needs must be names of ladders and topics"):
+        registry.ladder("steps", house)
+    folder.joinpath("ladder.toml").write_text(f'{rest}needs = ["banks"]\n', encoding="utf-8")
+    assert registry.ladder("steps", registry.House(ladders=tmp_path)).needs == ("banks",)
