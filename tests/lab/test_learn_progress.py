@@ -154,6 +154,21 @@ def test_two_sessions_write_into_one_file(path: Path, clock: Clock) -> None:
         assert one.lessons() == other.lessons() == {"l/01", "l/02"}
 
 
+def test_a_file_that_somebody_locks_is_one_line_and_loses_nothing(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "WAIT", 0.05)
+    with Progress(path, clock) as progress:
+        progress.read("l/01")
+        other = sqlite3.connect(path)
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ProgressError, match="database is locked; what was kept before is still there") as caught:
+            progress.read("l/02")
+        assert "\n" not in str(caught.value)
+        other.rollback()
+        other.close()
+        progress.read("l/03")
+        assert progress.lessons() == {"l/01", "l/03"}
+
+
 # -- what comes before what ---------------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,8 @@ def blank(text: str, before: str = "", language: str = ".cu") -> Blank:
     ("if (m >= M || n >= N) return;", "the bounds not tested", ""),
     ("t[i][j ^ i] = 0;", "plus for exclusive or", "t[i][j + i] = 0;"),
     ("for (int k = 0; k < 8; ++k) s += x[k];", "one step too many", "for (int k = 0; k <= 8; ++k) s += x[k];"),
+    ("for (int i = tid; i < n; i += 256) s += x[i];", "a stretch of neighbours for each thread",
+     "for (int i = tid * ((n + 256 - 1) / 256); i < n && i < (tid + 1) * ((n + 256 - 1) / 256); ++i) s += x[i];"),
     ("const int i = blockIdx.x * 256 + threadIdx.x;", "half the steps", "const int i = blockIdx.x * 128 + threadIdx.x;"),
 ])  # fmt: skip
 def test_rules_on_cuda(text: str, rule: str, made: str) -> None:

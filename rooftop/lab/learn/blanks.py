@@ -74,9 +74,18 @@ def _swapped(a: str, b: str) -> Callable[[re.Match[str]], str]:
     return lambda m: b if m[0] == a else a
 
 
+def _stretch(m: re.Match[str]) -> str:
+    """A loop over every n-th element, as one over neighbours: right, and uncoalesced."""
+    kind, name, start, end, step = m.groups()
+    first = start if start.isidentifier() or re.fullmatch(r"\w+\.\w", start) else f"({start})"
+    each = f"(({end} + {step} - 1) / {step if step.isalnum() else f'({step})'})"
+    return f"for ({kind} {name} = {first} * {each}; {name} < {end} && {name} < ({start} + 1) * {each}; ++{name})"
+
+
 RULES = (  # the most telling ones first
     _rule("the barrier left out", r"__sync(?:threads|warp)\(\);", ""),
     _rule("the wait left out", r"__pipeline_wait_prior\([^;]*\);", ""),
+    _rule("a stretch of neighbours for each thread", r"for \((\w+(?: long)?) (\w+) = ([^;,]+); \2 < (\w+); \2 \+= ([^)]+)\)", _stretch, ".cu"),
     _rule("the padding left out", r"(?<=\w) \+ (?:[1248]|16)\](?=[\s,;\[])", "]"),
     _rule("the padding left out", r"\[33\]", "[32]"),
     _rule("the mask left out", r", mask=(?:[^=\n]|==|<=|>=)+?(?:, other=[\d.]+|(?=\)$))", ""),

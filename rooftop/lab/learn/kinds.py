@@ -121,9 +121,9 @@ def line(m: Material) -> Iterator[Question]:
             continue
         key = f"line:{row.name}:{worst.what}"
         choices, answer = _shuffled(right, others, key)
-        what = "has the worst bank conflict" if worst.unit == "wavefronts" else f"is the worst coalesced {worst.what.split()[-1]} of global memory"
+        what = "bank conflicts" if worst.unit == "wavefronts" else f"{worst.what.split()[-1]}s of global memory that are not coalesced"
         yield Question(
-            key, "line", row.name, f"Which line of {row.name} {what}?", answer,
+            key, "line", row.name, f"Which line of {row.name} loses the most to {what}?", answer,
             f"Line {worst.line} takes {shown(worst.found)} {worst.unit} a request of a warp, and {shown(worst.ideal)} would do.",
             f"counted by the simulator at {row.counts.case}", choices,
         )  # fmt: skip

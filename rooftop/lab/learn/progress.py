@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -38,7 +38,10 @@ class Goal:
 class Progress:
     """The file, open. `now` is asked for the time of what is written; days are those of UTC.
 
-    Raises ProgressError for a file that a later version has made. `aside`: where a damaged file was put, None where there was none."""
+    Raises ProgressError for a file that a later version has made, or one that cannot be written now. `aside`: where a damaged file was put, None where there
+    was none."""
+
+    WAIT = 10.0  # seconds for another program that is writing
 
     def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.path, self._now = path, now
@@ -56,7 +59,7 @@ class Progress:
             self._base = self._opened()
 
     def _opened(self) -> sqlite3.Connection:
-        base = sqlite3.connect(self.path, timeout=10)
+        base = sqlite3.connect(self.path, timeout=self.WAIT)
         try:
             version = int(base.execute("PRAGMA user_version").fetchone()[0])
             if version > VERSION:
@@ -91,13 +94,21 @@ class Progress:
         self.close()
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with closing(self._base.execute(query, values)) as found:
+        with self._told(), closing(self._base.execute(query, values)) as found:
             return found.fetchall()
 
     def _put(self, table: str, **values: Any) -> None:
         marks = ", ".join("?" * len(values))
-        with self._base:
+        with self._told(), self._base:
             self._base.execute(f"INSERT OR REPLACE INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What goes wrong with the file, in one line: another program locks it, the disk is full."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ProgressError(f"{self.path}: {error}; what was kept before is still there") from None
 
     @property
     def today(self) -> date:
@@ -178,7 +189,7 @@ class Progress:
         return [Goal(str(ladder), date.fromisoformat(made), date.fromisoformat(due)) for ladder, made, due in rows]
 
     def forget(self, ladder: str) -> None:
-        with self._base:
+        with self._told(), self._base:
             self._base.execute("DELETE FROM goals WHERE ladder = ?", (ladder,))
 
     # -- export -------------------------------------------------------------------------------------------------------
