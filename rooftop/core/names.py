@@ -37,7 +37,7 @@ class UnknownName(RegistryError):
 
 SAME = (
     "torch", "triton", "numpy", "ml_dtypes", "rich", "typer", "jinja2", "markupsafe", "scipy", "numcodecs", "zarr", "transformers", "torchao", "safetensors",
-    "jax", "kernels", "mcp", "vllm", "torchtitan",
+    "jax", "kernels", "mcp", "vllm", "torchtitan", "fsrs",
 )  # fmt: skip
 PACKAGES = {  # module -> the package of an index that has it
     **{name: name for name in SAME}, "liger_kernel": "liger-kernel", "pynvml": "nvidia-ml-py", "cuda.bindings": "cuda-bindings", "cuda.tile": "cuda-tile",

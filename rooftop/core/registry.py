@@ -90,6 +90,7 @@ class Ladder:
     cases: tuple[str, ...]
     rungs: tuple[Rung, ...]
     derivation: tuple[Mapping[str, Any], ...] = ()  # tables with which its page opens; rooftop.lab.report.derivation reads them
+    needs: tuple[str, ...] = ()  # ladders and topics that come before it; rooftop.lab.learn.course reads them
 
 
 @dataclass(frozen=True)
@@ -309,8 +310,11 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
     for key, kind in _LADDER_KEYS.items():
         if not isinstance(data.get(key), kind):
             raise RegistryError(f"ladders/{name}/ladder.toml: {key} must be a {kind.__name__}")
-    if extra := set(data) - {*_LADDER_KEYS, "derivation"}:
-        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation")
+    if extra := set(data) - {*_LADDER_KEYS, "derivation", "needs"}:
+        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation, needs")
+    needs = data.get("needs", [])
+    if not isinstance(needs, list) or not all(isinstance(n, str) for n in needs):
+        raise RegistryError(f"ladders/{name}/ladder.toml: needs must be names of ladders and topics")
     derivation = data.get("derivation", [])
     if not isinstance(derivation, list) or not all(isinstance(step, dict) for step in derivation):
         raise RegistryError(f"ladders/{name}/ladder.toml: derivation must be tables, [[derivation]]")
@@ -319,7 +323,7 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
     return Ladder(
         name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
         targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]), rungs=tuple(_rungs(name, folder, data["op"], house)),
-        derivation=tuple(derivation),
+        derivation=tuple(derivation), needs=tuple(needs),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@
 | `ROOFTOP_CACHE_MIB` | most that folder may hold before what was longest not used is removed | 2048 |
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
+| `ROOFTOP_LEARN` | file of what a learner has done | `$XDG_STATE_HOME/rooftop/learn.sqlite`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
 | `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
@@ -38,6 +39,7 @@ class Settings:
     simt_seconds: int = 3600
     simt_mib: int = 0
     step_seconds: int = 300
+    learn: Path = Path("learn.sqlite")
 
 
 def is_checkout() -> bool:
@@ -64,6 +66,7 @@ def load() -> Settings:
         predictions=_folder(noted) if noted else _state(cache) / "predictions.jsonl",
         simt_seconds=_whole("ROOFTOP_SIMT_SECONDS", 3600, "seconds", 1),
         simt_mib=_whole("ROOFTOP_SIMT_MIB", machine, "MiB", 1),
+        learn=_folder(learnt) if (learnt := os.environ.get("ROOFTOP_LEARN")) else _state(cache) / "learn.sqlite",
         step_seconds=_whole("ROOFTOP_STEP_SECONDS", 300, "seconds", 1),
     )
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,10 @@ from rooftop.lab import ahead, candidates, progress
 from rooftop.lab.check import checker, kept
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
+from rooftop.lab.learn import pages as course_pages
 from rooftop.lab.records import store
 from rooftop.lab.report import data, findings, known, ladder_cases, rung_counts, site, twins
+from rooftop.lab.report.model import SiteData
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,8 +87,7 @@ def climb(names: list[str], out: Path) -> bool:
     digests = known.load()
     with console.status("joining the records to the tree") as shown:
         pages = data.gather(store.read(settings.load().results), facts, [r.to_json() for r in results], counts, digests=digests)
-        index = site.write(out, pages, lambda text: shown.update(text))
-        twins.write(out, pages)
+        index = _written(out, pages, lambda text: shown.update(text))
     known.save(digests)
     for line in findings.found_out(pages, {s.rung.ladder for s in found if s.rung}, device.name if device else ""):
         say(line)
@@ -164,14 +166,7 @@ def report_facts(
     if compute:
         jobs = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in wanted]
         return inspector.many(jobs, lambda job, f: say(f"compiling {job[0].name}")), 0
-    found = {}
-    for s, arch in wanted:
-        at = ("facts", s.name, arch)
-        if at not in answers:
-            case = inspector.inspect_case(s, None, arch, asked)
-            answers[at] = case.id, inspector.key_of(s, case, arch, asked)
-        if (facts := inspector.kept_at(answers[at][1], arch)) is not None:
-            found[s.name, arch] = facts
+    found = known.facts(wanted, asked, answers)
     return found, len(wanted) - len(found)
 
 
@@ -205,7 +200,15 @@ def build_report(
     uncounted = sum(c.why == rung_counts.NOT_YET for c in counts.values())
     say("joining the records to the tree")
     pages = data.gather(records, facts, counts=counts, digests=digests)
-    index = site.write(out, pages, say)
-    twins.write(out, pages)
+    index = _written(out, pages, say)
     lacking = [f"{absent} binaries not compiled here yet"] * bool(absent) + [f"{uncounted} rungs not counted in the simulator yet"] * bool(uncounted)
     return index, " and ".join(lacking)
+
+
+def _written(out: Path, pages: SiteData, say: Callable[[str], None]) -> Path:
+    """The pages, those of the course among them, and their Markdown twins. Returns the index."""
+    pages = replace(pages, course=True)
+    index = site.write(out, pages, say)
+    course_pages.write(out, pages, say)
+    twins.write(out, pages, course_pages.texts(pages.ladders))
+    return index

@@ -12,7 +12,7 @@ import errno
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core import child
 from rooftop.core.call import Call
@@ -28,6 +28,9 @@ from rooftop.lab.check.judgement import Expected, expect, judge, settled, used, 
 from rooftop.lab.check.result import Result as Result
 from rooftop.lab.inputs import by_name
 
+if TYPE_CHECKING:
+    from rooftop.lab.interpret.interpreter import Run
+
 BACKENDS = ("auto", "gpu", "cpu", "interpreter", "simt", "pallas")  # cpu: whichever of the last three can run the kernel
 INTERPRETED_ELEMENTS = 1 << 19  # larger cases are left to a GPU
 CPU_ELEMENTS = 1 << 22  # of calls of torch
@@ -37,7 +40,7 @@ HUGE_BYTES = 72 << 30  # memory of the GPU that the huge cases need
 
 # -- running -------------------------------------------------------------------------------------------------------
 
-Runner = Callable[[Call, dict[str, Any]], None]  # a call and its memory (`Call.memory`)
+Runner = Callable[[Call, dict[str, Any]], object]  # a call and its memory (`Call.memory`)
 
 
 def run_gpu(call: Call, memory: dict[str, Any]) -> None:
@@ -52,9 +55,11 @@ def run_torch(call: Call, memory: dict[str, Any]) -> None:
         call.runner(0)(0, list(memory.values()))
 
 
-def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
+def run_interpreter(call: Call, memory: dict[str, Any]) -> list[Run]:
+    """What each launch did."""
     from rooftop.lab.interpret import interpreter
 
+    done: list[Run] = []
     for launch in call.steps:
         if isinstance(launch, TorchCall):
             with without_onednn():
@@ -63,7 +68,8 @@ def run_interpreter(call: Call, memory: dict[str, Any]) -> None:
         inputs = {n for n in call.inputs if n not in call.mutated}
         tensors = {k: v.tensor if isinstance(v, Descriptor) else v for k, v in launch.args.items() if isinstance(v, str | Descriptor)}
         readonly = [k for k, n in tensors.items() if n in inputs and memory[n] is not None]
-        interpreter.run(launch.kernel, launch.grid, {k: _in_memory(v, call, memory) for k, v in launch.args.items()}, readonly=readonly)
+        done.append(interpreter.run(launch.kernel, launch.grid, {k: _in_memory(v, call, memory) for k, v in launch.args.items()}, readonly=readonly))
+    return done
 
 
 def _in_memory(value: Any, call: Call, memory: dict[str, Any]) -> Any:

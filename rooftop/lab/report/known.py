@@ -4,10 +4,14 @@ takes, the one that a call takes, where facts and counts are kept. Working these
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rooftop.core import disk_cache, settings
+
+if TYPE_CHECKING:
+    from rooftop.lab.candidates import Asked, Subject
 
 FOLDERS = ("core", "formats", "ranks", "ops", "kernels", "ladders", "tuned", "sparse", "quant", "codecs", "comm", "lab/report")  # what the answers follow from
 FILES = ("lab/records/identity.py", "lab/candidates.py", "lab/climb.py")
@@ -67,6 +71,21 @@ def load() -> Known:
     except (ValueError, TypeError, AttributeError):
         pass
     return known
+
+
+def facts(wanted: Sequence[tuple[Subject, int]], asked: Asked, answers: Digests) -> dict[tuple[str, int], Any]:
+    """Of these subjects and architectures the facts of binaries that were found before, by name and architecture. `answers` grows."""
+    from rooftop.lab.inspect import inspector
+
+    found = {}
+    for s, arch in wanted:
+        at = ("facts", s.name, arch)
+        if at not in answers:
+            case = inspector.inspect_case(s, None, arch, asked)
+            answers[at] = case.id, inspector.key_of(s, case, arch, asked)
+        if (kept := inspector.kept_at(answers[at][1], arch)) is not None:
+            found[s.name, arch] = kept
+    return found
 
 
 def save(known: Known) -> None:

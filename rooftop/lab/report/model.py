@@ -364,3 +364,4 @@ class SiteData:
     swept: Mapping[str, tuple[SweepView, ...]] = field(default_factory=dict)  # op -> its sweep on each card
     languages: tuple[LanguageRow, ...] = ()
     tutorial: str = ""  # docs/tutorial.md, where there is one
+    course: bool = False  # whether there are pages to learn from, which rooftop.lab.learn writes

@@ -28,7 +28,8 @@ SMALLEST = 1 << 21  # elements of the inputs below which a case is not made smal
 FMAS = 1 << 26  # of the blocks that are run: about half a second
 FEWEST, MOST = 2, 32  # blocks that are run
 SHARE = 0.01  # of all wavefronts: a line that takes less is not looked at for conflicts
-FORM = 2  # of what is kept
+FORM = 3  # of what is kept
+ACCESSES = 8  # of a rung that are kept
 NOT_YET = "not counted yet: rooftop report --compute counts it"
 
 
@@ -50,6 +51,19 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Access:
+    """What one line of the rung's own file does to memory. `width`: bytes a thread; `apart`: bytes from one thread's to the next one's, where most keep to it.
+    `found`, `ideal`: sectors or wavefronts a request."""
+
+    line: int
+    what: str
+    width: int
+    apart: int | None
+    found: float
+    ideal: float
+
+
+@dataclass(frozen=True)
 class RungCounts:
     """Counts of one rung at one case, or in `why` why there are none.
 
@@ -63,6 +77,7 @@ class RungCounts:
     ideals: Mapping[str, float] = field(default_factory=dict)
     lines: tuple[Line, ...] = ()  # where the most is lost, the worst first
     why: str = ""
+    accesses: tuple[Access, ...] = ()  # the most frequent ones, in the order of the source
 
 
 # -- from a simulation to counts -------------------------------------------------------------------------------------
@@ -94,7 +109,14 @@ def summarise(report: Report, work: Work, case: str, path: str) -> RungCounts:
             values["wavefronts_per_fma"] = 32 * wavefronts / report.fma
     if fmas and (sectors := sum(c.sectors for c in report.lines)):
         values["intensity"] = (2 * report.fma + report.other_flops) / (32 * sectors)
-    return RungCounts(case, report.blocks, report.grid_blocks, values, ideals, _lines(report, path))
+    return RungCounts(case, report.blocks, report.grid_blocks, values, ideals, _lines(report, path), accesses=_accesses(report, path))
+
+
+def _accesses(report: Report, path: str) -> tuple[Access, ...]:
+    found = [c for c in report.lines if c.file == path and c.requests and c.op != "atomic"]
+    found = sorted(sorted(found, key=lambda c: -c.requests)[:ACCESSES], key=lambda c: (c.line, c.op))
+    sums = [(c, c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c, c.sectors, c.ideal_sectors) for c in found]
+    return tuple(Access(c.line, f"{c.space} {c.op}", c.width, c.apart, n / c.requests, least / c.requests) for c, n, least in sums)
 
 
 def _lines(report: Report, path: str, most: int = 3) -> tuple[Line, ...]:
@@ -168,9 +190,11 @@ def _launches(subject: Subject, case: Case) -> list[Any]:
 
 
 def count(
-    subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None, answers: Digests | None = None
-) -> dict[str, RungCounts]:
-    """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each.
+    subjects: Sequence[Subject], headline: Case, *, run: bool = True, done: Callable[[Subject], None] = lambda s: None, answers: Digests | None = None,
+    only: str | None = None,
+) -> dict[str, RungCounts]:  # fmt: skip
+    """Counts by the subject's name, of those that the simulator runs. `run=False`: only what is kept from before. `done` is told of each. `only`: of this
+    subject alone, at the case of all.
 
     answers   which rungs the simulator runs, and where counts are kept (rooftop.lab.report.known); grows"""
     from rooftop.lab import simt
@@ -188,6 +212,7 @@ def count(
         found = {name: (answers[key][0] or "", _read(_at(answers[key][1]))) for name, key in at.items()}
         return {name: kept or RungCounts(case, why=NOT_YET) for name, (case, kept) in found.items()}
     case = small(able, headline)
+    able = [s for s in able if only in (None, s.name)]
 
     def one(subject: Subject) -> RungCounts:
         found = _one(subject, case, run, answers, at[subject.name])
@@ -290,7 +315,8 @@ def _read(path: Path) -> RungCounts | None:
         data = disk_cache.read_json(path)
         values, ideals = ({str(n): float(v) for n, v in data[k].items()} for k in ("values", "ideals"))
         lines = tuple(Line(**x) for x in data["lines"])
-        return RungCounts(str(data["case"]), int(data["blocks"]), int(data["grid_blocks"]), values, ideals, lines)
+        accesses = tuple(Access(**x) for x in data["accesses"])
+        return RungCounts(str(data["case"]), int(data["blocks"]), int(data["grid_blocks"]), values, ideals, lines, accesses=accesses)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from markupsafe import Markup
@@ -68,16 +68,9 @@ def build(
 def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None) -> Path:
     """The pages of what `gather` found. Each is written whole or not at all. `say` is told of each."""
     out.mkdir(parents=True, exist_ok=True)
-    env = environment()
-    env.globals["site"] = site
+    page = writer(out, site, say)
     for name in SHARED:
         _place(out / name, (TEMPLATES / name).read_text(encoding="utf-8"))
-
-    def page(file: str, template: str, **about: Any) -> Path:
-        say(file)
-        _place(out / file, shorter(env.get_template(template).render(**about)))
-        return out / file
-
     for ladder in site.ladders:
         page(
             ladder.file, "ladder.html.j2", page=ladder, figures=charts(ladder), listings=listings(ladder.rungs), counted=counts.table(ladder.rungs),
@@ -99,6 +92,19 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
             path.unlink()  # of a ladder, an op or a card that is gone
     cards = sorted(site.cards, key=lambda card: -sum(shown([op], card) for op in site.ops))  # the one with the most ops first
     return page("index.html", "home.html.j2", rooflines=[(card, roofline(site, card)) for card in cards], sparks=[spark(x) for x in site.ladders])
+
+
+def writer(out: Path, site: SiteData, say: Callable[[str], None]) -> Callable[..., Path]:
+    """What writes a page: `page(file, template, **about)`. Each is written whole or not at all."""
+    env = environment()
+    env.globals["site"] = site
+
+    def page(file: str, template: str, **about: Any) -> Path:
+        say(file)
+        _place(out / file, shorter(env.get_template(template).render(**about)))
+        return out / file
+
+    return page
 
 
 def sweep(score: DeviceScore) -> Markup:
@@ -271,7 +277,25 @@ def _said(text: str) -> set[int]:
     return {i for node in said for i in range(node.lineno - 1, node.end_lineno or node.lineno)}
 
 
-def listing(before: RungRow | None, after: RungRow) -> Listing:
+class Sourced(Protocol):
+    """A rung, as far as its text goes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a rung alone."""
+
+    name: str
+    source: str
+
+
+def listing(before: Sourced | None, after: Sourced) -> Listing:
     """The source of a rung, with what it changes on the one before."""
     new = after.source.splitlines()
     new_at = lesson(after.source)

@@ -16,18 +16,18 @@ LIST = "llms.txt"
 ABOUT = "GPU kernels for PyTorch, each climbed from the naive version to the roof of the hardware, checked against float64, timed beside its peers, explained."
 
 
-def write(out: Path, site: SiteData) -> None:
-    """Write them beside the pages; twins of pages that are gone go."""
+def write(out: Path, site: SiteData, more: Mapping[str, str] | None = None) -> None:
+    """Write them beside the pages; twins of pages that are gone go. `more`: those of pages that others write."""
     out.mkdir(parents=True, exist_ok=True)
-    made = texts(site)
+    made = texts(site, more)
     for name, text in made.items():
         whole_file.write(out / name, text)
-    for path in (p for kind in ("ladder", "op", "card") for p in out.glob(f"{kind}-*.md")):
+    for path in (p for kind in ("ladder", "op", "card", "learn") for p in out.glob(f"{kind}-*.md")):
         if path.name not in made:
             path.unlink()
 
 
-def texts(site: SiteData) -> dict[str, str]:
+def texts(site: SiteData, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """File -> text, of every page of the site and the list of them."""
     spaces = reference.namespaces()
     found = {name_of(x.file): ladder(x) for x in site.ladders} | {name_of(x.file): op(x) for x in site.ops} | {name_of(x.file): card(x) for x in site.cards}
@@ -36,6 +36,7 @@ def texts(site: SiteData) -> dict[str, str]:
         found["languages.md"] = languages(site)
     if site.tutorial:
         found["tutorial.md"] = site.tutorial
+    found |= more or {}
     listed = llms(site, found)
     return {**found, "index.md": listed, LIST: listed}
 
@@ -104,7 +105,7 @@ def llms(site: SiteData, found: Mapping[str, str]) -> str:
             said = reference.sentence(about.get(name, ""))
             lines.append(f"- [{document.title(found[name])}]({name}){': ' + _line(said) if said else ''}\n")
     lines.append("\n## More\n\n")
-    lines += [f"- [{document.title(found[n])}]({n})\n" for n in ("tutorial.md", "api.md", "languages.md") if n in found]
+    lines += [f"- [{document.title(found[n])}]({n})\n" for n in ("tutorial.md", "learn.md", "api.md", "languages.md") if n in found]
     return "".join(lines)
 
 

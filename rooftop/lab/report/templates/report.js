@@ -92,6 +92,47 @@
     figure.addEventListener("click", function () { figure.classList.toggle("large"); });
   });
 
+  // The course: a choice is marked when it is taken, and a number is asked for before the answer unfolds.
+  document.querySelectorAll(".ask").forEach(function (ask) {
+    const answer = ask.querySelector("details");
+    const items = Array.from(ask.querySelectorAll(":scope > ol > li"));
+    items.forEach(function (item, i) {
+      function take() {
+        item.className = i === Number(ask.dataset.right) ? "good" : "bad";
+        answer.open = answer.open || item.className === "good" || !ask.classList.contains("puzzle");
+        const said = answer.querySelectorAll("li")[i];
+        if (said && !answer.open && !item.querySelector("small")) {
+          const words = document.createElement("small");
+          words.textContent = " " + said.textContent;
+          item.append(words);
+        }
+      }
+      item.tabIndex = 0;
+      item.setAttribute("role", "button");
+      item.addEventListener("click", take);
+      item.addEventListener("keydown", function (event) { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); take(); } });
+    });
+    if (items.length) { return; }
+    const found = Number(ask.dataset.found || ask.dataset.number);
+    const input = document.createElement("input");
+    const said = document.createElement("span");
+    input.inputMode = "decimal";
+    input.placeholder = "your number";
+    input.setAttribute("aria-label", "your number");
+    said.setAttribute("role", "status");
+    input.addEventListener("change", function () {
+      const text = input.value.trim().replace(/,(?=\d{3}\b)/g, "").replace(",", ".");
+      const given = Number(text);
+      if (!text || !isFinite(given)) { said.textContent = text ? "that is no number" : ""; return; }
+      const within = Number(ask.dataset.within || 0.15);
+      const near = Math.abs(given - found) <= within * Math.abs(found) + 1e-9;
+      const points = given > 0 && found > 0 ? Math.round(100 * Math.max(0, 1 - Math.abs(Math.log(given / found)) / Math.log(4))) : near ? 100 : 0;
+      said.textContent = ask.dataset.found ? points + " points of 100" : near ? "right" : "no";
+      answer.open = true;
+    });
+    answer.before(input, said);
+  });
+
   // Search: the list of what there is comes when a reader first looks for something.
   document.querySelectorAll(".search").forEach(function (box) {
     const input = box.querySelector("input");

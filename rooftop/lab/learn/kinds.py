@@ -1,0 +1,390 @@
+"""The kinds of questions. Each function makes those of one kind from a ladder's material: counts of the simulator, facts of binaries, records, contracts,
+differences between sources, verdicts on wrong fillings. What is not counted, compiled or recorded is not asked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import combinations, pairwise, permutations
+
+from rooftop.core import devices, registry
+from rooftop.core.spec import TARGETS, Problem, Work
+from rooftop.lab.inspect.occupancy import LIMITS, REGISTERS, Occupancy, occupancy
+from rooftop.lab.learn.judge import KINDS as VERDICTS
+from rooftop.lab.learn.puzzles import Puzzle
+from rooftop.lab.learn.questions import Question, shown
+from rooftop.lab.report.facts import KernelFacts
+from rooftop.lab.report.measured import Measured
+from rooftop.lab.report.model import LadderPage, RungRow
+
+ARCH = 90  # whose binaries are asked about
+MORE = 40  # registers that a question adds to each thread
+APART = 1.05  # gains that are ordered differ by so many times
+CHOICES = 4
+UNITS = {  # of a contract's work -> their operations
+    "fma32": "float32 FMAs", "fma64": "float64 FMAs", "exp": "exponentials", "int": "integer operations", "fp32": "float32 additions or comparisons",
+}
+
+
+@dataclass(frozen=True)
+class Material:
+    """What questions about a ladder are made of."""
+
+    page: LadderPage
+    puzzles: tuple[Puzzle, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        """The headline, as an H100 is asked."""
+        from rooftop.lab.report.ladder_cases import headline_of
+
+        op = registry.op(self.page.op)
+        return op.problem(headline_of(registry.ladder(self.page.name), op), TARGETS["h100"])
+
+    @property
+    def work(self) -> Work:
+        return registry.op(self.page.op).work(self.problem)
+
+
+def questions(material: Material) -> list[Question]:
+    """All of a ladder, of every kind that there is data for."""
+    return [q for make in KINDS.values() for q in make(material)]
+
+
+def _shuffled(right: str, wrong: Sequence[str], key: str) -> tuple[tuple[str, ...], float]:
+    """The choices in an order that follows from the key, and the place of the right one."""
+    draw = random.Random(sha256(key.encode()).hexdigest())
+    others = list(dict.fromkeys(w for w in wrong if w != right))
+    if len(others) > CHOICES - 1:
+        others = draw.sample(others, CHOICES - 1)
+    choices = [right, *others]
+    draw.shuffle(choices)
+    return tuple(choices), float(choices.index(right))
+
+
+# -- counts of the simulator ----------------------------------------------------------------------------------------
+
+
+def sectors(m: Material) -> Iterator[Question]:
+    """How many sectors a warp's access takes."""
+    for row in m.page.rungs:
+        for name, verb in (("sectors_read", "read"), ("sectors_written", "write")):
+            if row.counts is None or name not in row.counts.values:
+                continue
+            found, least = row.counts.values[name], row.counts.ideals.get(name, 0.0)
+            worst = next((x for x in row.counts.lines if x.what == f"global {verb}"), None)
+            why = f"As many bytes need {shown(least)} at least."
+            if worst is not None:
+                why += f" Line {worst.line} is the worst, with {shown(worst.found)} instead of {shown(worst.ideal)}: {worst.text}"
+            elif found <= 1.05 * least:
+                why += " So the accesses are coalesced: each sector that is touched is used whole."
+            yield Question(
+                f"sectors:{row.name}:{verb}", "sectors", row.name,
+                f"A sector is 32 bytes. How many does a {verb} of global memory by a warp touch in {row.name}, on average?", found, why,
+                f"counted by the simulator at {row.counts.case}", unit="sectors",
+            )  # fmt: skip
+
+
+def wavefronts(m: Material) -> Iterator[Question]:
+    """How many wavefronts a warp's access to shared memory takes."""
+    for row in m.page.rungs:
+        if row.counts is None or "wavefronts" not in row.counts.values:
+            continue
+        found, least = row.counts.values["wavefronts"], row.counts.ideals.get("wavefronts", 0.0)
+        worst = next((x for x in row.counts.lines if x.what.startswith("shared")), None)
+        why = f"As many bytes need {shown(least)} at least, at 128 bytes a wavefront."
+        why += " There is no bank conflict worth a word." if worst is None else (
+            f" Line {worst.line} has bank conflicts, {shown(worst.found)} instead of {shown(worst.ideal)}: {worst.text}")  # fmt: skip
+        yield Question(
+            f"wavefronts:{row.name}", "wavefronts", row.name,
+            f"A wavefront of shared memory serves each of the 32 banks once. How many does an access of a warp take in {row.name}, on average?", found, why,
+            f"counted by the simulator at {row.counts.case}", unit="wavefronts",
+        )  # fmt: skip
+
+
+def line(m: Material) -> Iterator[Question]:
+    """Which line loses the most."""
+    for row in m.page.rungs:
+        worst = next((x for x in row.counts.lines if x.here), None) if row.counts else None
+        if worst is None or worst.found < 1.5 * worst.ideal:
+            continue
+        assert row.counts is not None
+        known = {x.line for x in row.counts.lines}
+        texts = {i: " ".join(text.split()) for i, text in enumerate(row.source.splitlines(), 1)}
+        device = row.source.index("*/") if row.source.lstrip().startswith("/* rooftop") and "*/" in row.source else 0
+        start = row.source[:device].count("\n") + 1
+        others = [t for i, t in texts.items() if i > start and i not in known and "[" in t and ";" in t and not t.startswith(("//", "#")) and len(t) < 130]
+        right = texts.get(worst.line, worst.text)
+        if len(set(others) - {right}) < 2:
+            continue
+        key = f"line:{row.name}:{worst.what}"
+        choices, answer = _shuffled(right, others, key)
+        what = "bank conflicts" if worst.unit == "wavefronts" else f"{worst.what.split()[-1]}s of global memory that are not coalesced"
+        yield Question(
+            key, "line", row.name, f"Which line of {row.name} loses the most to {what}?", answer,
+            f"Line {worst.line} takes {shown(worst.found)} {worst.unit} a request of a warp, and {shown(worst.ideal)} would do.",
+            f"counted by the simulator at {row.counts.case}", choices,
+        )  # fmt: skip
+
+
+# -- facts of binaries ------------------------------------------------------------------------------------------------
+
+
+def _kernel(row: RungRow) -> KernelFacts | None:
+    """The kernel of a rung's binary for ARCH, where it has one alone."""
+    found = next((f for f in row.facts if f.arch == ARCH and len(f.kernels) == 1), None)
+    return found.kernels[0] if found and found.kernels[0].threads else None
+
+
+def _held(k: KernelFacts, more: int = 0) -> Occupancy:
+    assert k.threads is not None
+    return occupancy(ARCH, registers=k.registers + more, threads=k.threads, static_shared=k.shared)
+
+
+def _uses(k: KernelFacts, more: int = 0) -> str:
+    return f"{k.registers + more} registers a thread, {k.threads} threads and {k.shared:,} bytes of shared memory a block"
+
+
+def _said(k: KernelFacts, o: Occupancy, more: int = 0) -> str:
+    limits = ", ".join(f"{name} {n}" for name, n in o.allowed.items())
+    blocks = "block" if o.blocks == 1 else "blocks"
+    return (
+        f"With {_uses(k, more)} a multiprocessor holds {o.blocks} {blocks} (each limit alone would allow: {limits}). "
+        f"That is {o.warps} of its {o.max_warps} warps."
+    )
+
+
+def limiter(m: Material) -> Iterator[Question]:
+    """Which resource limits the occupancy."""
+    for row in m.page.rungs:
+        if (k := _kernel(row)) is None or (o := _held(k)).refused or " and " in o.limiter:
+            continue
+        key = f"limiter:{row.name}"
+        choices, answer = _shuffled(o.limiter, list(o.allowed), key)
+        yield Question(
+            key, "limiter", row.name,
+            f"The binary of {row.name} for sm_{ARCH} uses {_uses(k)}. Which limit sets how many blocks a multiprocessor holds?",
+            answer, _said(k, o), "compiled here; limits of sm_90", choices,
+        )  # fmt: skip
+
+
+def occupied(m: Material) -> Iterator[Question]:
+    """What the occupancy becomes with more registers."""
+    for row in m.page.rungs:
+        if (k := _kernel(row)) is None or k.registers + MORE > 255 or (o := _held(k, MORE)).refused or (now := _held(k)).refused:
+            continue
+        yield Question(
+            f"occupied:{row.name}", "occupied", row.name,
+            f"{row.name} has an occupancy of {now.percent:.0f} % on sm_{ARCH}: {_uses(k)}. What does it become with {MORE} more registers a thread? "
+            f"A multiprocessor has {REGISTERS:,} registers and holds {LIMITS[ARCH].warps} warps.",
+            o.percent, _said(k, o, MORE), "compiled here; limits of sm_90", unit="%", within=0.03,
+        )  # fmt: skip
+
+
+def binary(m: Material) -> Iterator[Question]:
+    """Which rung a binary is of."""
+    known = {row.name: k for row in m.page.rungs if (k := _kernel(row))}
+    if len(known) < 3:
+        return
+    for row in m.page.rungs:
+        k = known.get(row.name)
+        if k is None or any(other.registers == k.registers and other.shared == k.shared for name, other in known.items() if name != row.name):
+            continue
+        counts = ", ".join(f"{n} {c}" for n, c in sorted(k.counts.items(), key=lambda x: -x[1]) if c and n.split(".")[0] in TELLING) or "none of these"
+        key = f"binary:{row.name}"
+        titles = {r.name: f"{r.number:02d} {r.title}" for r in m.page.rungs}
+        choices, answer = _shuffled(titles[row.name], [titles[n] for n in known], key)
+        yield Question(
+            key, "binary", row.name,
+            f"A rung of {m.page.name}, compiled for sm_{ARCH}: {_uses(k)}; memory, shuffle and matrix instructions: {counts}. Which rung is it?",
+            answer, f"Its idea: {row.idea}", "compiled here", choices,
+        )  # fmt: skip
+
+
+TELLING = ("LDG", "STG", "LDS", "STS", "LDSM", "LDGSTS", "SHFL", "HMMA", "HGMMA", "BAR", "ATOM", "RED")
+
+
+# -- contracts ---------------------------------------------------------------------------------------------------------
+
+
+def moved(m: Material) -> Iterator[Question]:
+    """The least bytes of a case."""
+    work, problem = m.work, m.problem
+    if not work.bytes:
+        return
+    op = registry.op(m.page.op)
+    sizes = "; ".join(f"{name} {shown(meta.nbytes / 2**20)} MiB" for name, meta in problem.tensors if meta is not None and meta.numel)
+    yield Question(
+        f"moved:{m.page.name}", "moved", m.page.name,
+        f"How many MiB must {op.name} at least read and write together at {m.page.headline}? Each tensor once: {_shapes(problem)}.",
+        (work.read + work.write) / 2**20,
+        f"{sizes}. It must read {shown(work.read / 2**20)} MiB and write {shown(work.write / 2**20)} MiB.",
+        f"the contract of {op.name}", unit="MiB", within=0.03,
+    )  # fmt: skip
+
+
+def _shapes(problem: Problem) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, meta.shape))} {meta.dtype}" for name, meta in problem.tensors if meta is not None and meta.numel)
+
+
+def operations(m: Material) -> Iterator[Question]:
+    """The operations of a case."""
+    for unit, count in m.work.ops.items():
+        if count < 1e6:
+            continue
+        what = _operations(unit)
+        yield Question(
+            f"operations:{m.page.name}:{unit}", "operations", m.page.name,
+            f"How many million {what} must {m.page.op} do at {m.page.headline}? {_shapes(m.problem)}.", count / 1e6,
+            f"{count:,.0f}: {shown(count / max(m.work.bytes, 1))} for each of the {shown(m.work.bytes / 2**20)} MiB's bytes that must be moved.",
+            f"the contract of {m.page.op}", unit="million", within=0.05,
+        )  # fmt: skip
+
+
+def _operations(unit: str) -> str:
+    return UNITS.get(unit) or (f"{unit.partition('-')[2]} FMAs of the tensor cores" if unit.startswith("tensor-") else f"operations of the unit {unit}")
+
+
+def bound(m: Material) -> Iterator[Question]:
+    """What sets the least time on each card."""
+    for device in m.page.devices:
+        sheet = devices.lookup(device.name)
+        if sheet is None or not m.work.bytes:
+            continue
+        times = {"memory": (m.work.read + m.work.write) / (sheet.bandwidth_gbs * 1e9)}
+        times |= {unit: count / sheet.per_second(unit) for unit, count in m.work.ops.items() if unit in sheet.rates}
+        order = sorted(times, key=lambda n: -times[n])
+        if len(order) < 2 or times[order[0]] < 1.2 * times[order[1]]:
+            continue
+        names = {n: "the bandwidth of memory" if n == "memory" else f"the rate of {_operations(n)}" for n in times}
+        key = f"bound:{m.page.name}:{devices.slug(device.name)}"
+        spare = ["the latency of a launch", "the number of registers of a thread", "the size of the L2"]
+        choices, answer = _shuffled(names[order[0]], [*(names[n] for n in order[1:]), *spare][: CHOICES - 1], key)
+        said = ", ".join(f"{names[n]} {shown(times[n] * 1e6)} µs" for n in order)
+        yield Question(
+            key, "bound", m.page.name,
+            f"On the {device.short} ({sheet.bandwidth_gbs:,.0f} GB/s): what sets the least time of {m.page.op} at {m.page.headline}? {_shapes(m.problem)}.",
+            answer, f"By the datasheet: {said}. The longest of these is the least time.", "the contract and the datasheet", choices,
+        )  # fmt: skip
+
+
+# -- sources -------------------------------------------------------------------------------------------------------------
+
+
+def change(m: Material) -> Iterator[Question]:
+    """Which rung brings a line."""
+    whole = {row.name: {" ".join(x.split()) for x in row.source.splitlines()} for row in m.page.rungs}
+    titles = {row.name: f"{row.number:02d} {row.title}" for row in m.page.rungs}
+    for puzzle in m.puzzles:
+        row = next((r for r in m.page.rungs if r.name == puzzle.blank.rung), None)
+        text = puzzle.blank.text.splitlines()[-1].strip()
+        if row is None or any(" ".join(text.split()) in whole[r.name] for r in m.page.rungs if r.number < row.number):
+            continue
+        key = f"change:{puzzle.blank.key('')}"
+        choices, answer = _shuffled(titles[row.name], [t for n, t in titles.items() if n != row.name], key)
+        if len(choices) < 3:
+            continue
+        yield Question(
+            key, "change", row.name, f"Which rung of {m.page.name} is the first with this line?", answer,
+            f"Its idea: {row.idea}", "the sources", choices, code=text,
+        )  # fmt: skip
+
+
+# -- verdicts on wrong fillings --------------------------------------------------------------------------------------------
+
+
+def broken(m: Material) -> Iterator[Question]:
+    """What a wrong line does."""
+    yield from _broken(m, "broken", lambda rule: not rule.startswith(BARRIERS))
+
+
+def barrier(m: Material) -> Iterator[Question]:
+    """What breaks without a barrier."""
+    yield from _broken(m, "barrier", lambda rule: rule.startswith(BARRIERS))
+
+
+BARRIERS = ("the barrier", "the wait")
+
+
+def _broken(m: Material, kind: str, wanted: Callable[[str], bool]) -> Iterator[Question]:
+    plain = [VERDICTS[k] for k in ("race", "bounds", "unwritten", "stuck", "wrong", "slower")]
+    for puzzle in m.puzzles:
+        for wrong in puzzle.wrong:
+            if not wanted(wrong.filling.rule):
+                continue
+            key = f"{kind}:{puzzle.blank.key(wrong.filling.text)}"
+            choices, answer = _shuffled(VERDICTS[wrong.kind], plain, key)
+            ask = "What breaks without this barrier?" if kind == "barrier" else "What happens?"
+            instead = "".join(f"\n+ {x.strip()}" for x in wrong.filling.text.splitlines() if x.strip())
+            yield Question(
+                key, kind, puzzle.blank.rung, f"Somebody changes {puzzle.blank.rung} at line {puzzle.blank.first}. {ask}", answer,
+                f"The judge says: {wrong.said}", "run in the simulator or the interpreter when the puzzle was proven", choices,
+                code="\n".join(f"- {x.strip()}" for x in puzzle.blank.text.splitlines()) + instead,
+            )  # fmt: skip
+
+
+# -- records ------------------------------------------------------------------------------------------------------------
+
+
+def _gains(m: Material) -> dict[str, float]:
+    """Rung -> its kernel's speed over the rung before at the headline, on the first card."""
+    return {row.name: row.measured_speedup for row in m.page.rungs[1:] if row.measured_speedup is not None}
+
+
+def gain(m: Material) -> Iterator[Question]:
+    """What a step gains."""
+    for row in m.page.rungs:
+        if row.name in (found := _gains(m)):
+            card = m.page.devices[0].short
+            ours = "It had no prediction." if row.speedup is None else f"The author predicted {shown(row.speedup.predicted)}."
+            yield Question(
+                f"gain:{row.name}", "gain", row.name,
+                f"How many times as fast as the rung before is {row.name} on the {card}, at {m.page.headline}? Its idea: {row.idea}", found[row.name],
+                ours + (f" What limits it now: {row.limit}" if row.limit else ""),
+                f"recorded on the {card}", unit="times",
+            )  # fmt: skip
+
+
+def order(m: Material) -> Iterator[Question]:
+    """Which of three changes gains the most."""
+    found = _gains(m)
+    titles = {row.name: row.title for row in m.page.rungs}
+    triples = [t for t in combinations(found, 3) if _apart([found[n] for n in t])]
+    triples.sort(key=lambda t: sha256(" ".join(t).encode()).hexdigest())
+    for names in triples[:3]:
+        right = sorted(names, key=lambda n: -found[n])
+        key = f"order:{' '.join(names)}"
+        choices, answer = _shuffled(" > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key)
+        yield Question(
+            key, "order", m.page.name,
+            f"Order these steps of {m.page.name} by what each gains over the rung before it, at {m.page.headline}, the largest first.",
+            answer, "; ".join(f"{titles[n]} {shown(found[n])} times" for n in right) + ".", f"recorded on the {m.page.devices[0].short}", choices,
+        )  # fmt: skip
+
+
+def _apart(values: Sequence[float]) -> bool:
+    ranked = sorted(values)
+    return all(b >= APART * a for a, b in pairwise(ranked))
+
+
+def share(m: Material) -> Iterator[Question]:
+    """How near to the roof the fastest rung comes."""
+    top: tuple[RungRow, Measured] | None = m.page.top
+    if top is None or (found := top[1].share) is None or top[1].stale:
+        return
+    row, timed = top
+    yield Question(
+        f"share:{m.page.name}", "share", m.page.name,
+        f"The fastest rung of {m.page.name} at {m.page.headline} is {row.number:02d} {row.title}. "
+        f"What share of the roof does it reach on the {m.page.devices[0].short}?",
+        100 * found, f"It takes {shown(timed.seconds * 1e6)} µs; at the ceilings that were measured on that card the work takes "
+        f"{shown(100 * found * timed.seconds * 1e4)} µs. It is bound by {timed.roofs.bound}.",
+        f"recorded on the {m.page.devices[0].short}", unit="%", within=0.1,
+    )  # fmt: skip
+
+
+KINDS: Mapping[str, Callable[[Material], Iterator[Question]]] = {
+    f.__name__: f for f in (sectors, wavefronts, line, limiter, occupied, binary, moved, operations, bound, change, broken, barrier, gain, order, share)
+}

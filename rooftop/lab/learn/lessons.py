@@ -1,0 +1,218 @@
+"""The lessons: a rung each, with what is asked before its results are shown. The terminal and the pages show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from rooftop.core import registry
+from rooftop.core.prediction_names import SPEEDUP
+from rooftop.core.spec import TARGETS
+from rooftop.lab.learn.kinds import ARCH, Material
+from rooftop.lab.learn.puzzles import Puzzle, puzzles
+from rooftop.lab.learn.questions import TEXTS, Prediction, Question
+from rooftop.lab.records.store import Record
+from rooftop.lab.report.drawings.canvas import Canvas, Picture
+from rooftop.lab.report.drawings.lanes import LANES, SECTOR, touched
+from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.rung_counts import Access
+
+MOST = 3  # predictions that a lesson asks for
+SHOWN = 8  # sectors of a drawing
+LINE = 100  # characters of a line that a note shows
+BANKS, WORD = 32, 4  # of shared memory; bytes
+UNASKED = ("check", "sanitize", "fuzz")  # kinds of records that no lesson shows
+FIRST = ("sectors_read", "sectors_written")  # asked of a rung for which nothing was predicted
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A prediction that a lesson asks for, before anybody has looked."""
+
+    name: str
+    text: str
+    unit: str
+    ours: float | None
+
+
+def material(name: str, records: Sequence[Record], *, compiled: bool = False, done: Callable[[str], None] = lambda rung: None) -> Material:
+    """A ladder with what is recorded, and counted or compiled here before; with `compiled`, what is missing of counts and binaries is made now.
+
+    `done` is told of each rung. Raises RegistryError for no such ladder."""
+    from rooftop.lab import candidates
+    from rooftop.lab.inspect import inspector
+    from rooftop.lab.report import data, known, ladder_cases, rung_counts
+
+    ladder = registry.ladder(name)
+    subjects, answers, asked = candidates.rungs(ladder), known.load(), candidates.Asked()
+    binaries = [(s, ARCH) for s in subjects if s.implementation is not None and s.implementation.platform == "gpu" and not s.implementation.builds()]
+    facts = known.facts(binaries, asked, answers)
+    missing = [(s, inspector.inspect_case(s, None, arch, asked), arch) for s, arch in binaries if (s.name, arch) not in facts] if compiled else []
+    facts |= inspector.many(missing, lambda job, found: done(job[0].name))
+    headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
+    counts = rung_counts.count(subjects, headline, run=compiled, done=lambda s: done(s.name), answers=answers)
+    mine = [r for r in records if r.get("op") in (None, ladder.op) and r["kind"] not in UNASKED]  # the rest takes seconds to join
+    page = data.Gatherer(mine, digests=answers, facts=facts, counts=counts).ladder_page(ladder)
+    known.save(answers)
+    return Material(page, puzzles(name))
+
+
+def row_of(page: LadderPage, rung: str) -> tuple[RungRow | None, RungRow]:
+    """A rung of a page, after the one before it. Raises RegistryError."""
+    at = next((i for i, row in enumerate(page.rungs) if row.name == rung), None)
+    if at is None:
+        raise registry.unknown("rung", rung, [row.name for row in page.rungs])
+    return page.rungs[at - 1] if at else None, page.rungs[at]
+
+
+def asks(page: LadderPage, row: RungRow) -> tuple[Ask, ...]:
+    """What a lesson asks before it shows: what the author predicted, and the gain."""
+    head = registry.rung(row.name).head
+    ours = dict(head.predict) if head is not None else {}
+    first = page.rungs[0].name == row.name
+    names = [n for n in (SPEEDUP, *(x for x in ours if x != SPEEDUP)) if n in TEXTS and not (first and n == SPEEDUP)]
+    if not any(n != SPEEDUP for n in names) and registry.rung(row.name).implementation.where().place == "simt":
+        names += FIRST
+    made = []
+    for name in names[:MOST]:
+        text, unit = TEXTS[name]
+        if name == SPEEDUP:
+            where = f", on the {page.devices[0].short}" if page.devices else ""
+            text = f"{text}{where}, at {page.headline}"
+        made.append(Ask(name, f"{text}?", unit, ours.get(name)))
+    return tuple(made)
+
+
+def answer(ask: Ask, page: LadderPage, row: RungRow) -> Prediction | None:
+    """What came of it; None where it is neither counted nor recorded."""
+    if ask.name == SPEEDUP:
+        found, source = row.measured_speedup, f"recorded on the {page.devices[0].short}" if page.devices else ""
+    else:
+        found = row.counts.values.get(ask.name) if row.counts else None
+        source = f"counted here at {row.counts.case}" if row.counts else ""
+    return None if found is None else Prediction(ask.name, ask.text, ask.unit, ask.ours, found, source)
+
+
+def launch(row: RungRow, page: LadderPage) -> str:
+    """What a rung launches at the headline, in one line; "" where it is nothing of its own."""
+    from rooftop.lab.report.ladder_cases import headline_of
+
+    rung, op = registry.rung(row.name), registry.op(page.op)
+    implementation = rung.implementation
+    if implementation.platform != "gpu" or implementation.backend not in ("cuda", "triton", "gluon"):
+        return ""
+    from rooftop.core.call import problem_for_kernels
+
+    problem = problem_for_kernels(op, op.problem(headline_of(registry.ladder(page.name), op), TARGETS[max(ARCH, implementation.arch)]))[0]
+    if implementation.supports(problem):
+        return ""
+    launches = implementation.launches(problem, implementation.resolve(problem)[0])
+    said = []
+    for one in launches[:3]:
+        blocks, cuda = prod(one.grid), implementation.backend == "cuda"
+        unit = f"{'block' if cuda else 'program'}{'' if blocks == 1 else 's'}"
+        shared = f" and {one.shared:,} bytes of dynamic shared memory" if cuda and one.shared else ""
+        said.append(f"{blocks:,} {unit} " + (f"of {prod(one.block)} threads{shared}" if cuda else f"with num_warps={one.warps}"))
+    more = f", and {len(launches) - 3} more launches" if len(launches) > 3 else ""
+    return f"At {page.headline} it launches " + ", then ".join(said) + more + "." if said else ""
+
+
+def code(row: RungRow) -> list[str]:
+    """The lines of a rung without its idea, prediction and limit."""
+    from rooftop.lab.report.site import lesson
+
+    lines = row.source.splitlines()
+    return [lines[i] for i in lesson(row.source)]
+
+
+def questions_of(asked: Sequence[Question], rung: str) -> list[Question]:
+    return [q for q in asked if q.subject == rung]
+
+
+def puzzles_of(found: Sequence[Puzzle], rung: str) -> list[Puzzle]:
+    return [p for p in found if p.blank.rung == rung]
+
+
+# -- which thread takes which bytes --------------------------------------------------------------------------------------
+
+
+def map_of(access: Access) -> tuple[str, str]:
+    """What the lanes of a warp do at a line, in words and as a row of characters: the sectors of global memory, or the banks of shared memory."""
+    least = "" if access.found <= 1.02 * access.ideal else f", {access.ideal:.3g} at least"
+    unit = "wavefronts" if access.what.startswith("shared") else "sectors"
+    cost = f"{access.found:.3g} {unit if round(access.found, 2) != 1 else unit[:-1]} a warp{least}"
+    how = f"line {access.line}, {access.what}: {access.width} B a thread, "
+    if access.apart is None:
+        return f"{how}the lanes lie irregularly; {cost}", ""
+    how += "all lanes one address" if access.apart == 0 else f"the next lane mostly {abs(access.apart):,} B {'on' if access.apart > 0 else 'back'}"
+    drawn, takes = _drawn(access)
+    return f"{how}; {cost}", drawn if abs(takes - access.found) <= 0.02 * access.found else ""
+
+
+def sectors_of(access: Access) -> dict[int, set[int]]:
+    """Sector -> the bytes of it that a warp asks for, where each lane keeps to the same distance."""
+    start = -(-(LANES - 1) * max(-(access.apart or 0), 0) // SECTOR) * SECTOR
+    return touched(f"{start} + lane * ({access.apart})", access.width)
+
+
+def banks_of(access: Access) -> list[int]:
+    """Of each of the 32 banks how many words of it a warp asks for. The most of these is how many wavefronts it takes."""
+    words = {(lane * (access.apart or 0) + b) // WORD for lane in range(LANES) for b in range(0, access.width, WORD)}
+    return [sum(w % BANKS == bank for w in words) for bank in range(BANKS)]
+
+
+def _drawn(access: Access) -> tuple[str, int]:
+    """A row of characters, and the cost of what it shows. Sectors are boxes of eight, a # for four bytes that are asked for, a dot for four that come along;
+    banks are digits, + for more than nine words."""
+    if access.what.startswith("shared"):
+        held = banks_of(access)
+        return "banks " + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
+    sectors = sectors_of(access)
+    boxes = []
+    for sector in sorted(sectors)[:SHOWN]:
+        words = {b % SECTOR // WORD for b in sectors[sector]}
+        boxes.append("[" + "".join("#" if w in words else "." for w in range(SECTOR // WORD)) + "]")
+    return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > SHOWN else ""), len(sectors)
+
+
+def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
+    """What a rung's lines do to memory: each line, with a + where it is new, and beneath it its accesses with their maps."""
+    lines = row.source.splitlines()
+    old = {" ".join(line.split()) for line in before.source.splitlines()} if before is not None else None
+    told = 0
+    for access in row.counts.accesses if row.counts else ():
+        if access.line != told:
+            told, text = access.line, " ".join(lines[access.line - 1].split())
+            mark = "+" if old is not None and text not in old else " "
+            yield f"{mark} {text if len(text) <= LINE else f'{text[:LINE]}...'}"
+        words, drawn = map_of(access)
+        yield f"      {words}"
+        if drawn:
+            yield f"        {drawn}"
+
+
+def picture(before: RungRow | None, row: RungRow) -> Picture | None:
+    """The maps of those accesses of a rung that are other than the rung before's, drawn; None where there are none."""
+    old = {(a.what, a.width, a.apart) for a in before.counts.accesses} if before is not None and before.counts else set()
+    canvas, about, y = Canvas(), [], 0.0
+    for access in {(a.what, a.width, a.apart): a for a in (row.counts.accesses if row.counts else ())}.values():
+        words, drawn = map_of(access)
+        if not drawn or (access.what, access.width, access.apart) in old:
+            continue
+        about.append(words)
+        canvas.text(0, y + 12, words)
+        if access.what.startswith("shared"):
+            held = banks_of(access)
+            for bank, n in enumerate(held):
+                canvas.box(bank * 20.0, y + 18, 19, 14, "hot" if n * BANKS > 1.5 * sum(held) else "a" if n else "paper", str(n) if n else "")
+        else:
+            sectors = sectors_of(access)
+            for i, sector in enumerate(sorted(sectors)[:SHOWN]):
+                canvas.box(i * 32.0, y + 18, 31, 14, "paper")
+                used = len(sectors[sector]) / SECTOR
+                canvas.box(i * 32.0, y + 18, 31 * used, 14, "a" if used > 0.5 else "hot")
+            if len(sectors) > SHOWN:
+                canvas.text(SHOWN * 32.0 + 4, y + 29, f"... {len(sectors)} in all")
+        y += 42
+    return canvas.picture("; ".join(about)) if about else None
