@@ -125,7 +125,8 @@ def generate_batch(
         model.eval()
         decoder = _Slots(model, slots, max(whole), pages)
         ends = set(ends_of(model, eos_token_id))
-        waiting, found = deque(range(len(asked))), [[] for _ in asked]  # type: list[list[int]]
+        waiting = deque(range(len(asked)))
+        found: list[list[int]] = [[] for _ in asked]
         steps, greedy, device = 0, temperature == 0, decoder.token.device
         while waiting or decoder.running:
             for slot in sorted(set(range(slots)) - set(decoder.running)):
