@@ -55,14 +55,14 @@ EXPERTS = {  # experts, of a token, hidden, intermediate, tokens
 STEPS, TIMED = 12, 7
 
 
-def made(args: argparse.Namespace, name: str) -> Any:
+def made(args: argparse.Namespace, name: str, seed: int = 0) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kind, sizes, batch, length = MODELS[name]
     sizes = {n: TINY[n] for n in sizes if n in TINY} if args.tiny else dict(sizes)
     config = AutoConfig.for_model(kind, **sizes, max_position_embeddings=65536, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     with torch.device(args.device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if args.tiny else torch.bfloat16)
     return model, (2, 16) if args.tiny else (batch, length)
@@ -129,6 +129,38 @@ def train(args: argparse.Namespace, name: str, variant: str) -> Callable[[], dic
         return {"ms": ms, "GiB": peak(args), "first step s": first, "loss": float(losses[STEPS - 1])}
 
     return timed
+
+
+def loss(args: argparse.Namespace, name: str, variant: str) -> Callable[[], dict[str, Any]]:
+    """The mean loss of the last of 200 steps, of tokens whose successors are drawn from eight each. `variant`: how, and the seed of weights and tokens."""
+    import torch
+
+    import rooftop
+
+    how, seed = variant.split(" seed ")
+    model, (batch, length) = made(args, name, int(seed))
+    model.train()
+    if how == "patched":
+        rooftop.patch(model)
+    g = torch.Generator().manual_seed(int(seed))
+    vocabulary = model.config.vocab_size
+    following = torch.randint(0, vocabulary, (vocabulary, 8), generator=g)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=args.device == "cuda")
+
+    def run() -> dict[str, Any]:
+        found = []
+        for _ in range(5 if args.tiny else 200):
+            ids, drawn = torch.randint(0, vocabulary, (batch, length), generator=g), torch.randint(0, 8, (length, batch), generator=g)
+            for i in range(1, length):
+                ids[:, i] = following[ids[:, i - 1], drawn[i]]
+            step = model(input_ids=ids.to(args.device), labels=ids.to(args.device), use_cache=False).loss
+            step.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            found.append(step.detach())
+        return {"loss": float(torch.stack(found[-20:]).mean())}
+
+    return run
 
 
 def decode(args: argparse.Namespace, batch: int, variant: str) -> Callable[[], dict[str, Any]]:
@@ -246,7 +278,7 @@ def worker(args: argparse.Namespace) -> None:
     logging.set_verbosity_error()
     what, name, variant = args.worker
     try:
-        timed = {"train": train, "experts": experts}[what](args, name, variant) if what != "decode" else decode(args, int(name), variant)
+        timed = {"train": train, "experts": experts, "loss": loss}[what](args, name, variant) if what != "decode" else decode(args, int(name), variant)
         print("READY", flush=True)
         sys.stdin.readline()
         print("RESULT " + json.dumps(timed()), flush=True)
@@ -298,7 +330,7 @@ def means(found: dict[tuple[str, str, str], dict[str, Any]], names: list[str]) -
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--what", default="train,decode,experts")
+    p.add_argument("--what", default="train,decode,experts", help="also loss: that after 200 steps, of three seeds")
     p.add_argument("--models", default=",".join(MODELS))
     p.add_argument("--variants", default=TRAIN, help="of training")
     p.add_argument("--decoders", default=DECODE)
@@ -325,6 +357,7 @@ def main() -> None:
     jobs = [("train", n, v) for n in names for v in args.variants.split(",")] if "train" in what else []
     jobs += [("decode", b, v) for b in args.batches.split(",") for v in args.decoders.split(",")] if "decode" in what else []
     jobs += [("experts", s, v) for s in EXPERTS for v in ("transformers", "rooftop")] if "experts" in what else []
+    jobs += [("loss", n, f"{how} seed {seed}") for n in names for how in ("eager", "patched") for seed in range(3)] if "loss" in what else []
     found = run(args, jobs, time.time() + args.budget)
     means(found, names)
     rows = [{"what": w, "of": n, "variant": v, "figures": r} for (w, n, v), r in found.items() if "failed" not in r]

@@ -233,7 +233,7 @@ def _clock(value: Any, at: str) -> None:
         _must(len(found) == len(ways) * len(sizes), len(found), "the number of rows", f"{len(ways) * len(sizes)}: each of {len(ways)} ways at each size")
     if subject == "models":
         for i, r in enumerate(rows):
-            if (first := {"train": "ms", "decode": "tokens/s", "experts": "ms"}.get(r["what"])) is not None:
+            if (first := {"train": "ms", "decode": "tokens/s", "experts": "ms", "loss": "loss"}.get(r["what"])) is not None:
                 _positive(r["figures"].get(first), f"rows[{i}].figures.{first}")
     if subject == "sparse ways":
         for i, r in enumerate(rows):

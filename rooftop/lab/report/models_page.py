@@ -16,6 +16,7 @@ TABLES: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
     "train": ("a training step, ms (peak GiB)", "ms", "{:,.1f}", {"GiB": "{:.1f}"}),
     "decode": ("decoding, tokens/s (share of the bandwidth)", "tokens/s", "{:,.0f}", {"of bandwidth": "{:.0%}"}),
     "experts": ("experts, both ways, ms", "ms", "{:,.2f}", {}),
+    "loss": ("loss after 200 steps", "loss", "{:.4f}", {}),
 }
 
 
