@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-import rooftop
 from rooftop.core import gradients, library, registry
 
 
@@ -149,3 +148,18 @@ def test_the_function_takes_what_a_run_gives() -> None:
     loss.backward()
     assert ran == ["some"]
     torch.testing.assert_close(x.grad, torch.autograd.grad(torch.nn.functional.cross_entropy(x, target, reduction="sum"), x)[0])
+
+
+def test_gradients_lie_in_memory_as_their_matrices_do() -> None:
+    """A parameter [N, K] that is passed transposed gets a gradient [N, K] without gaps: autograd need not copy it, and adds to it at full speed."""
+    x, offsets = torch.randn(10, 16), torch.tensor([3, 3, 9], dtype=torch.int32)
+    for turned in (False, True):
+        for name, lead in (("matmul", ()), ("grouped_matmul", (3,))):
+            weight = torch.randn(*lead, 24, 16).transpose(-1, -2) if turned else torch.randn(*lead, 16, 24)
+            y = x @ weight if name == "matmul" else torch.cat([x[:3] @ weight[0], x[3:9] @ weight[2], torch.zeros(1, 24)])
+            dy = torch.randn_like(y)
+            options = (None, None, None, None, 1.0, 0.0, "none", "", "ieee") if name == "matmul" else (offsets,)
+            _, made, *_ = registry.op(name).grad.backward(dy, x, weight, *options)
+            want = x.t() @ dy if name == "matmul" else torch.stack([x[:3].t() @ dy[:3], torch.zeros(16, 24), x[3:9].t() @ dy[3:9]])
+            assert made.stride() == weight.stride(), name
+            torch.testing.assert_close(made, want)
