@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import rooftop
 from rooftop.core import gradients, library, registry
 
 
