@@ -157,6 +157,11 @@ class Device:
         return self.clusters[size] if size < len(self.clusters) else max(1, self.sms // blocks)
 
     @property
+    def pdl(self) -> bool:
+        """Whether kernels are launched by programmatic dependent launch, before the preceding kernel in the stream has completed (docs/head.md)."""
+        return self.arch >= 90
+
+    @property
     def target(self) -> str:
         """The compiler's name of the architecture. Instructions of one architecture alone (from Hopper on) need the `a`."""
         return self.gfx or (f"sm_{self.arch}a" if self.arch >= 90 else f"sm_{self.arch}")
@@ -439,3 +444,14 @@ class Case:
 def case(name: str, *, tags: str = "", why: str = "", part: float = 1.0, **inputs: Any) -> Case:
     """Makes a case in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""
     return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why, part)
+
+
+def instance(name: str, *arguments: Any) -> str:
+    """A kernel's name with its template arguments, as C++ writes them."""
+    return f"{name}<{', '.join([str(a).lower() if isinstance(a, bool) else str(a) for a in arguments])}>"
+
+
+def typed_arguments(p: Problem, listed: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or null if it is absent."""
+    args = {name: (name if p.get(name) is not None else None) if kind == "ptr" else value for name, (kind, value) in listed.items()}
+    return args, tuple([kind for kind, _ in listed.values()])

@@ -1,5 +1,5 @@
 """The random bits of every op that needs some: a hash of a seed and an element's index. The same bits in torch (here), Triton
-(rooftop/kernels/_device/random.py) and CUDA C++ (rooftop/kernels/_device/random.cuh); 32-bit multiplications, xors and shifts alone.
+(rooftop/kernels/_device/random.py) and CUDA C++ (rooftop/kernels/_device/words.cuh); 32-bit multiplications, xors and shifts alone.
 
     mix(h): h ^= h >> 16; h *= 0x85EBCA6B; h ^= h >> 13; h *= 0xC2B2AE35; h ^= h >> 16
     bits(seed, i) = mix(mix(low(i) ^ (seed · 0x9E3779B9)) ^ (seed + high(i) · 0x7FEB352D))

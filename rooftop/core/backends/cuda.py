@@ -16,6 +16,7 @@ from rooftop.core import head_text, tensor_maps
 from rooftop.core.backends.gpu_only import needs_gpu
 from rooftop.core.backends.python_files import load_file
 from rooftop.core.compile import Binary, Job, compile_cuda
+from rooftop.core.cuda_form import Definitions
 from rooftop.core.digests import c_code, digest
 from rooftop.core.expressions import ExpressionError
 from rooftop.core.head_parts import HeadError, MapArg, Unfit
@@ -48,6 +49,7 @@ class CudaImplementation(Implementation):
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
+        self._sources: dict[tuple[str, ...], str] = {}  # by the kernels of a call
         self._last_support: tuple[Problem, str | None] | None = None  # the last result of `supports`
         self._last_choice: tuple[Problem, dict[str, Any]] | None = None  # the last result of `choose`
         self._last_launches: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the last result of the module's `launches`
@@ -237,4 +239,11 @@ class CudaImplementation(Implementation):
         return digest(c_code(expanded(self._text, self._head.folders)))
 
     def source(self, steps: Sequence[Step]) -> str:
-        return digest(self.digest, [step.kernel for step in steps if isinstance(step, Launch)])
+        kernels = tuple(str(step.kernel) for step in steps if isinstance(step, Launch))
+        if kernels not in self._sources:
+            self._sources[kernels] = digest(self._definitions.reached(kernels), kernels)
+        return self._sources[kernels]
+
+    @cached_property
+    def _definitions(self) -> Definitions:
+        return Definitions(expanded(self._text, self._head.folders))

@@ -4,7 +4,6 @@
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
-#include "lane_sums.cuh"
 #include "packs.cuh"
 
 /// FIT, the alignment of rows. ANYWHERE: any address, but all rows of a cluster are equally far from a 32-byte boundary. ALIGNED: rows start on 16 bytes

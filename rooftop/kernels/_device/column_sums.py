@@ -10,7 +10,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Device, Launch
-from rooftop.kernels._device.pdl import chained
 
 HEIGHT = 1024  # partial rows at a time, at most
 LEAST = 64  # fewer are masked, which costs no memory traffic: one binary for many numbers of rows
@@ -48,6 +47,6 @@ def column_sums(sums: list[tuple[str, str]], count: int, columns: int, device: D
     width = max(8, min(64, TILE // lanes))  # 8: a sector of 32 bytes
     parts, to = zip(*(sums if len(sums) == 2 else [*sums, (None, None)]), strict=True)
     args = {"first": parts[0], "second": parts[1], "to_first": to[0], "to_second": to[1], "P": count, "C": columns}
-    args |= {"COLUMNS": width, "LANES": lanes, "CHAINED": chained(device)}
+    args |= {"COLUMNS": width, "LANES": lanes, "CHAINED": device.pdl}
     grid = (-(-columns // width), len(sums))[: len(sums)]
-    return [Launch(_columns, grid, args, max(1, min(8, lanes * width // 1024)), chained=chained(device))]
+    return [Launch(_columns, grid, args, max(1, min(8, lanes * width // 1024)), chained=device.pdl)]

@@ -14,7 +14,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, scored, seen, softcap
 
@@ -313,7 +312,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     batch, queries, heads, size = q.shape
     slopes, pages, several = p.get("alibi_slopes"), p.get("page_table"), config.parts > 1
     wide, wide_v = _sizes(p)
-    early = chained(p.device)
+    early = p.device.pdl
 
     def name(tensor: str) -> str | None:
         return tensor if p.get(tensor) is not None else None

@@ -11,7 +11,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E
 
@@ -78,7 +77,7 @@ def configs(p: Problem) -> list[Config]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     batch, tokens, heads, size = p["a"].shape
     rows = batch * tokens * heads
-    early = chained(p.device)
+    early = p.device.pdl
     strides = {**shared.strides(p, "a", "a"), **shared.strides(p, "b", "b"), **shared.strides(p, "o", "out")}
     args = {
         "a": "a", "lse_a": "lse_a", "b": "b", "lse_b": "lse_b", "out": "out", "lse": "lse", "S": tokens, "H": heads, "ROWS": rows,

@@ -7,7 +7,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include "random.cuh"
+#include "words.cuh"
 
 constexpr int BF16 = 0, FP8 = 1, INT8 = 2, INT4 = 3, PACK = 8, DEEP = 4, ROW = 32 * PACK, CHUNK = DEEP * ROW;
 

@@ -15,7 +15,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 
 INPUTS, OUTPUTS = ("p", "q", "r"), ("u", "v")
 GRID = 65535  # programs along the second and third axes of a launch
@@ -152,14 +151,14 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
         far = max((m.shape[0] - 1) * abs(m.strides[0]) + m.shape[1] for _, m in p.tensors if m is not None) + config.block * config.lanes >= 2**31
         even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
         args: dict[str, Any] = {"R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "EVEN": even and not high, "HIGH": high, "FAR": far}
-        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": chained(p.device)}
+        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": p.device.pdl}
         for letters, names in ((INPUTS, inputs), (OUTPUTS, outputs)):
             for letter, name in zip(letters, (*names, None, None, None), strict=False):
                 place = at.get(name) if name else None
                 args[letter] = place and place.name
                 args[f"{letter}s"] = p[place.name].strides[0] if place and rows > 1 else None
                 args[f"{letter}o"] = place.offset or None if place else None
-        return [Launch(_pointwise, _grid(p, config), args, config.warps, chained=chained(p.device))]
+        return [Launch(_pointwise, _grid(p, config), args, config.warps, chained=p.device.pdl)]
 
     return supports, choose, configs, launches
 

@@ -13,7 +13,6 @@ from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
 from rooftop.formats.random_bits import threshold
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import kept
 
 GRID = 65535  # programs along the second and third axes of a launch
@@ -101,5 +100,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     sizes = {"R": rows, "C": columns, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
     made = {"THRESHOLD": threshold(float(p.option("p"))), "EVEN": even and not high, "HIGH": high, "BLOCK": config.block}
-    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "CHAINED": chained(p.device)}
-    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, chained=chained(p.device))]
+    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "CHAINED": p.device.pdl}
+    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, chained=p.device.pdl)]

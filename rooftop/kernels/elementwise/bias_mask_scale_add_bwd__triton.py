@@ -16,7 +16,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.formats.random_bits import threshold
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import kept
 
 
@@ -135,6 +134,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "blocks": blocks}
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": rows * columns <= 2**32, "BLOCK": config.block, "LANES": config.lanes}
-    args |= {"STAGES": config.stages, "CHAINED": chained(p.device), "FIRST": to == "pb"}
-    found = [Launch(_slab, (programs,), args, config.warps, chained=chained(p.device))]
+    args |= {"STAGES": config.stages, "CHAINED": p.device.pdl, "FIRST": to == "pb"}
+    found = [Launch(_slab, (programs,), args, config.warps, chained=p.device.pdl)]
     return found + column_sums([("pb", "dbias")], slabs, columns, p.device) if to == "pb" else found

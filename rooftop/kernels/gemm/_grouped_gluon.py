@@ -1,4 +1,4 @@
-"""Products of many matrices whose sizes only the device knows, on Hopper: a persistent, warp-specialised kernel in Gluon with the structure of `gemm_gluon`.
+"""Products of many matrices whose sizes only the device knows, on Hopper: a persistent, warp-specialised kernel in Gluon in the form of `_product_gluon`.
 
 Tiles are numbered group by group and assigned to blocks by a fixed stride, so the group number of a block's tiles only grows: the producer and the consumers
 each walk the offsets once. TMA does not know where a group ends. ROWS: a box may contain rows of the next group; their results are not stored. A tile that its
@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.kernels._device.gemm_gluon import bring, flat, halves
+from rooftop.kernels._device.gluon_tiles import bring, flat, halves
 from rooftop.kernels.gemm import _group_scheduler
 
 FORMS, ROWS, DEPTH, MASKED = _group_scheduler.FORMS, _group_scheduler.ROWS, _group_scheduler.DEPTH, _group_scheduler.MASKED

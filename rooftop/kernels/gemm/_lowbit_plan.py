@@ -1,4 +1,5 @@
-"""How quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it and the kernel
+"""Shared by the kernels of `quantized_matmul`: the numbers of formats in _unpack.cuh, and the relation of groups to blocks of 128 columns. How
+quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it and the kernel
 for few rows."""
 
 from __future__ import annotations
@@ -7,13 +8,27 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.gemm_model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
-from rooftop.kernels.gemm._lowbit_formats import grouping, sizes
+from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
 from rooftop.ops.quantized_matmul import BITS
 
+FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
 WAIT = 400  # cycles of a step for the latency of its codes and for its mbarriers
 SPLITS = (1, 2, 3, 4, 6, 8)
+
+
+def sizes(p: Problem) -> tuple[int, int, int]:
+    """M, N, K."""
+    return p["x"].shape[0], int(p.option("n")), p["x"].shape[1]
+
+
+def grouping(p: Problem) -> tuple[int, int]:
+    """Columns of a group that kernels are compiled for (32, 64 or 128), and how many blocks of 128 columns share a scale if that is 128."""
+    group, k, blocks = int(p.option("group")), p["x"].shape[1], p["codes"].shape[1]
+    if group == k:
+        return 128, max(1, blocks)
+    return (group, 1) if group < 128 else (128, group // 128)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from rooftop.kernels.gemm._lowbit_formats import FORMATS
+from rooftop.kernels.gemm._lowbit_plan import FORMATS
 
 INT8, INT4, INT2, E4M3, E5M2, E3M2, E2M3, E2M1 = (gl.constexpr(i) for i in range(len(FORMATS)))
 

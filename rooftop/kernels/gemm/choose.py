@@ -1,12 +1,11 @@
-"""Which kernel multiplies matrices. Tile, split and schedule within one kernel come from gemm_model.py's prediction of its time."""
+"""Which kernel multiplies matrices. Tile, split and schedule within one kernel come from _model.py's prediction of its time."""
 
 from __future__ import annotations
 
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import gemm_launch
-from rooftop.kernels.gemm import _lowbit_plan
+from rooftop.kernels.gemm import _lowbit_plan, _product_launches
 
 SMALL, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
 THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
@@ -29,7 +28,7 @@ def _narrow(p: Problem) -> list[tuple[str, str]]:
         ("matmul__gluon_sm90", "TMA and wgmma"), ("matmul__triton", "any stride, address and size"), ("matmul__multicast__cuda_sm90", "clusters share tiles"),
         ("matmul__copied__gluon_sm90", "an operand is copied, for TMA to read it"), CUBLAS,
     ]  # fmt: skip
-    if p.device.arch >= 90 and (gemm_launch.readable(p["a"]) is not None or gemm_launch.readable(p["b"]) is not None):
+    if p.device.arch >= 90 and (_product_launches.readable(p["a"]) is not None or _product_launches.readable(p["b"]) is not None):
         from rooftop.kernels.gemm import matmul__copied__gluon_sm90 as copied
         from rooftop.kernels.gemm import matmul__triton as threads
 

@@ -15,7 +15,6 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
-from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, begin_of, finish, place, put, vector
 
 
@@ -190,7 +189,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     }  # fmt: skip
     made = [Launch(kernel=_matmul, grid=(tiles, config.SPLIT), args=args, warps=config.warps, stages=config.stages)]
     if config.SPLIT > 1:
-        rows, early = max(1, min(config.BM, 1024 // config.BN)), chained(p.device)
+        rows, early = max(1, min(config.BM, 1024 // config.BN)), p.device.pdl
         more = {
             **after, "whole": 0, "streamed": tiles, "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "RAW": False, "SCALES": 0, "CHAINED": early,
         }  # fmt: skip

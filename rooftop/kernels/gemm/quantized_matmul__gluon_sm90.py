@@ -25,10 +25,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
-from rooftop.kernels._device.gemm_launch import TYPES
-from rooftop.kernels._device.pdl import chained
-from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
-from rooftop.kernels.gemm._lowbit_plan import Config, bits_of, pieces, ranked, tiles_of
+from rooftop.kernels._device.gluon_tiles import TYPES
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, tiles_of
 from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
@@ -228,6 +226,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     }  # fmt: skip
     made = [Launch(kernel=_product, grid=(min(tiles * count, p.device.sms),), args=args, warps=4)]
     if count > 1:
-        shared = {"parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": chained(p.device)}
-        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, chained=chained(p.device)))
+        shared = {"parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": p.device.pdl}
+        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, chained=p.device.pdl))
     return made

@@ -9,9 +9,8 @@ from itertools import product
 from operator import itemgetter
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantized import arguments, text
-from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance, typed_arguments
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, grouping, sizes
 from rooftop.ops.quantized_matmul import BITS
 
 CLOCK, MEMORY, L2 = 1.7e9, 4.2e12, 5.5e12
@@ -161,7 +160,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     row = x.strides[0] if m > 1 else k
     whole = k % 8 == 0 and x.align >= 16 and row % 8 == 0
     kind = DTYPES[x.dtype].cuda
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
             "M": ("i32", m), "N": ("i32", n), "K": ("i32", k), "stripes": ("i32", stripes), "blocks": ("i32", blocks), "groups": ("i32", p["scale"].shape[1]),
@@ -170,7 +169,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         },
     )  # fmt: skip
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
-    kernel = text(
+    kernel = instance(
         "few_rows", kind, config["format"], DTYPES[p["scale"].dtype].cuda, DTYPES[zero.dtype].cuda if zero else "unsigned char", zero is not None,
         0 if _facts(p).channel else group, config["tokens"], config["tiles"], config["high"], config["down"], config["along"], config["deep"], config["slab"],
         config["resident"], bool(config["raw"]), whole, split > 1, p.get("x_scale") is not None,
@@ -180,7 +179,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     made = [Launch(kernel, grid, args, types=types, block=(32 * config["down"] * config["along"],), shared=bytes_of_all, chained=chained)]
     if split > 1:
         more: dict[str, tuple[str, Any]] = {"count": ("i64", m * n), "N": ("i32", n), "split": ("i32", split)}
-        args, types = arguments(p, more)
+        args, types = typed_arguments(p, more)
         args, types = {**args, "parts": "parts", "bias": "bias" if p.get("bias") is not None else None, "out": "out"}, (*types, "ptr", "ptr", "ptr")
-        made.append(Launch(text("add_parts", kind), (-(-m * n // 256),), args, types=types, block=(256,), chained=chained))
+        made.append(Launch(instance("add_parts", kind), (-(-m * n // 256),), args, types=types, block=(256,), chained=chained))
     return made

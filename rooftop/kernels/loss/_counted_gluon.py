@@ -1,4 +1,4 @@
-"""Products of which only the device knows how many rows count, on Hopper: a persistent, warp-specialised kernel in Gluon with the structure of `gemm_gluon`.
+"""Products of which only the device knows how many rows count, on Hopper: a persistent, warp-specialised kernel in Gluon in the form of `_product_gluon`.
 
 `live` [1], int32, is the number of rows of a longer list that count. A chunk is the rows of that list from `first` on; of them live - first count, at least 0
 and at most the chunk's length. Two forms:
@@ -20,8 +20,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from rooftop.core.spec import Descriptor, Launch, Meta, View
-from rooftop.kernels._device.gemm_gluon import bring, flat, halves, place
-from rooftop.kernels._device.gemm_launch import TYPES
+from rooftop.kernels._device import gemm_epilogue
+from rooftop.kernels._device.gluon_tiles import TYPES, bring, flat, halves
+
+place = gluon.jit(gemm_epilogue.place.fn)
 
 BM, BK, GROUPS = 128, 64, 2
 STAGES = {256: 4, 128: 6}  # indexed by the columns of a tile

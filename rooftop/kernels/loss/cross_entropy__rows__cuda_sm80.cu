@@ -16,9 +16,7 @@ rows    = 1
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
 
 // The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.

@@ -20,8 +20,7 @@ rows   = 32
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
+#include "packs.cuh"
 #include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;

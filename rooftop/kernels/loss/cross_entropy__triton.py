@@ -16,7 +16,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.loss._logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
 
 # The identity of the maximum: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
@@ -266,15 +265,15 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     both = {"x": "input", "target": "target", "normaliser": "normaliser", "C": columns, "xs": p["input"].strides[0], "share": config.parts}
     both |= {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale"))}
     both |= {"cap": float(p.option("softcap")), "SMOOTH": p.option("label_smoothing") != 0, "CAP": how(p), "parts": "parts" if config.parts > 1 else None}
-    both |= {"CHAINED": chained(p.device)}
+    both |= {"CHAINED": p.device.pdl}
     width = -(-columns // (tile * config.parts)) * tile
     args = {**both, "loss": None if config.parts > 1 else "loss" if single else "found", "divisor": "divisor" if single else None, "width": width}
     args |= {"EACH": side, "WHOLE": side == 0 and columns % tile == 0, "DEEP": config.deep, "COLUMNS": config.columns, "STAGES": config.stages}
-    first = Launch(_rows, (rows * config.parts,), {**args, "FIRST": not single}, config.warps, chained=chained(p.device))
+    first = Launch(_rows, (rows * config.parts,), {**args, "FIRST": not single}, config.warps, chained=p.device.pdl)
     if single:
         return [first]
     parts = 1 << (config.parts - 1).bit_length()
     block = min(ADDED // (1 if parts == 1 else 2 * parts), max(128, 1 << (rows - 1).bit_length()))
     more = {"found": "found" if config.parts == 1 else None, "loss": "loss", "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean"}
     last = {**both, **more, "BLOCK": block, "SHARE": parts}
-    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)), chained=chained(p.device))]
+    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)), chained=p.device.pdl)]

@@ -16,8 +16,7 @@ rows    = 1
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
 
 constexpr float LOG2E = 1.4426950408889634f;
 enum Cap { NONE, EXACT, SHORT };  // the accuracy of soft-capped logits: EXACT to float32's last digits; SHORT to 2e-7 of the cap, which 16-bit gradients do not show

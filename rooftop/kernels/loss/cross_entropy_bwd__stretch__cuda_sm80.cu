@@ -14,9 +14,7 @@ vectors = 4
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 
 constexpr int THREADS = 256, IGNORED = -(1 << 30), UNKNOWN = -(1 << 29);  // targets of rows that are ignored, and out of range
 

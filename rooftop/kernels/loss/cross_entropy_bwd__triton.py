@@ -12,7 +12,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.loss._logits import EXACT, SHORT, capped, each, edges, exp, how, middle, raised
 
 
@@ -93,5 +92,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     step = p["dloss"].strides[0] if p["dloss"].shape else 0
     args |= {"xs": p["input"].strides[0], "gs": step, "ds": p["dinput"].strides[0], "ignore": int(p.option("ignore_index"))}
     args |= {"smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
-    args |= {"CAP": how(p), "EACH": each(p), "BLOCK": config.block, "CHAINED": chained(p.device)}
-    return [Launch(_grad, (rows * blocks,), args, config.warps, chained=chained(p.device))]
+    args |= {"CAP": how(p), "EACH": each(p), "BLOCK": config.block, "CHAINED": p.device.pdl}
+    return [Launch(_grad, (rows * blocks,), args, config.warps, chained=p.device.pdl)]

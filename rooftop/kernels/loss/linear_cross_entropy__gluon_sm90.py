@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._counted_gluon import counted
-from rooftop.kernels.loss._linear_counted import live_column_sums, live_rows, live_statistics
-from rooftop.kernels.loss._linear_passes import row_losses
+from rooftop.kernels.loss._linear_passes import live_column_sums, live_rows, live_statistics, row_losses
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
     bias_of,
     cap_of,
     classes,
+    copied,
     dense,
     evenly,
+    gathered,
     in_tiles,
     in_waves,
     matrix,
@@ -34,11 +35,12 @@ from rooftop.kernels.loss._linear_plan import (
     padded,
     row_shape,
     sizes,
+    sorted_out,
+    spread,
     taking,
     total,
+    turned,
 )
-from rooftop.kernels.loss._linear_steps import gathered, sorted_out, spread
-from rooftop.kernels.loss._torch_products import copied, turned
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 

@@ -27,6 +27,7 @@ from rooftop.kernels.loss._linear_plan import (
     bias_of,
     cap_of,
     classes,
+    copied,
     count,
     dense,
     evenly,
@@ -35,13 +36,14 @@ from rooftop.kernels.loss._linear_plan import (
     matrix,
     numbers,
     padded,
+    product,
     row_shape,
     sizes,
     sums_of_columns,
     taking,
     total,
+    turned,
 )
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 
 @dataclass(frozen=True)

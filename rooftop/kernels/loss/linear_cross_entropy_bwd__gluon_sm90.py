@@ -13,10 +13,27 @@ from dataclasses import dataclass
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._counted_gluon import counted
-from rooftop.kernels.loss._linear_counted import live_column_sums, live_gradient
-from rooftop.kernels.loss._linear_plan import SMALL, SPARE, TILE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, taking
-from rooftop.kernels.loss._linear_steps import gathered, sorted_out, spread
-from rooftop.kernels.loss._torch_products import turned
+from rooftop.kernels.loss._linear_passes import live_column_sums, live_gradient
+from rooftop.kernels.loss._linear_plan import (
+    SMALL,
+    SPARE,
+    TILE,
+    bias_of,
+    cap_of,
+    classes,
+    dense,
+    gathered,
+    in_tiles,
+    in_waves,
+    matrix,
+    numbers,
+    padded,
+    sizes,
+    sorted_out,
+    spread,
+    taking,
+    turned,
+)
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 

@@ -27,18 +27,20 @@ from rooftop.kernels.loss._linear_plan import (
     bias_of,
     cap_of,
     classes,
+    copied,
     dense,
     in_tiles,
     in_waves,
     matrix,
     numbers,
     padded,
+    product,
     sizes,
     sums_of_columns,
     taking,
+    turned,
 )
 from rooftop.kernels.loss._logits import EXACT, capped
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 
 # Of float32 logits, like `slice_gradient` of _linear_passes.py with exponentials accurate to float32's last digits. exp(v) computed as 2^(v · log2 e) has an

@@ -17,9 +17,21 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_plan import SPARE, dense, evenly, in_tiles, matrix, padded, row_shape, sizes, total
+from rooftop.kernels.loss._linear_plan import (
+    SPARE,
+    copied,
+    dense,
+    evenly,
+    in_tiles,
+    matrix,
+    padded,
+    product,
+    row_shape,
+    sizes,
+    total,
+    turned,
+)
 from rooftop.kernels.loss._logits import exp as short_exp
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 FORWARD = tl.constexpr(0)  # KL(teacher || student), beta 0

@@ -17,7 +17,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 ABSENT = tl.constexpr(0)  # a word that is not there yet; a published one is never 0: it is the complement of a number's bits, with one NaN pattern
 NAN = tl.constexpr(0x7FF8000000000000)
@@ -212,7 +211,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         """Strides of outer, along and lane: with one inner position the rows are the lanes."""
         return dict(zip((f"{name}o", f"{name}n", f"{name}l"), (0, of[1], of[0]) if rows else of, strict=True))
 
-    early = chained(p.device)
+    early = p.device.pdl
     args = {"x": "x", "out": "out", "N": along, "L": _lanes(p), "blocks": blocks, **strides(x.strides, "x"), **strides(out.strides, "o")}
     args |= {"ROWS": rows, "HEIGHT": config.height, "LANES": config.lanes, "REVERSE": bool(p.option("reverse")), "CHAINED": early}
     if config.whole:

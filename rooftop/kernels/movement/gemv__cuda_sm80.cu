@@ -7,7 +7,6 @@ demands = { has = ["FFMA"], spills = 0 }
 python  = ["supports", "choose", "launches", "scratch"]
 */
 #include "pdl.cuh"
-#include "lane_sums.cuh"
 #include "packs.cuh"
 
 /// CH elements of one lane as they are in memory: one access if TOGETHER, else every 32nd element.

@@ -14,7 +14,6 @@ from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels._device.pdl import chained
 
 VECTORS = 16  # columns of the product; those beyond R are zeros
 
@@ -163,7 +162,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     a, x, y = p["a"], p["x"], p["y"]
     b, m, k = a.shape
     chunks = -(-k // config.depth)
-    early = chained(p.device)
+    early = p.device.pdl
     grid = (-(-m // config.rows), config.splits, b)
     each = -(-chunks // config.splits)
     even = m % config.rows == 0 and k % config.depth == 0

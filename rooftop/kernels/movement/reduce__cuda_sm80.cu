@@ -7,9 +7,7 @@ demands = { has = ["LDG"], spills = 0 }
 python  = ["supports", "choose", "launches", "scratch"]
 */
 #include "pdl.cuh"
-#include "lane_sums.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 
 enum Op { SUM, MEAN, VAR, MAX, ARGMAX };
 

@@ -15,7 +15,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 SUM, MEAN, VAR, MAX, ARGMAX = (tl.constexpr(i) for i in range(5))
 CODES = {"sum": 0, "mean": 1, "var": 2, "max": 3, "argmax": 4}
@@ -278,7 +277,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     places = {"M": a * c * e, "C": c, "E": e, "oa": out.strides[0], "oc": out.strides[2], "oe": out.strides[4]}
     free = float(max(count - int(p.option("correction")), 0))
     same = {**parts, "out": "out", "low": low, "K": float(count), "freedom": free, **places, "OP": CODES[str(p.option("op"))]}
-    same |= {"ACC": tl.float32 if acc == "f32" else tl.int64, "CHAINED": chained(p.device)}
+    same |= {"ACC": tl.float32 if acc == "f32" else tl.int64, "CHAINED": p.device.pdl}
     steps = {f"x{n}": s for n, s in zip("abcde", x.strides, strict=True)}
     first = Launch(
         _tiles, (programs, config.splits),
@@ -286,11 +285,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
             "x": "x", **same, "D": d, "blocks": blocks, "each": -(-chunks // config.splits), "chunks": chunks, "chunks_of_d": of_d, **steps,
             "ROWS": rows, "POSITIONS": config.positions, "LANES": config.lanes, "SPLIT": split, "WHOLE": whole,
         },
-        config.warps, chained=chained(p.device),
+        config.warps, chained=p.device.pdl,
     )  # fmt: skip
     if not split:
         return [first]
     splits = _pow2(config.splits)
     lanes = max(1, min(_pow2(a * c * e), 2048 // splits))
-    second = Launch(_parts, (-(-a * c * e // lanes),), {**same, "S": config.splits, "SPLITS": splits, "LANES": lanes}, 4, chained=chained(p.device))
+    second = Launch(_parts, (-(-a * c * e // lanes),), {**same, "S": config.splits, "SPLITS": splits, "LANES": lanes}, 4, chained=p.device.pdl)
     return [first, second]

@@ -11,8 +11,7 @@
 // warp), norm_bwd_block (one row a block) and norm_bwd_columns.
 #pragma once
 #include "pdl.cuh"
-#include "lane_sums.cuh"
-#include "division.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
 constexpr int SPAN = 16;  // float32 sums are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding error

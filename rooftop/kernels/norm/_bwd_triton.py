@@ -18,7 +18,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevic
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm._fwd_triton import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
 
 
@@ -257,7 +256,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     made = scratch(p, config)
     names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
     strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
-    eps, chain = float(p.option("eps")), chained(p.device)
+    eps, chain = float(p.option("eps")), p.device.pdl
     size = {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chain}
     sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
     if config.way == "tile":

@@ -17,7 +17,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 # -- device code -----------------------------------------------------------------------------------------------------
 
@@ -347,7 +346,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["x"].shape
     names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
     strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
-    eps, chain = float(p.option("eps")), chained(p.device)
+    eps, chain = float(p.option("eps")), p.device.pdl
     if config.way == "tile":
         args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
         args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}

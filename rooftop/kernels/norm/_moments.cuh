@@ -2,9 +2,7 @@
 // Welford's update, for sets of elements), so that one exchange between the warps is enough. Without CENTRE (rms_norm): sums of squares alone.
 #pragma once
 
-#include "lane_sums.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 
 /// A pivot: v, or 0 if v is so large that a distance from it might overflow (the squares are infinite then, whatever the pivot).
 __device__ inline float finite_or_zero(float v) { return fabsf(v) < 1e36f ? v : 0; }

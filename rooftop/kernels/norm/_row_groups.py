@@ -1,4 +1,4 @@
-"""How rows that are too long for a block are divided among the blocks of a group (_mailbox.cuh), for any number of rows and columns.
+"""How rows that are too long for a block are divided among the blocks of a group (Mail of _ring.cuh), for any number of rows and columns.
 
 The kernels are persistent, one block a multiprocessor, or `beside` smaller ones, of which one computes or waits while another loads. `blocks` blocks are a
 group, which processes one row after another. A block's slice of a row is in its ring buffer from the time the copy is issued until the row is finished, `lag`

@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._fwd_triton import affine, load, over, scale_of
 from rooftop.kernels.norm._split_tiles import Config, located, places
@@ -170,5 +169,5 @@ def _shared(p: Problem, row: str, config: Config) -> dict[str, Any]:
     x = p[row]
     return {
         "found": "found", "C": x.shape[1], "tiles": _split_tiles.tiles(p, row, config), "V": _split_tiles.vector(x), "COLUMNS": config.columns,
-        "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chained(p.device),
+        "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": p.device.pdl,
     }  # fmt: skip

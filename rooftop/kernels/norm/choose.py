@@ -13,10 +13,11 @@ from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _bwd_rows, _register_rows, _row_groups
+from rooftop.kernels.norm import _register_rows, _row_groups
 from rooftop.kernels.norm import norms__cuda_sm90 as clusters
 from rooftop.kernels.norm import norms__long__cuda_sm80 as long_rows
 from rooftop.kernels.norm import norms__staged__cuda_sm80 as staged
+from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
 from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
 from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
@@ -130,7 +131,7 @@ def _backward(p: Problem, centre: bool) -> Order:
     s, hopper = p["s"], p.device.arch >= 90
     rows, columns = s.shape
     size, second = columns * s.itemsize, p.get("ds") is not None
-    in_registers = _bwd_rows.refuses(p) is None
+    in_registers = bwd_rows.refuses(p) is None
     order: Order = []
     if not second and s.nbytes >= bwd_staged.MANY and (size % 16 or _padded(p, size)):
         order.append(STAGED)
@@ -166,12 +167,12 @@ def _bwd_by_clusters(p: Problem, size: int, centre: bool) -> bool:
 
 
 def _clusters_are_faster(p: Problem, centre: bool) -> bool:
-    """By one estimate for both. It was within 0.1 of what these kernels took on an H200, also for padded and odd rows, for which the estimate of _bwd_rows.py
+    """By one estimate for both. It was within 0.1 of what these kernels took on an H200, padded and odd rows too, for which that of norms_bwd__cuda_sm80.py
     is too optimistic. The memory time of odd rows counts 1.5 times: vectors of a warp that start amid 32 bytes are requested one by one."""
-    r, s = _bwd_rows.of(p), p["s"]
+    r, s = bwd_rows.of(p), p["s"]
     if s.shape[1] < 1024 or s.nbytes <= 32 << 20:
         return False
-    c = _bwd_rows.choose(p)
+    c = bwd_rows.choose(p)
     least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / bwd_clusters.BYTES
     round_ = bwd_clusters.lasts(least * (1 if r.aligned else 1.5), c["team"] * c["teams"] // 32, c["vectors"], centre, r.itemsize)
     return bwd_clusters.share_of(p) > 1.08 * least / round_

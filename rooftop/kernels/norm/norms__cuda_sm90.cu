@@ -45,7 +45,6 @@ stages  = 3
 #include "pdl.cuh"
 #include "_moments.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 
 namespace cg = cooperative_groups;
 

@@ -22,9 +22,7 @@ beside  = 1
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
 // CENTRE is true for layer_norm: the mean is subtracted.
-#include "lane_sums.cuh"
-#include "division.cuh"
-#include "_mailbox.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
 /// Mean of some elements and the sum of squares about it; without CENTRE the mean is 0.

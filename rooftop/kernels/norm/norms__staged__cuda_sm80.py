@@ -13,7 +13,6 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _staged_rows
 
 ROWS = ("x", "y")
 BLOCK = 256  # threads
@@ -46,7 +45,7 @@ def _fits(p: Problem, c: Mapping[str, Any]) -> bool:
 
 def supports(p: Problem, head: Head) -> str | None:
     width = p["x"].itemsize
-    if found := _staged_rows.refuses(p, ROWS, 32 * PIECES[width] * 16 // width - 16 // width):
+    if found := contiguous_rows.refuses(p, ROWS, 32 * PIECES[width] * 16 // width - 16 // width):
         return found
     if any(m.align < 16 for name in ("weight", "bias") if (m := p.get(name)) is not None):
         return "weight and bias must start on 16 bytes"

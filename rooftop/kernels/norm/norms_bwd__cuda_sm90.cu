@@ -32,7 +32,6 @@ joint   = false
 
 #include "pdl.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 #include "_same_alignment.cuh"
 #include "cluster_slices.cuh"
 

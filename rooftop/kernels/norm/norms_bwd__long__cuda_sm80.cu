@@ -19,7 +19,7 @@ lag = 1
 // Backward of rms_norm and layer_norm for rows too long for a block: a group of blocks shares a row, one slice each. Like norm_bwd_block in _bwd_rows.cuh,
 // but a row is finished LAG rows after its statistics were sent, and its slices stay in the ring buffer until then.
 #include "_bwd_rows.cuh"
-#include "_mailbox.cuh"
+#include "_ring.cuh"
 
 /// Combines the parts that the blocks of a group sent, in all lanes of a warp: like whole_of, for up to GROUP_MOST parts.
 template <bool CENTRE, int WORDS>

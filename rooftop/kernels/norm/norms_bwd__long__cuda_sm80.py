@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels.norm import _bwd_rows as short
 from rooftop.kernels.norm import _row_groups
+from rooftop.kernels.norm import norms_bwd__cuda_sm80 as short
 from rooftop.kernels.norm._row_groups import LongRows
 
 

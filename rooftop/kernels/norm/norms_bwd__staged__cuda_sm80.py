@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _bwd_rows, _staged_rows
+from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 
 ROWS = ("s", "dy", "dx")
 BLOCK = 256  # threads
@@ -76,7 +76,7 @@ def _idle(p: Problem, c: Mapping[str, int]) -> float:
 
 def supports(p: Problem, head: Head) -> str | None:
     width = p["s"].itemsize
-    if found := _staged_rows.refuses(p, ROWS, 32 * most_pieces(p) * 16 // width - 16 // width):
+    if found := contiguous_rows.refuses(p, ROWS, 32 * most_pieces(p) * 16 // width - 16 // width):
         return found
     if not any(_candidates(p, lanes) for lanes in (1, 2, 4, 8, 16, 32)):
         return "two tiles of s and dy must fit shared memory"
@@ -118,4 +118,4 @@ def launches(p: Problem, c: Mapping[str, int], head: Head) -> list[Launch]:
     args, types = {**args, **{name: name if name in made else None for name in ("pw", "pb")}}, (*types, "ptr", "ptr")
     count = blocks(p, c)
     first = Launch(kernel, (count,), args, types=types, block=(BLOCK,), shared=_shared(p, c), chained=p.device.arch >= 90)
-    return [first, *_bwd_rows.column_sums(p, count, made, together=True)]
+    return [first, *bwd_rows.column_sums(p, count, made, together=True)]

@@ -36,9 +36,7 @@ chained = true
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
 
 // The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.

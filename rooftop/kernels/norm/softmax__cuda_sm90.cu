@@ -28,7 +28,7 @@ shared  = "128 * ceil(C * bytes(x) / (128 * cluster))"
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
+#include "packs.cuh"
 #include "_line_share.cuh"
 
 namespace cg = cooperative_groups;

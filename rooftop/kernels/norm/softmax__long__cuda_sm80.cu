@@ -17,9 +17,7 @@ lag     = 1
 [requires]
 "C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 */
-#include "exponential.cuh"
-#include "lane_sums.cuh"
-#include "_mailbox.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
 // The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest

@@ -9,7 +9,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
 
@@ -100,7 +99,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     x, y = p["x"], p["y"]
-    tiles, chain = _split_tiles.tiles(p, "x", config), chained(p.device)
+    tiles, chain = _split_tiles.tiles(p, "x", config), p.device.pdl
     grid = (x.shape[0] * tiles,)
     shared = {"x": "x", "found": "found", "C": x.shape[1], "xs": x.strides[0], "tiles": tiles, "V": _split_tiles.vector(x), "COLUMNS": config.columns}
     shared |= {"SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}

@@ -25,8 +25,7 @@ chained = true
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
+#include "packs.cuh"
 #include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;

@@ -8,7 +8,6 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _staged_rows
 
 ROWS = ("x", "y")
 BLOCK = 256  # threads
@@ -18,7 +17,7 @@ STRETCH = 32 * 1024  # bytes of a block: 96 KiB of a multiprocessor are being lo
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return _staged_rows.refuses(p, ROWS, 512)
+    return contiguous_rows.refuses(p, ROWS, 512)
 
 
 def _row_bytes(p: Problem) -> int:

@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 # The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a part adds exp(-inf)
 # = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
@@ -180,7 +179,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     (xo, xc, xl), (yo, yc, yl) = strides(x.strides), strides(y.strides)
     args = {"x": "x", "y": "y", "C": columns, "L": _lanes(p), "blocks": blocks, "xo": xo, "xc": xc, "xl": xl, "yo": yo, "yc": yc, "yl": yl}
-    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chained(p.device)}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": p.device.pdl}
     if config.loop:
         args["rounds"] = -(-columns // config.columns)
-    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=chained(p.device))]
+    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=p.device.pdl)]

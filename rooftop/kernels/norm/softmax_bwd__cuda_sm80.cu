@@ -32,8 +32,7 @@ block   = ["team"]
 chained = true
 */
 #include "pdl.cuh"
-#include "lane_sums.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
 
 /// A thread's elements of a row of y and of dy. The vectors start on 16-byte boundaries of y.
 template <typename T, int VECTORS, bool ALIGNED>

@@ -17,8 +17,7 @@ lag     = 1
 [requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 */
-#include "lane_sums.cuh"
-#include "_mailbox.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
 template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED>

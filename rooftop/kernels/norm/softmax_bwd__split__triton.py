@@ -10,7 +10,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
 
@@ -87,7 +86,7 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     y = p["y"]
-    tiles, chain = _split_tiles.tiles(p, "y", config), chained(p.device)
+    tiles, chain = _split_tiles.tiles(p, "y", config), p.device.pdl
     grid = (y.shape[0] * tiles,)
     shared = {"y": "y", "dy": "dy", "found": "found", "C": y.shape[1], "ys": y.strides[0], "gs": p["dy"].strides[0], "tiles": tiles}
     shared |= {"V": _split_tiles.vector(y), "COLUMNS": config.columns, "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}

@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 
 @triton.jit
@@ -160,7 +159,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         row, column, lane = p[name].strides
         outer, lane = (0, row) if inner == 1 else (row, lane)  # with one inner position the rows are the lanes
         args |= {f"{letter}o": outer, f"{letter}c": column, f"{letter}l": lane}
-    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chained(p.device)}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": p.device.pdl}
     if config.loop:
         args["rounds"] = -(-columns // config.columns)
-    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=chained(p.device))]
+    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=p.device.pdl)]

@@ -3,7 +3,7 @@
 #pragma once
 #include <cuda_pipeline.h>
 
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 extern __shared__ __align__(128) unsigned char strip_memory[];
 

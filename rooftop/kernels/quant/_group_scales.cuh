@@ -1,6 +1,6 @@
 // Scales of groups, if a lane holds several packs of different groups: each scale is computed by one lane, and the codes of e2m1 in fewer instructions.
 #pragma once
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 /// Reduces the maxima of U packs in each lane over the P lanes of a group. Afterwards the lane given by `place` has them, KEPT a lane.
 template <int P, int U>

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Meta, Problem
-from rooftop.kernels._device.quantized import packs
+from rooftop.kernels.quant._formats import packs
 
 REGISTERS = 8 * 512 * 128  # bytes of columns that fill all registers of a multiprocessor: nothing would be loaded while codes are stored
 

@@ -12,7 +12,6 @@ pieces = 4
 #include "pdl.cuh"
 #include "packs.cuh"
 #include "_quantized.cuh"
-#include "_registers.cuh"
 
 /// The scale and zero point of a row's codes.
 template <int F, int S>

@@ -18,7 +18,6 @@ whole   = true
 #include "pdl.cuh"
 #include "packs.cuh"
 #include "_quantized.cuh"
-#include "_registers.cuh"
 
 template <typename T, int F, int S, bool DITHERED, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE>
 __global__ void __launch_bounds__(THREADS)

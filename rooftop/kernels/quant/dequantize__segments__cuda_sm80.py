@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
@@ -24,14 +24,14 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     n, length = p["x"].shape
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
             "N": ("i64", n), "L": ("i32", length), "chunks": ("i32", config["chunks"]), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
             "over": ("ptr", 0), "x": ("ptr", 0), "seed": ("i32", "seed"),
         },
     )  # fmt: skip
-    kernel = text(
+    kernel = instance(
         "dequantize_segments", *names(p), bool(p.option("dither")), config["vec"], config["lanes"], config["pieces"], config["units"], config["threads"],
         config["whole"],
     )  # fmt: skip

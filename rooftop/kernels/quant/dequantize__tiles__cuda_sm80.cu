@@ -15,7 +15,6 @@ tall    = 32
 #include "pdl.cuh"
 #include "packs.cuh"
 #include "_quantized.cuh"
-#include "_registers.cuh"
 
 template <typename T, int F, int S, bool DITHERED, int V, int TALL, int THREADS, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(THREADS)

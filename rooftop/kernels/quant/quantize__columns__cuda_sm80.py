@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs, rounding
 from rooftop.ops._quantized import groups
 
 LINE = 128  # bytes of a row that a block reads, at least: a cache line
@@ -55,7 +55,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     outer, tall, wide = x.shape
     rows = int(p.option("rows"))
     down, share, cluster = groups(tall, rows), config["share"], config["cluster"]
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
             "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0), "rows": ("i32", rows),
@@ -63,7 +63,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             "zero": ("ptr", 0), "seed": ("i32", "seed"),
         },
     )  # fmt: skip
-    kernel = text(
+    kernel = instance(
         "quantize_columns", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["threads"], cluster, config["blocks"]
     )
     strip = config["packs"] * config["vec"]

@@ -11,7 +11,7 @@ threads = 256
 pieces  = 4
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int PIECES, int THREADS>
 __global__ void __launch_bounds__(THREADS, PIECES <= 4 && ROUND == NEAREST && SYMMETRIC ? (THREADS > 768 ? 1 : 1536 / THREADS) : 1)

@@ -16,7 +16,7 @@ whole   = true
 cluster = 1
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 /// CLUSTER > 1: so many blocks share a segment, PIECES * LANES packs each.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE, int CLUSTER>

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, element, names, packs, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import element, names, packs, rounding
 
 REGISTERS = 32  # words of x that a thread may hold
 
@@ -48,14 +48,14 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     n, length = p["x"].shape
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
             "N": ("i64", n), "L": ("i32", length), "x": ("ptr", 0), "xs": ("i64", p["x"].strides[0]), "over": ("ptr", 0), "codes": ("ptr", 0),
             "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed"),
         },
     )  # fmt: skip
-    kernel = text(
+    kernel = instance(
         "quantize_segments", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["lanes"], config["pieces"], config["units"],
         config["threads"], config["whole"], config["cluster"],
     )  # fmt: skip

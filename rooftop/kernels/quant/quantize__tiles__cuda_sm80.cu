@@ -14,7 +14,7 @@ threads = 256
 cluster = 1
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 /// A block has PACKS packs of V columns by STEPS * THREADS / PACKS rows; CLUSTER blocks along the rows share groups. COLUMNS: each column is a group of its
 /// own; else the tile is one group (and CLUSTER is 1).

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs, rounding
 from rooftop.ops._quantized import groups
 
 WORDS = 32  # of x in a thread's registers
@@ -58,7 +58,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     outer, tall, wide = p["x"].shape
     rows, columns = int(p.option("rows")), int(p.option("columns"))
     down, across = groups(tall, rows), groups(wide, columns)
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
             "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", p["x"].strides[0]), "xs": ("i64", p["x"].strides[1]), "x": ("ptr", 0), "rows": ("i32", rows),
@@ -66,7 +66,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             "seed": ("i32", "seed"),
         },
     )  # fmt: skip
-    kernel = text(
+    kernel = instance(
         "quantize_tiles", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["steps"], config["threads"], columns == 1,
         config["cluster"],
     )  # fmt: skip

@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import random_halves
 
 LARGEST = tl.constexpr(3.4028234663852886e38)
@@ -81,6 +80,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "x": "x", "codes": "codes", "scale": "scale", "N": n, "L": length, "xs": p["x"].strides[0], "seed": "seed",
         "ROWS": config.rows, "COLUMNS": config.columns, "ROUND": ROUNDINGS.index(str(p.option("rounding"))),
-        "MIDDLE": 128 if p.option("format") == "uint8" else 0, "CHAINED": chained(p.device),
+        "MIDDLE": 128 if p.option("format") == "uint8" else 0, "CHAINED": p.device.pdl,
     }  # fmt: skip
-    return [Launch(kernel=_quantize, grid=(-(-n // config.rows),), args=args, warps=config.warps, chained=chained(p.device))]
+    return [Launch(kernel=_quantize, grid=(-(-n // config.rows),), args=args, warps=config.warps, chained=p.device.pdl)]

@@ -14,7 +14,7 @@ tall    = 32
 down    = 32
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 __device__ inline void raise(unsigned* at, float v) {
     if (v > 0) atomicMax(at, __float_as_uint(v));

@@ -13,7 +13,7 @@ threads = 256
 #include <cuda_pipeline.h>
 
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 constexpr int TILE = 128;
 extern __shared__ __align__(128) unsigned char tile_memory[];

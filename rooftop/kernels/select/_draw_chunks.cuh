@@ -1,7 +1,7 @@
 // Draws from whole rows, one block a row. One read computes the sum of each chunk of the row, relative to the chunk's own largest logit, so that the row's
 // largest need not be known first. Then the chunk that contains the draw is read again to find the element.
 #pragma once
-#include "_pack_element.cuh"
+#include "_sort_keys.cuh"
 #include "_draw_rows.cuh"
 #include "words.cuh"
 

@@ -3,8 +3,8 @@
 // the few strictly inside are kept in shared memory. So equal elements need no memory: a value that occurs more often than the error of the sample is an end of
 // the bracket.
 #pragma once
-#include "_pack_element.cuh"
-#include "random.cuh"
+#include "_sort_keys.cuh"
+#include "words.cuh"
 #include "_top_k.cuh"
 
 constexpr unsigned RUN = 8;  // consecutive elements in a sample

@@ -1,7 +1,6 @@
 // The first k elements of each row in order, exactly. A row is read once; elements that are not after the k-th of those read so far are kept in shared memory.
 #pragma once
 #include "pdl.cuh"
-#include "_bitonic.cuh"
 #include "_sort_keys.cuh"
 
 constexpr unsigned PLACED = 192;  // at most so many entries are sorted by counting

@@ -11,11 +11,9 @@ python  = ["supports", "choose", "launches"]
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "_bitonic.cuh"
-#include "random.cuh"
-#include "_draw_rows.cuh"
-#include "_draw_weights.cuh"
+#include "_sort_keys.cuh"
 #include "words.cuh"
+#include "_draw_rows.cuh"
 
 namespace cg = cooperative_groups;
 

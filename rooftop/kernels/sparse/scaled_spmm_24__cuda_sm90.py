@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core import tensor_maps
-from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
@@ -62,7 +61,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     pitch = m if turned else n
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     whole, maps = b.dtype == "i8", _maps(p, blocks)
-    kernel = text(
+    kernel = instance(
         "spmm", DTYPES[values.dtype].cuda, DTYPES[b.dtype].cuda, DTYPES[p["out"].dtype].cuda, "int" if whole else "float", blocks, stages,
         not whole and not p.option("fast"), turned, 8 if pitch % 8 == 0 else 2 if pitch % 2 == 0 else 1, ACTIVATIONS.index(str(p.option("activation"))), form,
     )  # fmt: skip

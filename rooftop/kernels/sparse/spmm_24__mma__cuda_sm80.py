@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Problem
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Problem, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 
@@ -46,7 +45,7 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     }  # fmt: skip
     types = ("i32",) * 6 + ("ptr", "ptr", "i32", "i32", "ptr", "i64", "f32", "ptr", "i64", "ptr", "i64")
     pairs = (m if turned else n) % 8 == 0  # rows of results are aligned to 4 bytes: requiring 8, which WHOLE_B needs anyway, makes fewer binaries than 2
-    kernel = text(
+    kernel = instance(
         "spmm", DTYPES[b.dtype].cuda, config["wide"], config["stages"], near, whole_a, whole_b, turned, pairs,
         ACTIVATIONS.index(str(p.option("activation"))), form,
     )  # fmt: skip

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core import tensor_maps
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
@@ -92,5 +91,5 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     }  # fmt: skip
     types = ("i32",) * 7 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
-    kernel = text("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form)
+    kernel = instance("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=stages * 128 * (high + tile))]

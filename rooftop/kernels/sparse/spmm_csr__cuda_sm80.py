@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 FEW = 8  # columns: with at most so many float32 is summed in float64, which costs nothing beside the loads
@@ -89,11 +88,11 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }  # fmt: skip
     types = ("i32",) * 6 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-    kernel = text("rows_split", kind, config["sums"], wide, config["pieces"], lanes, deep, config["unroll"], act, form)
+    kernel = instance("rows_split", kind, config["sums"], wide, config["pieces"], lanes, deep, config["unroll"], act, form)
     made = [Launch(kernel, grid, args, types=types, block=(256,), chained=chained)]
     if pieces:
         args = {"N": n, "nnz": nnz, "pieces": pieces, "most": config["most"], "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-        kernel = text("join_rows", kind, config["sums"], act, form)
+        kernel = instance("join_rows", kind, config["sums"], act, form)
         made.append(Launch(kernel, (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), chained=chained))
     return made

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 STEP = 2048  # elements that a block adds in one step
@@ -63,9 +62,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
     }  # fmt: skip
     types = ("i32",) * 5 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-    made = [Launch(text("merged", kind, config["rows"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
+    made = [Launch(instance("merged", kind, config["rows"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
     if blocks > 1:
         args = {"N": n, "nnz": nnz, "each": config["each"], "blocks": blocks, "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-        made.append(Launch(text("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
+        made.append(Launch(instance("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
     return made

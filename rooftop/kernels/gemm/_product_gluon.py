@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from rooftop.kernels._device import activations, gemm_epilogue
+from rooftop.kernels._device.gluon_tiles import bring, flat, halves
 
 place = gluon.jit(gemm_epilogue.place.fn)
 begin_of = gluon.jit(gemm_epilogue.begin_of.fn)
@@ -73,20 +74,6 @@ def item(i, turns, begin, end, whole, streamed, slices, STREAM: gl.constexpr, SP
 
 
 @gluon.jit
-def bring(desc, z, row, column, TURNED: gl.constexpr, BATCHED: gl.constexpr, barrier, to):
-    """One box by TMA. TURNED: the descriptor is of the transposed operand."""
-    if BATCHED:
-        if TURNED:
-            tma.async_copy_global_to_shared(desc, [z, column, row], barrier, to)
-        else:
-            tma.async_copy_global_to_shared(desc, [z, row, column], barrier, to)
-    elif TURNED:
-        tma.async_copy_global_to_shared(desc, [column, row], barrier, to)
-    else:
-        tma.async_copy_global_to_shared(desc, [row, column], barrier, to)
-
-
-@gluon.jit
 def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
          GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr,
          STREAM: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
@@ -110,25 +97,6 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, 
             n += 1
     if STREAM or SPLIT > 1:
         gdc_launch_dependents()  # the reduction of the parts: its blocks start while the last tiles are computed, and wait
-
-
-@gluon.jit
-def halves(x, LAYOUT: gl.constexpr):
-    """The left and the right half of the columns, without data movement."""
-    M: gl.constexpr = x.shape[0]
-    N: gl.constexpr = x.shape[1]
-    left, right = x.reshape([M, 2, N // 2]).permute(0, 2, 1).split()
-    return gl.convert_layout(left, LAYOUT, assert_trivial=True), gl.convert_layout(right, LAYOUT, assert_trivial=True)
-
-
-@gluon.jit
-def flat(x, TURNED: gl.constexpr, BATCHED: gl.constexpr):
-    """A stage as the matrix that wgmma reads."""
-    if BATCHED:
-        x = x.reshape([x.shape[1], x.shape[2]])
-    if TURNED:
-        x = x.permute((1, 0))
-    return x
 
 
 @gluon.jit
