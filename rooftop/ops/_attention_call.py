@@ -53,19 +53,16 @@ def upper_left(q: Any, k: Any, v: Any, bias: Any, mask: Any, right: int) -> tupl
 
 
 def validated(
-    q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, softcap: Any, bias: Any, mask: Any, dropout_p: Any, cu_q: Any, cu_k: Any,
-    pages: Any, lengths: Any, slopes: Any, q_scale: Any, k_scale: Any, v_scale: Any, sinks: Any, return_lse: Any, deterministic: Any,
-) -> tuple[int, int]:  # fmt: skip
-    """(left, right) of the window."""
+    tensors: dict[str, Any], causal: Any, window: Any, scale: Any, softcap: Any, dropout_p: Any, return_lse: Any, deterministic: Any,
+) -> tuple[int, int]:
+    """(left, right) of the window. `tensors`: the public function's, in its order."""
     import torch
+
+    q, k, v, bias, mask, cu_q, cu_k, pages, lengths, slopes, q_scale, k_scale, v_scale, sinks = tensors.values()
 
     def refuse(text: str) -> ValueError:
         return ValueError(f"attention: {text}")
 
-    tensors = {
-        "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "page_table": pages, "cache_lengths": lengths,
-        "alibi_slopes": slopes, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "sinks": sinks,
-    }  # fmt: skip
     ranges: tuple[Any, ...] = ()
     if isinstance(mask, (tuple, list)):
         if len(mask) != 2:

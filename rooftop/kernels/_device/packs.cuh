@@ -143,9 +143,6 @@ __device__ float quotient(float e, float s, float scale) {
 // A row held in the registers of a team of threads (a team is some lanes of a warp, or a block). It is read once and written once. It is not padded to a power
 // of two.
 
-constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
-constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
-
 /// A row of `columns` elements in vectors of 16 bytes (a Pack of packs.cuh; the sm_90 kernels call it a pack too). Thread t holds vectors t, t + team, t + 2
 /// team, ...: at most VECTORS of them, and neighbouring threads load neighbouring vectors.
 ///

@@ -18,6 +18,8 @@ rows    = 1
 #include "pdl.cuh"
 #include "packs.cuh"
 
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
+
 // The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
 // finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.
 constexpr float LOWEST = -3.402823466e38f;

@@ -18,6 +18,8 @@ rows    = 1
 #include "pdl.cuh"
 #include "packs.cuh"
 
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
+
 constexpr float LOG2E = 1.4426950408889634f;
 enum Cap { NONE, EXACT, SHORT };  // the accuracy of soft-capped logits: EXACT to float32's last digits; SHORT to 2e-7 of the cap, which 16-bit gradients do not show
 

@@ -51,6 +51,9 @@ chained = true
 #include "packs.cuh"
 #include "_moments.cuh"
 
+constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
+
 /// Whether the statistics are computed in one pass about a pivot.
 template <typename T>
 constexpr bool one_pass(bool aligned, bool centre) {
