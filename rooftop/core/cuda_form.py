@@ -1,9 +1,9 @@
 """The code of a CUDA C++ file that kernels reach, as text: the definitions that they name, directly or through others, each normalised.
 
-The result does not depend on the file or header that a definition stands in, on the order of definitions, or on definitions that the kernels do not reach.
-A definition is reached if its name stands in one that is: a name that hides another reaches too much, never too little. What has no name of its own
-(`#define`, `static_assert`, operators, `using namespace`) is always reached; so is everything between `#if` and `#endif` if a name in it is. Of a text that
-undefines a macro all counts, in its order."""
+The result does not depend on the file or header that a definition stands in, on the order of definitions, or on definitions that the
+kernels do not reach. A definition is reached if its name stands in one that is: a name that hides another reaches too much, never too
+little. What has no name of its own (`#define`, `static_assert`, operators, `using namespace`) is always reached; so is everything between
+`#if` and `#endif` if a name in it is. Of a text that undefines a macro all counts, in its order."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ def _split(text: str) -> Iterator[Definition]:
 
 
 def _bare(tokens: Sequence[str]) -> list[str]:
-    """The tokens outside of brackets of all kinds, each pair of brackets that is not a template argument list as its first one; without template parameters."""
+    """The tokens outside of brackets of all kinds, each pair of brackets that is not a template argument list as its first one; without
+    template parameters."""
     found: list[str] = []
     depth = angle = 0
     for i, token in enumerate(tokens):
@@ -179,7 +180,10 @@ def _names(tokens: Sequence[str]) -> frozenset[str]:
     head = bare[: bare.index("{")] if "{" in bare else bare
     names: set[str] = set()
     for before, token, after in zip(["", *head], head, [*head[1:], ";"], strict=False):
-        if (token[0].isalpha() or token[0] == "_") and token not in _QUALIFIERS and after in ("(", "=", ",", ";", "[", ":", "{") and before != ":":
+        if (
+            (token[0].isalpha() or token[0] == "_") and token not in _QUALIFIERS and after in ("(", "=", ",", ";", "[", ":", "{")
+            and before != ":"
+        ):
             names.add(token)
     record = next((i for i, t in enumerate(head) if t in _RECORDS), None)
     if record is not None:

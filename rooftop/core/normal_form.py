@@ -1,12 +1,12 @@
 """What a Python function computes, as a hash: of its syntax tree, without all that does not change the result.
 
-The hash does not depend on comments, docstrings, layout, imports, the file that a function is in, the order of functions, the names of functions, constants
-and local variables. It depends on everything of the package that the function reaches: a name of a module stands for the hash of what it is bound to. What
-lies outside (torch, triton, jax) and `rooftop.core` count by their names.
+The hash does not depend on comments, docstrings, layout, imports, the file that a function is in, the order of functions, the names of
+functions, constants and local variables. It depends on everything of the package that the function reaches: a name of a module stands for
+the hash of what it is bound to. What lies outside (torch, triton, jax) and `rooftop.core` count by their names.
 
-With `known` values of parameters the function is specialised first: these are put in, conditions that are then decided are folded, what is then never used
-is left out, and so is a parameter with a known value, here and in the functions that it is passed on to. So a parameter that was added later, and has its
-default, changes nothing (`Contract.digest`).
+With `known` values of parameters the function is specialised first: these are put in, conditions that are then decided are folded, what is
+then never used is left out, and so is a parameter with a known value, here and in the functions that it is passed on to. So a parameter
+that was added later, and has its default, changes nothing (`Contract.digest`).
 
 Nothing is imported or run, and the result is the same on every Python version."""
 
@@ -31,14 +31,15 @@ _SKIPPED = ("ctx", "type_comment", "kind", "type_params", "lineno")
 
 
 def of_function(path: Path, name: str, known: Mapping[str, Any] | None = None) -> str:
-    """The hash of the function (class, constant) `name` of a file's top level. `known`: values of parameters to specialise it for: None, numbers, booleans,
-    texts, or PRESENT. Raises KeyError if the file has no such name."""
+    """The hash of the function (class, constant) `name` of a file's top level. `known`: values of parameters to specialise it for: None,
+    numbers, booleans, texts, or PRESENT. Raises KeyError if the file has no such name."""
     file, name = _file(path).named(name)
     return _reached(file, name, None if known is None else tuple(sorted(known.items(), key=lambda item: item[0])), ())[0]
 
 
 def of_object(function: Any, known: Mapping[str, Any] | None = None) -> str:
-    """The hash of a Python function, or of a kernel made of one (`fn`). A function that another one made counts as that one, with the values it has kept."""
+    """The hash of a Python function, or of a kernel made of one (`fn`). A function that another one made counts as that one, with the
+    values it has kept."""
     plain = function
     while not hasattr(plain, "__code__") and hasattr(plain, "fn"):
         plain = plain.fn
@@ -119,7 +120,8 @@ class _File:
         return found
 
     def target(self, node: ast.expr, local: Mapping[str, str] | None = None) -> tuple[_File, str] | str | None:
-        """What a name, or an attribute of a module, stands for: a file's name, the dotted name of something outside, or None for neither."""
+        """What a name, or an attribute of a module, stands for: a file's name, the dotted name of something outside, or None for
+        neither."""
         if isinstance(node, ast.Attribute):
             base = self.target(node.value, local)
             return _located(f"{base}.{node.attr}") if isinstance(base, str) else None
@@ -135,7 +137,10 @@ class _File:
 def _language(node: ast.stmt) -> str | None:
     """The name of a language that is imported only where it is there (rooftop.core.backends.present): it lies outside."""
     value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "language" and isinstance(value.args[0], ast.Constant):
+    if (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "language"
+        and isinstance(value.args[0], ast.Constant)
+    ):
         return str(value.args[0].value)
     return None
 
@@ -236,13 +241,17 @@ class _Writer:
             return self.function(node)
         if isinstance(node, ast.ClassDef):
             methods = [_Writer(self.file, self.under_way, None) for _ in node.body]
-            texts = [w.statement(n, "") if isinstance(n, ast.FunctionDef) else w.text(n) for w, n in zip(methods, node.body, strict=True) if not _is_text(n)]
+            texts = [
+                w.statement(n, "") if isinstance(n, ast.FunctionDef) else w.text(n) for w,
+                n in zip(methods, node.body, strict=True) if not _is_text(n)
+            ]
             names = [n.name if isinstance(n, ast.FunctionDef) else "" for n in node.body if not _is_text(n)]
             self.reach |= frozenset().union(*(w.reach for w in methods))
             return f"class {[self.text(b) for b in (*node.bases, *node.decorator_list)]} {list(zip(names, texts, strict=True))}"
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             value = node.value
-            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "Op" and value.args:  # its reference stands for it
+            # its reference stands for it
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "Op" and value.args:
                 return f"op {self.text(value.args[0])}"
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             return f"= {'' if isinstance(target, ast.Name) else self.text(target)} {self.text(value)}"
@@ -261,18 +270,24 @@ class _Writer:
         left = [n for n in parameters if n not in given or given[n] is PRESENT]
         kept: list[Any] = [left]
         if self.known is None:
-            kept += [[self.text(d) for d in node.decorator_list], [self.text(d) for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]]
+            kept += [
+                [self.text(d) for d in node.decorator_list],
+                [self.text(d) for d in (*node.args.defaults, *node.args.kw_defaults) if d is not None]
+            ]
             kept.append([self.text(a.annotation) for a in arguments(node.args) if a.annotation is not None and self.is_read(a.annotation)])
         else:
             kept.append([(n, self.text(d)) for n, d in _defaults(node.args).items() if n not in given])
         return f"def {kept} {self.block(node.body)}"
 
     def is_read(self, annotation: ast.expr) -> bool:
-        """Whether a compiler reads an annotation: of a function with a decorator each, else those that say that a parameter is a constant."""
+        """Whether a compiler reads an annotation: of a function with a decorator each, else those that say that a parameter is a
+        constant."""
         return self.known is None and (self.decorated or bool(re.search("Constant|[cC]onstexpr", ast.unparse(annotation))))
 
     def block(self, body: Sequence[ast.stmt]) -> str:
-        return "[" + " ; ".join(self.text(n) for n in body if not _is_text(n) and not isinstance(n, ast.Import | ast.ImportFrom | ast.Pass)) + "]"
+        return "[" + " ; ".join(
+            self.text(n) for n in body if not _is_text(n) and not isinstance(n, ast.Import | ast.ImportFrom | ast.Pass)
+        ) + "]"
 
     def text(self, node: Any) -> str:
         if isinstance(node, list):

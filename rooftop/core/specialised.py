@@ -1,5 +1,5 @@
-"""A Python function specialised for known values of its parameters: they are put in, conditions that are then decided are folded, and what is then never
-used is left out."""
+"""A Python function specialised for known values of its parameters: they are put in, conditions that are then decided are folded, and what
+is then never used is left out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Present:
 
 PRESENT = Present()
 _COMPARED: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Is: lambda a, b: a is b, ast.IsNot: lambda a, b: a is not b, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
+    ast.Is: lambda a, b: a is b, ast.IsNot: lambda a, b: a is not b, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
+    ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}
 
 
 def arguments(args: ast.arguments) -> list[ast.arg]:
@@ -55,13 +55,17 @@ def specialised(node: ast.FunctionDef, known: dict[str, Any]) -> ast.FunctionDef
     node.body = Folder(values, again).block(node.body, values)
     before = -1
     while before != (before := _size(node.body)):
-        node.body = _without_unused(node.body, {n.id for one in node.body for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)})
+        node.body = _without_unused(
+            node.body, {n.id for one in node.body for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        )
     return node
 
 
 def _size(body: Sequence[ast.stmt]) -> int:
     """The number of statements, inner ones counted."""
-    return sum(1 + sum(_size(getattr(n, part, None) or ()) for part in ("body", "orelse", "finalbody")) for n in body if isinstance(n, ast.stmt))
+    return sum(
+        1 + sum(_size(getattr(n, part, None) or ()) for part in ("body", "orelse", "finalbody")) for n in body if isinstance(n, ast.stmt)
+    )
 
 
 def copied(node: Any) -> Any:
@@ -83,7 +87,7 @@ def _without_unused(body: list[ast.stmt], used: set[str]) -> list[ast.stmt]:
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         if targets and all(isinstance(t, ast.Name) and t.id not in used for t in targets) and not any(
             isinstance(n, ast.Call | ast.Await | ast.NamedExpr) for n in (ast.walk(value) if value is not None else ())
-        ):  # fmt: skip
+        ):
             continue
         for part in ("body", "orelse", "finalbody"):
             if isinstance(inner := getattr(node, part, None), list) and not isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -204,7 +208,10 @@ class Folder(ast.NodeTransformer):
         if len(node.ops) != 1:
             return node
         left, op, right = node.left, node.ops[0], node.comparators[0]
-        if isinstance(op, ast.Is | ast.IsNot) and isinstance(right, ast.Constant) and right.value is None and getattr(left, "present", False):
+        if (
+            isinstance(op, ast.Is | ast.IsNot) and isinstance(right, ast.Constant) and right.value is None
+            and getattr(left, "present", False)
+        ):
             return ast.Constant(isinstance(op, ast.IsNot))
         if isinstance(left, ast.Constant) and (isinstance(right, ast.Constant) or isinstance(op, ast.In | ast.NotIn)):
             try:

@@ -343,7 +343,8 @@ def _cases() -> list[Case]:
         new: bool = False, rope: Mapping[str, Any] = MappingProxyType({}), scales: int = 0, wide: bool = False, below: int = 0,
         fill: str = "normal", lies: tuple[str, str] = ("contiguous", "contiguous"),
     ) -> dict[str, Any]:
-        """Room for a sequence; `pages`: of the cache, and tokens of a page; lengths below `below`, else so that all fits. `rope`: rows of the tables, and what
+        """Room for a sequence; `pages`: of the cache, and tokens of a page; lengths below `below`, else so that all fits. `rope`: rows of
+        the tables, and what
         else differs; `lies`: the layouts of the cache and of what is appended."""
         count = "i64" if wide else "i32"
         kept = (b, room) if pages is None else pages

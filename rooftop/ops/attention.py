@@ -108,8 +108,9 @@ def attention(
     first = _attention_call.first_order("attention", order, q, k, v, page_table)
     q, k, v = (_attention_call.turned(t, first) for t in (q, k, v))
     tensors = {
-        "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "page_table": page_table,
-        "cache_lengths": cache_lengths, "alibi_slopes": alibi_slopes, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "sinks": sinks,
+        "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+        "page_table": page_table, "cache_lengths": cache_lengths, "alibi_slopes": alibi_slopes, "q_scale": q_scale, "k_scale": k_scale,
+        "v_scale": v_scale, "sinks": sinks,
     }
     left, right = validated(tensors, causal, window, scale, softcap, dropout_p, return_lse, deterministic)
     packed = cu_seqlens_q is not None

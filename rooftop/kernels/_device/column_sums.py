@@ -28,8 +28,11 @@ def _add(parts, to, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: 
 
 
 @triton.jit(do_not_specialize=["P"])  # follows the row kernels of a call
-def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of P partial rows, LANES of them at a time, always in the same order. If there are two such sums, axis 1 of the grid is which of them."""
+def _columns(  # type: ignore[no-untyped-def]
+    first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
+    """The sum of P partial rows, LANES of them at a time, always in the same order. If there are two such sums, axis 1 of the grid is which
+    of them."""
     if CHAINED:
         gdc_wait()
     if tl.program_id(1) == 0:
@@ -39,8 +42,8 @@ def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LA
 
 
 def column_sums(sums: list[tuple[str, str]], count: int, columns: int, device: Device) -> list[Launch]:
-    """For each pair of one or two: adds the `count` rows of the first, a scratch tensor [count, columns] in float32, into the second, [columns].
-    One launch for all of them; none for none."""
+    """For each pair of one or two: adds the `count` rows of the first, a scratch tensor [count, columns] in float32, into the second,
+    [columns]. One launch for all of them; none for none."""
     if not sums:
         return []
     lanes = min(HEIGHT, max(LEAST, 1 << (count - 1).bit_length()))

@@ -12,8 +12,9 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 from rooftop.core.spec import Meta
 
 TYPES: Mapping[str, Any] = {
-    "bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl.float8e4nv, "f8e5m2": gl.float8e5, "i8": gl.int8, "f32": gl.float32, "i32": gl.int32,
-}  # fmt: skip
+    "bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl.float8e4nv, "f8e5m2": gl.float8e5, "i8": gl.int8, "f32": gl.float32,
+    "i32": gl.int32,
+}
 
 
 def readable(meta: Meta) -> str | None:

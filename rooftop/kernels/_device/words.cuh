@@ -1,4 +1,5 @@
-// 32-bit words: of one f32 or two f16 or bf16 elements, a row as packs of them (vectors of 16 bytes), for kernels that compute in float32; and random words.
+// 32-bit words: of one f32 or two f16 or bf16 elements, a row as packs of them (vectors of 16 bytes), for kernels that compute in float32;
+// and random words.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -42,8 +43,9 @@ struct Word<__nv_bfloat16> {
     __device__ static unsigned larger(unsigned a, unsigned b) { return word(__hmax2(both(a), both(b))); }
 };
 
-/// A row of C elements: `head` elements up to the first 16-byte boundary, then `packs` packs of 16 bytes, then a tail shorter than a pack. The packs are
-/// divided among the blocks of a cluster: this block has `mine` of them, from element `first` on. Block 0 also takes the `singles`, the elements of
+/// A row of C elements: `head` elements up to the first 16-byte boundary, then `packs` packs of 16 bytes, then a tail shorter than a pack.
+/// The packs are divided among the blocks of a cluster: this block has `mine` of them, from element `first` on. Block 0 also takes the
+/// `singles`, the elements of
 /// head and tail: fewer than 16, one a thread.
 template <typename T, int CLUSTER>
 struct Share {
@@ -92,11 +94,13 @@ __device__ inline unsigned random_bits(unsigned seed, unsigned long long index) 
     return random_mix(first ^ (seed + static_cast<unsigned>(index >> 32) * 0x7FEB352Du));
 }
 
-/// Random words for rounding, 16 bits an element: the bits of elements 8 * block to 8 * block + 7 are the halves of words 0 to 3, low half first.
+/// Random words for rounding, 16 bits an element: the bits of elements 8 * block to 8 * block + 7 are the halves of words 0 to 3, low half
+/// first.
 struct RandomWords {
     unsigned first;
     __device__ RandomWords(unsigned seed, unsigned long long block)
-        : first(random_mix(static_cast<unsigned>(block) ^ seed * 0x9E3779B9u) ^ (seed + static_cast<unsigned>(block >> 32) * 0x7FEB352Du)) { }
+        : first(random_mix(static_cast<unsigned>(block) ^ seed * 0x9E3779B9u) ^ (seed
+            + static_cast<unsigned>(block >> 32) * 0x7FEB352Du)) { }
     __device__ unsigned operator()(unsigned j) const {
         const unsigned by = j == 0 ? 0x9E3779B9u : j == 1 ? 0x85EBCA6Bu : j == 2 ? 0xC2B2AE35u : 0x7FEB352Du;
         const unsigned long long product = static_cast<unsigned long long>(first) * by;

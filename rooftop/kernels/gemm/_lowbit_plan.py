@@ -1,6 +1,6 @@
-"""Shared by the kernels of `quantized_matmul`: the numbers of formats in _unpack.cuh, and the relation of groups to blocks of 128 columns. How
-quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it and the kernel
-for few rows."""
+"""Shared by the kernels of `quantized_matmul`: the numbers of formats in _unpack.cuh, and the relation of groups to blocks of 128 columns.
+How quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it
+and the kernel for few rows."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def grouping(p: Problem) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Config:
-    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT: split-K, parts of K in
-    different blocks, which a second launch adds in order."""
+    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT:
+    split-K, parts of K in different blocks, which a second launch adds in order."""
 
     BN: int = 256
     BM: int = 128
@@ -64,8 +64,8 @@ def _stage(bn: int, bm: int, bits: int) -> int:
 
 
 def _seconds(config: Config, p: Problem) -> float:
-    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the unpacking
-    instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
+    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the
+    unpacking instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
     m, n, _ = sizes(p)
     format = str(p.option("format"))
     each, count = pieces(config, p)

@@ -53,7 +53,10 @@ class Product:
     def stored(self) -> int:
         """Bytes of one element if TMA stores the result; 0 if it cannot."""
         out = self.of(self.out)
-        return out.itemsize if out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1]) and out.align % 16 == 0 else 0
+        return (
+            out.itemsize if out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1])
+            and out.align % 16 == 0 else 0
+        )
 
     @property
     def vectors(self) -> int:
@@ -82,8 +85,8 @@ class Product:
 
 
 def _descriptor(name: str, meta: Meta, across: bool, rows: int, columns: int, rounded: bool = True) -> Descriptor:
-    """The descriptor of a tensor, or with `across` of its transpose, with boxes of rows x columns. rounded: TMA rounds float32 to TF32; tensor cores would
-    truncate it."""
+    """The descriptor of a tensor, or with `across` of its transpose, with boxes of rows x columns. rounded: TMA rounds float32 to TF32;
+    tensor cores would truncate it."""
     order = [*range(len(meta.shape) - 2), *((-1, -2) if across else (-2, -1))]
     block = (*(1,) * (len(meta.shape) - 2), rows, columns)
     layout = gl.NVMMASharedLayout.get_default_for(list(block), TYPES[meta.dtype])
@@ -126,22 +129,24 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "gate": _name(product, "gate"), "ldg": ldg, "zg": zg, "residual": _name(product, "residual"), "ldr": ldr, "zr": zr,
         "scale_a": _name(product, product.scale_b if config.SWAP else product.scale_a), "scale_b": _name(product,
         product.scale_a if config.SWAP else product.scale_b),
-        "BM": config.BM, "BN": config.BN, "SWAP": config.SWAP, "RAW": product.raw, "ACT": gemm_epilogue.ACTIVATIONS.index(product.activation),
+        "BM": config.BM, "BN": config.BN, "SWAP": config.SWAP, "RAW": product.raw,
+        "ACT": gemm_epilogue.ACTIVATIONS.index(product.activation),
         "SHORT": out.itemsize <= 2, "SCALES": gemm_epilogue.SCALES.index(product.scales),
-    }  # fmt: skip
+    }
     args: dict[str, Any] = {
         "a_desc": _descriptor(*first[:2], across_a, *a_box), "b_desc": _descriptor(*second[:2], across_b, *b_box),
-        "out_desc": _descriptor(product.out, out, False, rows, piece(config), rounded=False) if tma_out else None, "out": None if tma_out else product.out,
-        "ldo": ldo, "zo": zo,
-        "parts": "parts" if p.units else None, "M": m, "N": n, "K": k, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
-        "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned, "BATCHED": len(a.shape) == 3,
-        "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote, "EN": piece(config),
-    }  # fmt: skip
+        "out_desc": _descriptor(product.out, out, False, rows, piece(config), rounded=False) if tma_out else None,
+        "out": None if tma_out else product.out, "ldo": ldo, "zo": zo,
+        "parts": "parts" if p.units else None, "M": m, "N": n, "K": k, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP,
+        **after, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned,
+        "BATCHED": len(a.shape) == 3, "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote,
+        "EN": piece(config),
+    }
     made = [Launch(kernel=_product_gluon.product, grid=(p.blocks,), args=args, warps=4)]
     shared = {
-        "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
-        "CHAINED": chained,
-    }  # fmt: skip
+        "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed,
+        "group": config.GROUP, **after, "CHAINED": chained,
+    }
     if product.scales == "blocks":
         shared |= {"scale_a": None, "scale_b": None}
     if p.split > 1:
@@ -153,7 +158,9 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
     elif p.units and p.blocks > 1:
         piece_rows = max(1, min(config.BM, 2048 // config.BN))
         args = {**shared, "slices": p.slices, "blocks": p.blocks, "ROWS": piece_rows}
-        made.append(Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, chained=chained))
+        made.append(
+            Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, chained=chained)
+        )
     return made
 
 
@@ -178,7 +185,9 @@ def along_k(product: Product) -> str | None:
 
 
 def _tile(config: Config) -> str:
-    more = "".join([f" split-K {config.SPLIT}" if config.SPLIT > 1 else "", " stream-K" if config.STREAM else "", " swapped" if config.SWAP else ""])
+    more = "".join(
+        [f" split-K {config.SPLIT}" if config.SPLIT > 1 else "", " stream-K" if config.STREAM else "", " swapped" if config.SWAP else ""]
+    )
     return f"{config.BM}x{config.BN}x{config.BK}{more}"
 
 
@@ -186,25 +195,38 @@ def explanation(product: Product, config: Config) -> str:
     plan = product.plan(config)
     tiles = plan.whole + plan.streamed
     said = [
-        f"tile {config.BM} x {config.BN}, {config.STAGES} stages of {config.BK} of K; {config.GROUPS} consumer warp group{'s'[: config.GROUPS - 1]}",
+        f"tile {config.BM} x {config.BN}, {config.STAGES} stages of {config.BK} of K; {config.GROUPS} consumer warp "
+        f"group{'s'[: config.GROUPS - 1]}",
         f"{tiles} tiles on {plan.blocks} blocks",
     ]
     if config.SWAP:
         said.append("few columns: the operands are swapped, so that N fills the 64 rows of an instruction")
     if plan.split > 1:
-        said.append(f"split-K: the {plan.streamed} tiles of the last, partial wave are cut into {plan.split} parts of K each, added by a second launch")
+        said.append(
+            f"split-K: the {plan.streamed} tiles of the last, partial wave are cut into {plan.split} parts of K each, added by a second "
+            f"launch"
+        )
     elif plan.units:
-        said.append(f"stream-K: the slices of {plan.streamed} tiles are divided evenly among the blocks, the parts added by a second launch")
+        said.append(
+            f"stream-K: the slices of {plan.streamed} tiles are divided evenly among the blocks, the parts added by a second launch"
+        )
     ranked = product.ranked()
     predicted = product.seconds(config)
     other = next((c for c in ranked if c != config), None)
-    beside = "" if other is None else f"; {'next' if ranked[0] == config else 'the model prefers'} {_tile(other)} at {product.seconds(other) * 1e6:.1f} µs"
-    said.append(f"predicted {predicted * 1e6:.1f} µs, {ranked.index(config) + 1 if config in ranked else 'none'} of {len(ranked)} by the model{beside}")
+    beside = (
+        "" if other is None
+        else f"; {'next' if ranked[0] == config else 'the model prefers'} {_tile(other)} at {product.seconds(other) * 1e6:.1f} µs"
+    )
+    said.append(
+        f"predicted {predicted * 1e6:.1f} µs, {ranked.index(config) + 1 if config in ranked else 'none'} of {len(ranked)} by the "
+        f"model{beside}"
+    )
     return "; ".join(said)
 
 
-# -- operands prepared for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two parts whose sum has 22 bits (TF32) or 16 bits
-# (bfloat16) of the number ------------------------------------------------------------------------------------------------
+# -- operands prepared for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two parts whose sum has 22 bits
+# (TF32) or 16 bits (bfloat16) of the number
+# ------------------------------------------------------------------------------------------------
 
 KINDS = ("copy", "tf32", "bf16")
 TF32, BF16 = tl.constexpr(1), tl.constexpr(2)
@@ -213,8 +235,8 @@ TILE = 64
 
 @triton.jit
 def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """out[part, z, r, k] = the part of x[z, r, k]; xr, xk, xz: strides of x along r, k, z; pitch: row stride of out. TF32: x1 is x without the 13 lowest
-    bits, x2 the remainder, which tensor cores truncate too. BF16: x1 is x rounded, x2 the remainder rounded."""
+    """out[part, z, r, k] = the part of x[z, r, k]; xr, xk, xz: strides of x along r, k, z; pitch: row stride of out. TF32: x1 is x without
+    the 13 lowest bits, x2 the remainder, which tensor cores truncate too. BF16: x1 is x rounded, x2 the remainder rounded."""
     along = tl.cdiv(K, TILE)
     tile = tl.program_id(0)
     z = tl.program_id(1).to(tl.int64)
@@ -254,7 +276,8 @@ def operand_launch(name: str, meta: Meta, into: str, kind: str, columns: bool) -
     batch = meta.shape[0] if len(meta.shape) == 3 else 1
     rows, depth = meta.shape[r], meta.shape[k]
     args = {
-        "x": name, "out": into, "R": rows, "K": depth, "xr": meta.strides[r], "xk": meta.strides[k], "xz": meta.strides[0] if len(meta.shape) == 3 else 0,
-        "pitch": pitch_of(depth, 2 if kind == "bf16" else meta.itemsize), "batch": batch, "KIND": KINDS.index(kind), "TILE": TILE,
-    }  # fmt: skip
+        "x": name, "out": into, "R": rows, "K": depth, "xr": meta.strides[r], "xk": meta.strides[k],
+        "xz": meta.strides[0] if len(meta.shape) == 3 else 0, "pitch": pitch_of(depth, 2 if kind == "bf16" else meta.itemsize),
+        "batch": batch, "KIND": KINDS.index(kind), "TILE": TILE,
+    }
     return Launch(kernel=split_rows, grid=(-(-rows // TILE) * -(-depth // TILE), batch), args=args, warps=4)

@@ -1,9 +1,10 @@
 """Operands of 16 bits that TMA cannot read in place: copied first, then multiplied by the Hopper kernel. Contract: rooftop/ops/matmul.py
 
-TMA requires rows aligned to 16 bytes; an odd K, an odd leading dimension or an unaligned address has none. Such an operand is copied into aligned rows along K
-(rooftop/kernels/gemm/_product_launches.py): 4 bytes of device memory per element and a launch. The product then runs at the rate of
-matmul__gluon_sm90.py; loads of 2 bytes by threads would halve it. With few rows on the other side the copy moves more than the product reads:
-matmul__triton.py computes those."""
+TMA requires rows aligned to 16 bytes; an odd K, an odd leading dimension or an unaligned address has none. Such an operand is copied into
+aligned rows along K (rooftop/kernels/gemm/_product_launches.py): 4 bytes of device memory per element and a launch. The product then runs
+at the rate of matmul__gluon_sm90.py; loads of 2 bytes by threads would halve it. With few rows on the other side the copy moves more than
+the product
+reads: matmul__triton.py computes those."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def _copied(p: Problem) -> tuple[str, ...]:
 
 def _room(p: Problem) -> dict[str, Meta]:
     rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {f"{name}_rows": _product_launches.operand_room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)}
+    return {
+        f"{name}_rows": _product_launches.operand_room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)
+    }
 
 
 def _product(p: Problem) -> Product:
@@ -46,7 +49,7 @@ def _product(p: Problem) -> Product:
     return Product(
         metas, p.device.sms, a=names.get("a", "a"), b=names.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
         activation=str(p.option("activation")),
-    )  # fmt: skip
+    )
 
 
 def supports(p: Problem) -> str | None:
@@ -95,4 +98,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
 def explains(p: Problem, config: Config) -> str:
     copied = " and ".join(_copied(p))
-    return f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {explanation(_product(p), config)}"
+    return (
+        f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {explanation(_product(p), config)}"
+    )

@@ -1,10 +1,10 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual on Hopper, for operands of 16 bits. Contract: rooftop/ops/matmul.py
 
-Persistent and warp-specialised: a producer warp loads slices of a and b by TMA into a ring of stages; one or two consumer warp groups multiply them with wgmma
-and store the result while the slices of the next tile are in flight (rooftop/kernels/gemm/_product_gluon.py). All four transposes are read in place. A
-performance model chooses the tile (rooftop/kernels/gemm/_model.py): with few rows the operands are swapped, so that the weights fill the 64 rows of an
-instruction; if tiles do not fill the multiprocessors, the slices of K are divided among them (split-K or stream-K) and a second launch adds the pieces, in
-order."""
+Persistent and warp-specialised: a producer warp loads slices of a and b by TMA into a ring of stages; one or two consumer warp groups
+multiply them with wgmma and store the result while the slices of the next tile are in flight (rooftop/kernels/gemm/_product_gluon.py). All
+four transposes are read in place. A performance model chooses the tile (rooftop/kernels/gemm/_model.py): with few rows the operands are
+swapped, so that the weights fill the 64 rows of an instruction; if tiles do not fill the multiprocessors, the slices of K are divided among
+them (split-K or stream-K) and a second launch adds the pieces, in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ TRIED = 12  # configs that a search times: the model's best is rarely further ba
 
 
 def _product(p: Problem) -> Product:
-    return Product(dict(p.tensors), p.device.sms, alpha=float(p.option("alpha")), beta=float(p.option("beta")), activation=str(p.option("activation")))
+    return Product(
+        dict(p.tensors), p.device.sms, alpha=float(p.option("alpha")), beta=float(p.option("beta")), activation=str(p.option("activation"))
+    )
 
 
 def supports(p: Problem) -> str | None:

@@ -36,8 +36,8 @@ FEW = 64  # rows or columns; with fewer, the split beforehand moves more bytes t
 
 
 @gluon.jit
-def load_parts(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
-               GROUPS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
+def load_parts(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr,
+               BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr):
     """The producer warp. Part p of matrix z is matrix p · batch + z of a descriptor."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = 2 * (GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes)
@@ -54,8 +54,10 @@ def load_parts(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whol
             for part in gl.static_range(2):
                 for g in gl.static_range(GROUPS):
                     tma.async_copy_global_to_shared(a_desc, [z + part * batch, pm * BM + g * RM, k * BK], full.index(stage),
-                                                    a_ring.index((stage * GROUPS + g) * 2 + part))  # fmt: skip
-                tma.async_copy_global_to_shared(b_desc, [z + part * batch, pn * BN, k * BK], full.index(stage), b_ring.index(stage * 2 + part))
+                                                    a_ring.index((stage * GROUPS + g) * 2 + part))
+                tma.async_copy_global_to_shared(
+                    b_desc, [z + part * batch, pn * BN, k * BK], full.index(stage), b_ring.index(stage * 2 + part)
+                )
             n += 1
     if SPLIT > 1:
         gdc_launch_dependents()  # the reduction of the parts: its blocks start while the last tiles are computed, and wait
@@ -71,13 +73,15 @@ def matrix(x, TURNED: gl.constexpr):
 
 
 @gluon.jit
-def consume_parts(GROUP_INDEX: gl.constexpr, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc, zc,
-                  bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-                  SPLIT: gl.constexpr, ACT: gl.constexpr):  # fmt: skip
-    """One consumer warp group: rows from GROUP_INDEX · RM on of each tile. Results are stored straight from registers: four lanes write a sector of 32
-    bytes."""
+def consume_parts(GROUP_INDEX: gl.constexpr, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha,
+                  beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
+                  GROUPS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr, ACT: gl.constexpr):
+    """One consumer warp group: rows from GROUP_INDEX · RM on of each tile. Results are stored straight from registers: four lanes write a
+    sector of 32 bytes."""
     RM: gl.constexpr = BM // GROUPS
-    MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 256 // a_ring.dtype.primitive_bitwidth])
+    MMA: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 256 // a_ring.dtype.primitive_bitwidth]
+    )
     slices = gl.cdiv(K, BK)
     turns, begin, end, _ = share(whole, streamed, slices, SPLIT)
     n = 0
@@ -104,17 +108,17 @@ def consume_parts(GROUP_INDEX: gl.constexpr, a_ring, b_ring, full, empty, out, l
             keep(total, pieces_at, gl.program_id(0) + i * gl.num_programs(0) - whole, GROUP_INDEX * RM, BM, BN)
         else:
             rows, columns = row + gl.arange(0, RM, gl.SliceLayout(1, MMA)), column + gl.arange(0, BN, gl.SliceLayout(0, MMA))
-            x = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg, residual, ldr,
-                       zr, False, False, bias is not None, False, ACT, False)  # fmt: skip
+            x = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg,
+                       residual, ldr, zr, False, False, bias is not None, False, ACT, False)
             put(x, rows, columns, z, M, N, out, ldo, zo, False)
 
 
 @gluon.jit(do_not_specialize=("M", "K", "whole", "streamed", "group", "batch"))
-def product_of_parts(a_desc, b_desc, out, ldo, zo, pieces_at, M, N, K, batch, whole, streamed, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual,
-                     ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
-                     ACT: gl.constexpr):  # fmt: skip
-    """out = act(alpha · (a1 b1 + a1 b2 + a2 b1) + beta c + bias) · gate + residual. a_desc: boxes [1, BM / GROUPS, BK] of [2 batch, M, K]; b_desc: boxes [1,
-    BN, BK] of [2 batch, N, K]. Both are contiguous along K, the only layout that wgmma supports for TF32."""
+def product_of_parts(a_desc, b_desc, out, ldo, zo, pieces_at, M, N, K, batch, whole, streamed, group, alpha, beta, c, ldc, zc, bias, gate,
+                     ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
+                     STAGES: gl.constexpr, SPLIT: gl.constexpr, ACT: gl.constexpr):
+    """out = act(alpha · (a1 b1 + a1 b2 + a2 b1) + beta c + bias) · gate + residual. a_desc: boxes [1, BM / GROUPS, BK] of [2 batch, M, K];
+    b_desc: boxes [1, BN, BK] of [2 batch, N, K]. Both are contiguous along K, the only layout that wgmma supports for TF32."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS * 2] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES * 2] + b_desc.block_type.shape, b_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -125,24 +129,33 @@ def product_of_parts(a_desc, b_desc, out, ldo, zo, pieces_at, M, N, K, batch, wh
     fence_async_shared()
     if GROUPS == 1:
         gl.warp_specialize([
-            (consume_parts, (0, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc, zc, bias, gate,
-                             ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, SPLIT, ACT)),
-            (load_parts, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, SPLIT)),
-        ], [1], [40])  # fmt: skip
+            (consume_parts,
+                             (0, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc,
+                             zc, bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, SPLIT, ACT)),
+            (
+                load_parts,
+                (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, SPLIT)
+            ),
+        ], [1], [40])
     else:
         gl.warp_specialize([
-            (consume_parts, (0, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc, zc, bias, gate,
-                             ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, SPLIT, ACT)),
-            (consume_parts, (1, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc, zc, bias, gate,
-                             ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, SPLIT, ACT)),
-            (load_parts, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, SPLIT)),
-        ], [4, 1], [232, 40])  # fmt: skip
+            (consume_parts,
+                             (0, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc,
+                             zc, bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, SPLIT, ACT)),
+            (consume_parts,
+                             (1, a_ring, b_ring, full, empty, out, ldo, zo, pieces_at, M, N, K, whole, streamed, group, alpha, beta, c, ldc,
+                             zc, bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, SPLIT, ACT)),
+            (
+                load_parts,
+                (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, batch, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, SPLIT)
+            ),
+        ], [4, 1], [232, 40])
 
 
 @dataclass(frozen=True)
 class Config:
-    """BM, BN, BK: the tile; GROUPS: consumer warp groups; STAGES: slices in the ring buffer; GROUP: rows of tiles in a group; SPLIT: split-K, the tiles of
-    the last, partial wave are cut into so many parts of K."""
+    """BM, BN, BK: the tile; GROUPS: consumer warp groups; STAGES: slices in the ring buffer; GROUP: rows of tiles in a group; SPLIT:
+    split-K, the tiles of the last, partial wave are cut into so many parts of K."""
 
     BM: int = 128
     BN: int = 128
@@ -178,8 +191,8 @@ def _plan(c: Config, p: Problem) -> _model.Plan:
 
 
 def seconds(p: Problem, c: Config) -> float:
-    """Predicted time, by the rates of `_model`. A slice takes the longest of the multiplies, wgmma's reads and TMA's loads, plus the float32 addition;
-    then the split beforehand and the reduction of split-K."""
+    """Predicted time, by the rates of `_model`. A slice takes the longest of the multiplies, wgmma's reads and TMA's loads, plus the
+    float32 addition; then the split beforehand and the reduction of split-K."""
     m, n, k, batch = _sizes(p)
     size = 2 if p.option("precision") == "bf16x3" else 4
     plan, line = _plan(c, p), c.BK * size
@@ -240,39 +253,47 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     def boxes(name: str, rows: int) -> Descriptor:
         block, dtype = (1, rows, config.BK), gl.bfloat16 if kind == "bf16" else gl.float32
         meta = room[name]
-        return Descriptor(name, block, gl.NVMMASharedLayout.get_default_for(list(block), dtype), shape=(*meta.shape[:2], k), strides=meta.strides)
+        return Descriptor(
+            name, block, gl.NVMMASharedLayout.get_default_for(list(block), dtype), shape=(*meta.shape[:2], k), strides=meta.strides
+        )
 
     after: dict[str, Any] = {
-        "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": plan.whole, "streamed": plan.streamed, "group": config.GROUP, "alpha": float(p.option("alpha")),
-        "beta": float(p.option("beta")), "c": "c" if p.option("beta") != 0 and p.get("c") is not None else None, "ldc": ldc, "zc": zc, **there, "ldg": ldg,
-        "zg": zg, "ldr": ldr, "zr": zr, "BM": config.BM, "BN": config.BN, "SPLIT": plan.split,
+        "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": plan.whole, "streamed": plan.streamed, "group": config.GROUP,
+        "alpha": float(p.option("alpha")), "beta": float(p.option("beta")),
+        "c": "c" if p.option("beta") != 0 and p.get("c") is not None else None, "ldc": ldc, "zc": zc,
+        **there, "ldg": ldg, "zg": zg, "ldr": ldr, "zr": zr, "BM": config.BM, "BN": config.BN, "SPLIT": plan.split,
         "ACT": gemm_epilogue.ACTIVATIONS.index(str(p.option("activation"))),
-    }  # fmt: skip
+    }
     args = {
         **after, "a_desc": boxes("a_parts", config.BM // config.GROUPS), "b_desc": boxes("b_parts", config.BN), "out": "out",
-        "pieces_at": "pieces" if plan.units else None, "K": k, "batch": batch, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES,
-    }  # fmt: skip
+        "pieces_at": "pieces" if plan.units else None, "K": k, "batch": batch, "BK": config.BK, "GROUPS": config.GROUPS,
+        "STAGES": config.STAGES,
+    }
     made = [
         _product_launches.operand_launch("a", p["a"], "a_parts", kind, columns=False),
         _product_launches.operand_launch("b", p["b"], "b_parts", kind, columns=True),
         Launch(kernel=product_of_parts, grid=(plan.blocks,), args=args, warps=4),
-    ]  # fmt: skip
+    ]
     if plan.units:
         elements = max(512, min(2048, plan.streamed * config.BM * config.BN // (2 * p.device.sms) // 512 * 512))
         rows = max(1, min(config.BM, 1 << (max(1, elements // config.BN).bit_length() - 1)))
         early = p.device.pdl
         args = {
-            **after, "parts": "pieces", "out": "out", "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "SHORT": False, "RAW": False, "SCALES": 0,
-            "CHAINED": early,
-        }  # fmt: skip
+            **after, "parts": "pieces", "out": "out", "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "SHORT": False,
+            "RAW": False, "SCALES": 0, "CHAINED": early,
+        }
         made.append(Launch(kernel=gemm_epilogue.add_split, grid=(plan.streamed, config.BM // rows), args=args, warps=4, chained=early))
     return made
 
 
 def explains(p: Problem, config: Config) -> str:
     plan = _plan(config, p)
-    pieces = f"; {plan.streamed} tiles that fill no turn are cut into {plan.split} pieces of K each, added by a fourth launch" if plan.units else ""
+    pieces = (
+        f"; {plan.streamed} tiles that fill no turn are cut into {plan.split} pieces of K each, added by a fourth launch" if plan.units
+        else ""
+    )
     return (
-        f"a and b are split by a launch each; tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight, 3 products each; "
+        f"a and b are split by a launch each; tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight, 3 "
+        f"products each; "
         f"{plan.whole + plan.streamed} tiles on {plan.blocks} blocks{pieces}; predicted {seconds(p, config) * 1e6:.1f} µs"
     )

@@ -1,7 +1,8 @@
-"""out = scale_a · scale_b · a b + bias of fp8 or int8 on Hopper. Contract: rooftop/ops/scaled_matmul.py. Kernel: rooftop/kernels/gemm/_product_gluon.py
+"""out = scale_a · scale_b · a b + bias of fp8 or int8 on Hopper. Contract: rooftop/ops/scaled_matmul.py. Kernel:
+rooftop/kernels/gemm/_product_gluon.py
 
-wgmma reads 8-bit operands only along K: rows of a and columns of b must be contiguous in memory. It adds fp8 products in fewer than 24 bits; unless
-`fast`, and with scales of blocks always, 128 products at a time are added to a sum in float32."""
+wgmma reads 8-bit operands only along K: rows of a and columns of b must be contiguous in memory. It adds fp8 products in fewer than 24
+bits; unless `fast`, and with scales of blocks always, 128 products at a time are added to a sum in float32."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The launches of the forward and the backward of linear_cross_entropy between their matrix products, in Triton.
 
-Logits are in a chunk: some rows (tokens) by some columns (classes from `first` on), with row stride `zs`, from element `zo` of its memory on. They are x ·
-wᵀ as rounded by the product; bias and soft cap are applied when they are read. `state` [N, 4] holds for each token the shift (its largest logit so far), the
-sum of exp(logit - shift), the sum of the logits (for label smoothing) and the target's logit. Ignored tokens are never read."""
+Logits are in a chunk: some rows (tokens) by some columns (classes from `first` on), with row stride `zs`, from element `zo` of its memory
+on. They are x · wᵀ as rounded by the product; bias and soft cap are applied when they are read. `state` [N, 4] holds for each token the
+shift (its largest logit so far), the sum of exp(logit - shift), the sum of the logits (for label smoothing) and the target's logit. Ignored
+tokens are never read."""
 
 from __future__ import annotations
 
@@ -36,8 +37,11 @@ def _logits(z, bias, at, last, cap, CAP: tl.constexpr, WHOLE: tl.constexpr):  # 
 
 
 @triton.jit
-def _fold(m, s, total, z, bias, now, last, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Online softmax: adds 4 · COLUMNS logits from column `now` on to maximum, sum and total of each position, with 1.25 exponentials a logit."""
+def _fold(  # type: ignore[no-untyped-def]
+    m, s, total, z, bias, now, last, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Online softmax: adds 4 · COLUMNS logits from column `now` on to maximum, sum and total of each position, with 1.25 exponentials a
+    logit."""
     at = now + tl.arange(0, COLUMNS)
     a = _logits(z, bias, at, last, cap, CAP, WHOLE)
     b = _logits(z, bias, at + COLUMNS, last, cap, CAP, WHOLE)
@@ -55,7 +59,9 @@ def _fold(m, s, total, z, bias, now, last, cap, SMOOTH: tl.constexpr, CAP: tl.co
 
 
 @triton.jit
-def _statistics(z, bias, columns, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _statistics(  # type: ignore[no-untyped-def]
+    z, bias, columns, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr
+):
     """Shift, sum and total over `columns` logits of one row."""
     m = tl.full((COLUMNS,), LOWEST, tl.float32)
     s = tl.zeros((COLUMNS,), tl.float32)
@@ -95,7 +101,8 @@ def _loss(most, sum_, picked, total, classes, smoothing, scale, SMOOTH: tl.const
 
 @triton.jit
 def _slopes(z, bias, at, last, hit, most, each, evenly, smoothing, g, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """d loss / d (x · wᵀ) of one row's logits at `at`. `each`: the factor of the exponentials; `evenly`: the smoothing term of each class; `hit`: the
+    """d loss / d (x · wᵀ) of one row's logits at `at`. `each`: the factor of the exponentials; `evenly`: the smoothing term of each class;
+    `hit`: the
     target's column; `g`: the row's share of the loss."""
     v = tl.load(z + at, at < last, other=0).to(tl.float32)
     if bias is not None:
@@ -130,9 +137,10 @@ def count_live(target, divisor, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, ignore, cap,
-                     FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class `start` of the
-    vocabulary. FIRST: the first slice."""
+                     FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr,
+                     STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class
+    `start` of the vocabulary. FIRST: the first slice."""
     row = tl.program_id(0).to(tl.int64)
     t = tl.load(target + row)
     if t != ignore:
@@ -159,9 +167,9 @@ def slice_statistics(z, bias, target, state, zo, zs, columns, first, start, igno
 
 @triton.jit
 def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, ignore, smoothing, scale, cap,
-               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits. The chunk's row 0 is
-    token `row0`."""
+               SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits. The
+    chunk's row 0 is token `row0`."""
     row = row0 + tl.program_id(0).to(tl.int64)
     z += zo + tl.program_id(0).to(tl.int64) * zs
     t = tl.load(target + row)
@@ -203,7 +211,9 @@ def whole_rows(z, bias, target, state, losses, divisor, zo, zs, columns, row0, i
 
 
 @triton.jit(do_not_specialize=["R"])
-def row_losses(state, target, losses, R, classes, ignore, smoothing, scale, SMOOTH: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def row_losses(  # type: ignore[no-untyped-def]
+    state, target, losses, R, classes, ignore, smoothing, scale, SMOOTH: tl.constexpr, BLOCK: tl.constexpr
+):
     """The losses of rows whose state is complete. Ignored rows get the state (0, 1, 0, 0)."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = row < R
@@ -234,8 +244,9 @@ def total_loss(losses, divisor, loss, R, BLOCK: tl.constexpr):  # type: ignore[n
 
 
 @triton.jit
-def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale, cap,
-                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale,
+                   cap,
+                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -254,7 +265,9 @@ def slice_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, 
 
 
 @triton.jit
-def column_sums(z, out, zo, zs, rows, columns, first, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def column_sums(  # type: ignore[no-untyped-def]
+    z, out, zo, zs, rows, columns, first, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     """The float32 sums over the rows of a chunk, written (ADD: added) to elements of `out` from `first` on: the bias's gradient."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     there = column < columns
@@ -282,12 +295,15 @@ def times_loss(unit, dloss, out, N, IN_PLACE: tl.constexpr, BLOCK: tl.constexpr)
 
 # -- over the tokens that are not ignored ------------------------------------------------------------------------------
 #
-# `order` [N] lists the tokens that count, in order; `place` [N] is the index of each token in that list, -1 if it is ignored; `live` [1] is the length of the
-# list. Row j of a chunk of logits is token order[first + j]; rows from live - first on are not read or written. `state` and losses are indexed by token.
+# `order` [N] lists the tokens that count, in order; `place` [N] is the index of each token in that list, -1 if it is ignored; `live` [1] is
+# the length of the list. Row j of a chunk of logits is token order[first + j]; rows from live - first on are not read or written. `state`
+# and losses are indexed by token.
 
 
 @triton.jit(do_not_specialize=["R"])
-def sort_out(target, order, place, live, divisor, state, losses, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def sort_out(  # type: ignore[no-untyped-def]
+    target, order, place, live, divisor, state, losses, R, ignore, MEAN: tl.constexpr, BLOCK: tl.constexpr
+):
     """One program. Ignored tokens get the loss 0 and the state (0, 1, 0, 0). `losses`: None in a backward."""
     count = tl.zeros((), tl.int32)
     for k in range(tl.cdiv(R, BLOCK)):
@@ -341,7 +357,7 @@ def spread_rows(source, place, out, H, first, height, FIRST: tl.constexpr, BLOCK
 
 @triton.jit
 def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns, first, smoothing, scale, cap,
-              SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+              SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
     """One whole row of logits, read for its loss and, while it is still in the L2, again for its gradient, which replaces the logits."""
     j = tl.program_id(0)
     if first + j < tl.load(live):
@@ -377,9 +393,10 @@ def live_rows(z, bias, order, live, target, state, losses, divisor, zs, columns,
 
 @triton.jit
 def live_statistics(z, bias, order, live, target, state, zs, columns, first, start, cap,
-                    FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class `start` of the
-    vocabulary. FIRST: the first slice."""
+                    FIRST: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, COLUMNS: tl.constexpr,
+                    STAGES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Adds one row's logits of a slice of the classes, those of the weight from `first` on, to its state. The weight's class 0 is class
+    `start` of the vocabulary. FIRST: the first slice."""
     j = tl.program_id(0)
     if j < tl.load(live):
         row = tl.load(order + j).to(tl.int64)
@@ -404,8 +421,9 @@ def live_statistics(z, bias, order, live, target, state, zs, columns, first, sta
 
 
 @triton.jit
-def live_gradient(z, bias, order, live, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, smoothing, scale, cap,
-                  CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def live_gradient(z, bias, order, live, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, smoothing, scale,
+                  cap,
+                  CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     j = tl.program_id(0) // blocks
     if j < tl.load(live):
@@ -424,8 +442,11 @@ def live_gradient(z, bias, order, live, target, state, dloss, divisor, zo, zs, g
 
 
 @triton.jit
-def live_column_sums(z, live, out, zo, zs, rows, columns, first, chunk, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The float32 sums over the rows that count of a chunk, from token `chunk` of the list on, written (ADD: added) to elements of `out` from `first` on."""
+def live_column_sums(  # type: ignore[no-untyped-def]
+    z, live, out, zo, zs, rows, columns, first, chunk, ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """The float32 sums over the rows that count of a chunk, from token `chunk` of the list on, written (ADD: added) to elements of `out`
+    from `first` on."""
     rows = tl.minimum(tl.maximum(tl.load(live) - chunk, 0), rows)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     there = column < columns

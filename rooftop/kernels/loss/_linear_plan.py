@@ -1,6 +1,8 @@
-"""How linear_cross_entropy is divided into chunks, the steps that its forward and backward share, and matrix products by torch (cuBLAS on a GPU) as steps.
+"""How linear_cross_entropy is divided into chunks, the steps that its forward and backward share, and matrix products by torch (cuBLAS on a
+GPU) as steps.
 
-N tokens of H features, V classes; b bytes an element. What is chosen depends on shapes and on bytes alone, so that the peak of memory is a formula."""
+N tokens of H features, V classes; b bytes an element. What is chosen depends on shapes and on bytes alone, so that the peak of memory is a
+formula."""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def evenly(extent: int, most: int) -> int:
 
 
 def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
-    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256 (cuBLAS's usual
+    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256
+    (cuBLAS's usual
     tile): the last wave of each slice is rarely full."""
     if most >= columns:
         return columns
@@ -66,15 +69,16 @@ def dense(name: str, rows: int, columns: int, first: int = 0) -> View:
 
 
 def cap_of(p: Problem) -> int:
-    """The soft cap's arithmetic: 0 for none; for 16 bits, many classes and a cap of usual size an approximation with an error of 2e-7 of the cap."""
+    """The soft cap's arithmetic: 0 for none; for 16 bits, many classes and a cap of usual size an approximation with an error of 2e-7 of
+    the cap."""
     cap = float(p.option("softcap"))
     return 0 if cap == 0 else SHORT.value if p["x"].itemsize < 4 and classes(p) >= FEW and 1e-30 < cap <= 70 else EXACT.value
 
 
 def numbers(p: Problem) -> dict[str, Any]:
     """Options by the names of the kernels' parameters."""
-    return {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")),
-            "cap": float(p.option("softcap"))}  # fmt: skip
+    return {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")),
+            "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
 
 
 def classes(p: Problem) -> int:
@@ -101,7 +105,9 @@ def count(p: Problem) -> Launch:
 def total(p: Problem, losses: str) -> Launch:
     rows = p["x"].shape[0]
     block = 512 if rows <= 512 else 8192
-    return Launch(total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256))
+    return Launch(
+        total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256)
+    )
 
 
 def row_shape(columns: int, itemsize: int, most: int) -> tuple[int, int]:
@@ -134,20 +140,29 @@ def _by_program(width: int) -> int:
 def sorted_out(p: Problem, losses: str | None, divisor: str | None) -> Launch:
     rows = p["x"].shape[0]
     block = 512 if rows <= 512 else 4096
-    args = {"target": "target", "order": "order", "place": "place", "live": "live", "divisor": divisor, "state": "state", "losses": losses, "R": rows}
+    args = {
+        "target": "target", "order": "order", "place": "place", "live": "live", "divisor": divisor, "state": "state", "losses": losses,
+        "R": rows
+    }
     args |= {**numbers(p), "MEAN": p.option("reduction") == "mean", "BLOCK": block}
     return taking(sort_out, args, 1, max(4, block // 256))
 
 
 def gathered(p: Problem, to: str, first: int, height: int) -> Launch:
     _, width, _ = sizes(p)
-    args = {"x": "x", "order": "order", "live": "live", "out": to, "xs": p["x"].strides[0], "H": width, "first": first, "BLOCK": _by_program(width)}
+    args = {
+        "x": "x", "order": "order", "live": "live", "out": to, "xs": p["x"].strides[0], "H": width, "first": first,
+        "BLOCK": _by_program(width)
+    }
     return taking(gather_rows, args, height, max(1, _by_program(width) // 512))
 
 
 def spread(p: Problem, source: str, out: str, first: int, height: int) -> Launch:
     rows, width, _ = sizes(p)
-    args = {"source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0, "BLOCK": _by_program(width)}
+    args = {
+        "source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0,
+        "BLOCK": _by_program(width)
+    }
     return taking(spread_rows, args, rows, max(1, _by_program(width) // 512))
 
 

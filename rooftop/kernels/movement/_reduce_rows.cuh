@@ -1,4 +1,5 @@
-// Reductions of runs of contiguous elements: long ones by warps or blocks, short ones by some lanes each, from registers or staged in shared memory.
+// Reductions of runs of contiguous elements: long ones by warps or blocks, short ones by some lanes each, from registers or staged in
+// shared memory.
 #pragma once
 #include "pdl.cuh"
 #include "_reduce_states.cuh"
@@ -123,8 +124,8 @@ struct Gather<MAX, T> {
 template <typename T>
 struct Gather<ARGMAX, T> {  // elements come in the order of their places
     static constexpr int EACH = 6;
-    // The pack with the largest element is kept, and searched at the end. In nearly every iteration some lane of a warp finds a new maximum, so a search at
-    // that point would run each time.
+    // The pack with the largest element is kept, and searched at the end. In nearly every iteration some lane of a warp finds a new
+    // maximum, so a search at that point would run each time.
     using A = value_of<T>;
     A m = lowest(A());
     long long mark = -2;  // twice the place of the maximum; or of the first element of its pack, and 1 more
@@ -176,12 +177,14 @@ __device__ void gather_span(G& g, const T* p, long long n, long long at, int lan
     if (lane < tail) g.one(p[n - tail + lane], at + n - tail + lane);
 }
 
-/// Results of B runs of D contiguous elements. A run is `pieces` pieces of `each` elements; a team of TEAM threads (a warp, or the block of 256) takes `per`
-/// consecutive pieces, so `splits` teams share a result.
+/// Results of B runs of D contiguous elements. A run is `pieces` pieces of `each` elements; a team of TEAM threads (a warp, or the block of
+/// 256) takes `per` consecutive pieces, so `splits` teams share a result.
 template <typename T, int OP, int TEAM>
 __global__ void __launch_bounds__(256, OP == VAR || OP == ARGMAX ? 3 : 4)
-    rows(const T* __restrict__ x, void* parts, long long M, long long B, long long D, long long each, long long pieces, long long per, unsigned splits,
-         long long xa, long long xb, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    rows(const T* __restrict__ x, void* parts, long long M, long long B, long long D, long long each, long long pieces, long long per,
+        unsigned splits,
+         long long xa, long long xb, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe,
+         float count, float freedom) {
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     gdc_wait();
     const int lane = threadIdx.x % TEAM;
@@ -207,7 +210,8 @@ __global__ void __launch_bounds__(256, OP == VAR || OP == ARGMAX ? 3 : 4)
 /// Rows of at most LANES packs, aligned to 16 bytes: a pack a lane, four rows of each team in flight.
 template <typename T, int OP, int LANES>
 __global__ void __launch_bounds__(256)
-    packed_rows(const T* __restrict__ x, long long M, int packs, long long xa, long long xc, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    packed_rows(const T* __restrict__ x, long long M, int packs, long long xa, long long xc, void* out, long long C, long long E,
+        long long oa, long long oc, long long oe, float count, float freedom) {
     gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     constexpr int EACH = 4, TEAMS = 256 / LANES, N = 16 / sizeof(T);
@@ -232,11 +236,12 @@ __global__ void __launch_bounds__(256)
 
 extern __shared__ __align__(128) uint4 held[];
 
-/// Consecutive rows of D elements at any alignment: a block copies `tile` rows as one contiguous range to shared memory, and LANES threads reduce each row
-/// from there.
+/// Consecutive rows of D elements at any alignment: a block copies `tile` rows as one contiguous range to shared memory, and LANES threads
+/// reduce each row from there.
 template <typename T, int OP, int LANES>
 __global__ void __launch_bounds__(256)
-    spanned_rows(const T* __restrict__ x, long long M, int D, int tile, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    spanned_rows(const T* __restrict__ x, long long M, int D, int tile, void* out, long long C, long long E, long long oa, long long oc,
+        long long oe, float count, float freedom) {
     gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     constexpr int N = 16 / sizeof(T), EACH = 4;

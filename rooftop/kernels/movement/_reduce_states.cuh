@@ -32,11 +32,13 @@ struct State {  // SUM, MEAN, MAX
     }
 };
 template <typename A>
-struct alignas(16) State<VAR, A> {  // count; the mean relative to a pivot, which is an element; sum of squares about the mean (Chan, Golub & LeVeque 1979)
+// count; the mean relative to a pivot, which is an element; sum of squares about the mean (Chan, Golub & LeVeque 1979)
+struct alignas(16) State<VAR, A> {
     float n, pivot, off, squares;
     __device__ static State none() { return {0, 0, 0, 0}; }
     __device__ void merge(const State& o) {  // no branches: warps merge several times one after the other
-        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = over(o.n, fmaxf(total, 1.0f));  // equal elements: no digits are lost
+        // equal elements: no digits are lost
+        const float total = n + o.n, d = (o.pivot - pivot) + (o.off - off), share = over(o.n, fmaxf(total, 1.0f));
         const bool first = n == 0, none = o.n == 0;
         const float sum = squares + (o.squares + d * d * n * share);
         off = first ? o.off : none ? off : off + d * share;

@@ -1,6 +1,10 @@
 /* rooftop
-idea    = "Each thread keeps four to six 16-byte loads in flight. For argmax it keeps the pack with the largest element, and looks for the place in it once, at the end. Long rows are divided into pieces of 32 KiB and more, so that all multiprocessors finish at the same time. Rows of a few bytes are read as one contiguous span and reduced from shared memory. For reductions over columns each thread reads a strip 16 bytes wide."
-limit   = "the read of the input; unaligned columns of 16-bit elements are read one element per thread and are bound by the number of load instructions"
+idea    = """Each thread keeps four to six 16-byte loads in flight. For argmax it keeps the pack with the largest element, and looks for \
+  the place in it once, at the end. Long rows are divided into pieces of 32 KiB and more, so that all multiprocessors finish at the same \
+  time. Rows of a few bytes are read as one contiguous span and reduced from shared memory. For reductions over columns each thread reads a \
+  strip 16 bytes wide."""
+limit   = """the read of the input; unaligned columns of 16-bit elements are read one element per thread and are bound by the number of \
+  load instructions"""
 dtypes  = ["f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8"]
 args    = ["x: T[A, B, C, D, E]"]
 demands = { has = ["LDG"], spills = 0 }
@@ -30,7 +34,8 @@ struct Column<VAR, T> {
         const float d = wide(v) - pivot;
         p += d, q.add(d);
     }
-    __device__ void settle(int n) { pivot += p / static_cast<float>(n), p = 0, q = Squares<T>(); }  // the mean of the first n elements is a better pivot
+    // the mean of the first n elements is a better pivot
+    __device__ void settle(int n) { pivot += p / static_cast<float>(n), p = 0, q = Squares<T>(); }
     __device__ State<VAR, value_of<T>> done(long long n) const {
         const float mean = p / static_cast<float>(n);
         return {static_cast<float>(n), pivot, mean, not_below_zero(fmaf(-mean, p, q.sum) + q.lost)};
@@ -53,12 +58,14 @@ struct __align__(sizeof(T) * V) Some {
     T e[V];
 };
 
-/// Columns: results of R = B · D rows, V columns a thread. A block is `tx` threads along the columns and `ty` along the rows, and takes `per` rows of a
-/// result, the part blockIdx.y. MIDDLE: rows are counted over B and D, else B is 1.
+/// Columns: results of R = B · D rows, V columns a thread. A block is `tx` threads along the columns and `ty` along the rows, and takes
+/// `per` rows of a result, the part blockIdx.y. MIDDLE: rows are counted over B and D, else B is 1.
 template <typename T, int OP, int V, bool MIDDLE>
 __global__ void __launch_bounds__(256, 4)
-    columns(const T* __restrict__ x, void* parts, long long M, unsigned D, long long R, long long per, int tx, int ty, unsigned tiles, long long xa,
-            long long xb, long long xc, long long xd, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    columns(const T* __restrict__ x, void* parts, long long M, unsigned D, long long R, long long per, int tx, int ty, unsigned tiles,
+        long long xa,
+            long long xb, long long xc, long long xd, void* out, long long C, long long E, long long oa, long long oc, long long oe,
+            float count, float freedom) {
     gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     constexpr int EACH = V * sizeof(T) >= 16 ? 4 : V * sizeof(T) >= 8 ? 8 : 16 / (OP == VAR || OP == ARGMAX ? 2 : 1);
@@ -129,7 +136,8 @@ __global__ void __launch_bounds__(256, 4)
 /// Combines the `splits` parts of each result: `tx` results a block, 256 / tx threads for each.
 template <typename T, int OP>
 __global__ void __launch_bounds__(256)
-    fold_parts(const void* parts, long long M, int splits, int tx, void* out, long long C, long long E, long long oa, long long oc, long long oe, float count, float freedom) {
+    fold_parts(const void* parts, long long M, int splits, int tx, void* out, long long C, long long E, long long oa, long long oc,
+        long long oe, float count, float freedom) {
     gdc_wait();
     const Results results{out, C, E, oa, oc, oe, count, freedom};
     using S = State<OP, value_of<T>>;
@@ -143,7 +151,8 @@ __global__ void __launch_bounds__(256)
         for (int part = down; part < splits; part += EACH * ty) {
             S some[EACH];
 #pragma unroll
-            for (int u = 0; u < EACH; ++u) some[u] = part + u * ty < splits ? static_cast<const S*>(parts)[(part + u * ty) * M + m] : S::none();
+            for (int u = 0; u < EACH; ++u) some[u] = part + u * ty < splits ? static_cast<const S*>(parts)[(part + u * ty) * M + m]
+                : S::none();
 #pragma unroll
             for (int u = 0; u < EACH; ++u) s.merge(some[u]);
         }

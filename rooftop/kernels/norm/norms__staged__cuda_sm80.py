@@ -1,9 +1,10 @@
-"""Which rows norms__staged__cuda_sm80.cu supports, and how it divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
+"""Which rows norms__staged__cuda_sm80.cu supports, and how it divides short rows among blocks and lanes; contiguous_rows.py estimates the
+cost of a row.
 
     lanes   of a row: the number that costs a row the fewest instructions
     pieces  vectors of 16 bytes of a row that a lane holds, as float32
-    rows    of a block: a multiprocessor has 96 KiB in flight, in computation or in store, divided among the blocks that registers allow; a whole number of
-            rows for each team; and a few blocks a multiprocessor"""
+    rows    of a block: a multiprocessor has 96 KiB in flight, in computation or in store, divided among the blocks that registers allow; a
+            whole number of rows for each team; and a few blocks a multiprocessor"""
 
 from __future__ import annotations
 

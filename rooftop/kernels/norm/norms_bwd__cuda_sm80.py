@@ -1,15 +1,15 @@
 """Configs and launches of norms_bwd__cuda_sm80.cu, for any number of rows and columns; and which rows it supports.
 
-A row is `vectors` vectors of 16 bytes of s, dy and dx each. A team processes it: a few lanes of a warp, or whole warps; a block has `teams` teams. The kernels
-are persistent, with one block a multiprocessor, so that there are few partial rows of sums. The time of a block for its rows, in cycles, is estimated as the
-longest of
+A row is `vectors` vectors of 16 bytes of s, dy and dx each. A team processes it: a few lanes of a warp, or whole warps; a block has `teams`
+teams. The kernels are persistent, with one block a multiprocessor, so that there are few partial rows of sums. The time of a block for its
+rows, in cycles, is estimated as the longest of
 
     instructions   ELEMENT for each element, SUMS for each warp's sums; four schedulers issue one each
     latency        a warp's own instructions, and the exchange between warps
     memory         BYTES a cycle, if the ring buffer has enough bytes in flight
 
-and the config with the lowest estimate is chosen. A vector takes 16 registers for its sums of dweight and dbias (8 if one of them is not needed), of the 128
-that a thread has in a block of 512."""
+and the config with the lowest estimate is chosen. A vector takes 16 registers for its sums of dweight and dbias (8 if one of them is not
+needed), of the 128 that a thread has in a block of 512."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 
 THREADS = 512  # of a block, at most
-RING = 96 * 1024  # bytes in flight to a multiprocessor: 40 KiB saturate an H200's memory, but a row also stays in the ring while it is processed
+# bytes in flight to a multiprocessor: 40 KiB saturate an H200's memory, but a row also stays in the ring while it is processed
+RING = 96 * 1024
 RESERVED = 2048  # bytes of shared memory of a block besides the ring: 1 KiB of the system, and the static part
 BYTES = 19  # a cycle: a multiprocessor's share of an H200's 4.3 TB/s at 1.7 GHz
 OVERLAP = 0.25  # the fraction of the shorter times that is not hidden behind the longest
@@ -100,7 +101,8 @@ def _candidates(r: Rows) -> Iterator[dict[str, int]]:
             if lanes <= 32 and (vectors == 1 or r.vectors > lanes) and (c := _config(r, lanes, threads // lanes, vectors)):
                 yield c
         for teams in range(1, 17):
-            spills = vectors == 4 and r.itemsize == 4 and r.sums == 2 and r.vectors <= 3 * THREADS  # on sm_80; longer rows have no other config
+            # on sm_80; longer rows have no other config
+            spills = vectors == 4 and r.itemsize == 4 and r.sums == 2 and r.vectors <= 3 * THREADS
             if r.vectors > 32 and warps > 1 and warps * teams <= 16 and not spills and (c := _config(r, 32 * warps, teams, vectors)):
                 yield c
 
@@ -140,7 +142,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def without_a_pivot(p: Problem) -> str | None:
-    """16-bit statistics are computed in one pass about a pivot, an element of the row's first vector of 16 bytes. A row without a whole vector would have the
+    """16-bit statistics are computed in one pass about a pivot, an element of the row's first vector of 16 bytes. A row without a whole
+    vector would have the
     pivot zero: if its elements are far from zero, cancellation would lose the digits of their spread."""
     s = p["s"]
     if p.op.startswith("layer_norm") and s.itemsize == 2 and s.shape[1] < 15 and not of(p).aligned:
@@ -205,7 +208,8 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
 
 
 def column_sums(p: Problem, count: int, made: Mapping[str, Meta], together: bool = False) -> list[Launch]:
-    """The launch that adds `count` partial rows; none if no sum is computed. `together`: they have C elements and no gaps, whatever the alignment."""
+    """The launch that adds `count` partial rows; none if no sum is computed. `together`: they have C elements and no gaps, whatever the
+    alignment."""
     pw, pb = "pw" in made, "pb" in made
     if not (pw or pb):
         return []
@@ -213,13 +217,14 @@ def column_sums(p: Problem, count: int, made: Mapping[str, Meta], together: bool
     height = max(8, min(32, 1 << (-(-count // 4) - 1).bit_length()))
     deep = min(8, 1 << (-(-count // height) - 1).bit_length())
     args: dict[str, tuple[str, Any]] = {
-        "count": ("i32", count), "C": ("i32", r.columns), "pw": ("ptr", "pw" if pw else None), "dweight": ("ptr", "dweight" if pw else None),
-        "pb": ("ptr", "pb" if pb else None), "dbias": ("ptr", "dbias" if pb else None), "s": ("ptr", "s"), "ss": ("i64", p["s"].strides[0]),
-        "period": ("i32", r.period),
-    }  # fmt: skip
+        "count": ("i32", count), "C": ("i32", r.columns), "pw": ("ptr", "pw" if pw else None),
+        "dweight": ("ptr", "dweight" if pw else None), "pb": ("ptr", "pb" if pb else None), "dbias": ("ptr", "dbias" if pb else None),
+        "s": ("ptr", "s"), "ss": ("i64", p["s"].strides[0]), "period": ("i32", r.period),
+    }
     return [
         Launch(
-            f"norm_bwd_columns<{DTYPES[p['s'].dtype].cuda}, {height}, {deep}, {str(r.aligned or together).lower()}>", (-(-r.columns // 32), pw + pb),
-            {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(32, height), chained=p.device.arch >= 90,
+            f"norm_bwd_columns<{DTYPES[p['s'].dtype].cuda}, {height}, {deep}, {str(r.aligned or together).lower()}>",
+            (-(-r.columns // 32), pw + pb), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()),
+            block=(32, height), chained=p.device.arch >= 90,
         )
-    ]  # fmt: skip
+    ]

@@ -47,11 +47,19 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
     centre = p.op.startswith("layer_norm")
     first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
-    fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]), "CENTRE": centre}
+    fold = {
+        **shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]),
+        "CENTRE": centre
+    }
     sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
-    names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+    names = {
+        "dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None,
+        "pb": "pb" if "pb" in made else None
+    }
     slabs, blocks = -(-rows // height), -(-columns // wide)
-    last = {**names, "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes}
+    last = {
+        **names, "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes
+    }
     last |= {"CHAINED": chain, "FIRST": bool(sums)}
     found = [
         Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, chained=chain),

@@ -1,4 +1,5 @@
-"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes; contiguous_rows.py estimates the cost of a row."""
+"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes; contiguous_rows.py estimates the cost
+of a row."""
 
 from __future__ import annotations
 
@@ -38,9 +39,13 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The number of lanes with the lowest cost whose range of rows is not too long."""
     width = p["x"].itemsize
     found = [c for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, c := _config(p, lanes))]
-    return min(found, key=lambda c: contiguous_rows.cost(_row_bytes(p), c["lanes"], 16 // width, 7.5 if width == 2 else 17, masks=150, rest=50))
+    return min(
+        found, key=lambda c: contiguous_rows.cost(_row_bytes(p), c["lanes"], 16 // width, 7.5 if width == 2 else 17, masks=150, rest=50)
+    )
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    found = [c for lanes in (1, 2, 4, 8, 16, 32) for stretch in (16 * 1024, 24 * 1024, STRETCH) if _fits(p, c := _config(p, lanes, stretch))]
+    found = [
+        c for lanes in (1, 2, 4, 8, 16, 32) for stretch in (16 * 1024, 24 * 1024, STRETCH) if _fits(p, c := _config(p, lanes, stretch))
+    ]
     return [c for k, c in enumerate(found) if c not in found[:k]]

@@ -24,8 +24,8 @@ def rounding(p: Problem) -> int:
 
 
 def packs(p: Problem, x: str, length: int, stride: int) -> tuple[int, bool]:
-    """Elements that a thread processes at once, and whether segments of `length` are whole multiples of them at addresses aligned to 16 bytes: so many that
-    their codes are a multiple of 4 bytes."""
+    """Elements that a thread processes at once, and whether segments of `length` are whole multiples of them at addresses aligned to 16
+    bytes: so many that their codes are a multiple of 4 bytes."""
     f, size, m = element(p), p[x].itemsize, p[x]
     vec = 16 if f.bits == 6 else max(16 // size, 32 // f.bits)
     whole = length % vec == 0 and m.align >= 16 and stride * size % 16 == 0 and p["codes"].align >= 16

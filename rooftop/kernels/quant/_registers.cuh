@@ -58,7 +58,8 @@ struct Held {
         for (int i = 0; i < WORDS; ++i) {
             if (PER == 1) w[i] = (w[i] & 0x7fffffffu) < least ? w[i] : 0;
             else {
-                const unsigned low = (w[i] & 0x7fffu) < least ? w[i] & 0xffffu : 0, high = (w[i] >> 16 & 0x7fffu) < least ? w[i] & 0xffff0000u : 0;
+                const unsigned low = (w[i] & 0x7fffu) < least ? w[i] & 0xffffu : 0,
+                    high = (w[i] >> 16 & 0x7fffu) < least ? w[i] & 0xffff0000u : 0;
                 w[i] = low | high;
             }
         }
@@ -75,7 +76,8 @@ struct Held {
     }
     template <typename E>
     __device__ static void widen(unsigned v, float (&f)[PER], const E*) { Word<T>::widen(v, f); }
-    __device__ static void widen(unsigned v, float (&f)[PER], const __nv_bfloat16*) { f[0] = __uint_as_float(v << 16), f[PER - 1] = __uint_as_float(v & 0xffff0000u); }
+    __device__ static void widen(unsigned v, float (&f)[PER], const __nv_bfloat16*) { f[0] = __uint_as_float(v << 16),
+        f[PER - 1] = __uint_as_float(v & 0xffff0000u); }
 };
 
 /// Elementwise maxima of words of T, starting from 0; a NaN is kept. Of magnitudes, or with `over` of values that may be negative.
@@ -86,9 +88,11 @@ struct Most {
     __device__ void over(unsigned v) { larger(v, static_cast<const T*>(nullptr)); }
     __device__ void over_size(unsigned v) { over(v & ~SIGNS); }
     __device__ void over_negative(unsigned v) { over(v ^ SIGNS); }
-    __device__ void larger(unsigned v, const float*) { w = static_cast<unsigned>(max(static_cast<int>(w), static_cast<int>(v))); }  // as integers: NaN above all
+    // as integers: NaN above all
+    __device__ void larger(unsigned v, const float*) { w = static_cast<unsigned>(max(static_cast<int>(w), static_cast<int>(v))); }
     __device__ void larger(unsigned v, const __half*) { w = Word<__half>::word(__hmax2_nan(Word<__half>::both(w), Word<__half>::both(v))); }
-    __device__ void larger(unsigned v, const __nv_bfloat16*) { w = Word<__nv_bfloat16>::word(__hmax2_nan(Word<__nv_bfloat16>::both(w), Word<__nv_bfloat16>::both(v))); }
+    __device__ void larger(unsigned v,
+        const __nv_bfloat16*) { w = Word<__nv_bfloat16>::word(__hmax2_nan(Word<__nv_bfloat16>::both(w), Word<__nv_bfloat16>::both(v))); }
     /// The word's elements as bits of float32, which are ordered as the numbers are: infinity, and NaN above it.
     __device__ void bits(unsigned (&b)[Word<T>::N]) const {
         float f[Word<T>::N];
@@ -104,8 +108,8 @@ struct Most {
 };
 constexpr unsigned INFINITE_BITS = 0x7f800000u;
 
-/// Maximum over LANES neighbouring threads (lanes of a warp, or the whole block), then over the blocks of a cluster. `round`: 0, 1, ...: the number of
-/// earlier calls; `shared` has 32 words, `of_blocks` CLUSTER words a round.
+/// Maximum over LANES neighbouring threads (lanes of a warp, or the whole block), then over the blocks of a cluster. `round`: 0, 1, ...:
+/// the number of earlier calls; `shared` has 32 words, `of_blocks` CLUSTER words a round.
 template <int LANES, int THREADS, int CLUSTER = 1>
 __device__ unsigned over_lanes(unsigned v, unsigned* shared, unsigned* of_blocks = nullptr, int round = 0) {
     if constexpr (LANES >= 32) v = __reduce_max_sync(~0u, v);
@@ -133,8 +137,8 @@ __device__ unsigned over_lanes(unsigned v, unsigned* shared, unsigned* of_blocks
     return v;
 }
 
-// Codes of finite values, four at a time: each code in the low bits of a byte, then the bytes are packed. Gives the same bits as the general `encode` of
-// _quantized.cuh, in a third of its instructions.
+// Codes of finite values, four at a time: each code in the low bits of a byte, then the bytes are packed. Gives the same bits as the
+// general `encode` of _quantized.cuh, in a third of its instructions.
 
 /// The stored scale and its value, as by scale_of and effective; for e4m3 with the hardware's conversion instructions.
 template <int F, int S>
@@ -171,7 +175,8 @@ __device__ inline unsigned four_signs(const Held<T, V>& held, int i) {
     }
 }
 
-/// Packs four bytes, each with a code in its low bits, into a string of codes. Other bits must be zero for 8 and 6 bits, and may be anything for 4.
+/// Packs four bytes, each with a code in its low bits, into a string of codes. Other bits must be zero for 8 and 6 bits, and may be
+/// anything for 4.
 template <int BITS, int V>
 __device__ inline void squeeze(unsigned (&out)[(V * BITS + 31) / 32], const unsigned (&bytes)[V / 4]) {
     if constexpr (BITS == 8) {
@@ -205,8 +210,8 @@ __device__ inline void squeeze(unsigned (&out)[(V * BITS + 31) / 32], const unsi
 
 constexpr float WHOLE = 12582912.f;  // 1.5 * 2^23: added to a number, it leaves the nearest integer in the sum's low bits
 
-/// The codes of e2m1 lie on three straight lines; the code is the minimum of the three. Their sums with WHOLE are ordered as bits in the same way as the
-/// numbers. BEYOND: clamp to 7.
+/// The codes of e2m1 lie on three straight lines; the code is the minimum of the three. Their sums with WHOLE are ordered as bits in the
+/// same way as the numbers. BEYOND: clamp to 7.
 template <bool BEYOND>
 __device__ inline unsigned least_line(float a, float b, float c) {
     const unsigned least = min(min(__float_as_uint(a), __float_as_uint(b)), __float_as_uint(c));
@@ -224,7 +229,8 @@ __device__ constexpr bool has_clean() {
 
 /// Like `encode`, for finite elements and a scale that is not `careful`.
 template <int F, int S, int ROUND, bool SYMMETRIC, typename T, int V, typename Random, typename Divided, typename Zero>
-__device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], const Held<T, V>& held, Random random, Divided by, Zero zero) {
+__device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], const Held<T, V>& held, Random random, Divided by,
+    Zero zero) {
     using X = Format<F>;
     constexpr float UNIT = unit_of<F, ROUND>(), MAX = X::MAX * UNIT;
     constexpr bool BEYOND = S != SCALE_F32;  // a rounded scale may leave values beyond the largest code
@@ -270,7 +276,8 @@ __device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) /
                 }
                 constexpr int DOWN = 8 - X::BITS;
                 all = chosen(four_bytes<3>(w), four_signs(held, i) >> DOWN, 0x80808080u >> DOWN);
-            } else if constexpr (F == E2M1) {  // h is twice the magnitude; the minimum of three lines, rounded: for codes 0 to 4, 4 to 6 and from 6 on
+            // h is twice the magnitude; the minimum of three lines, rounded: for codes 0 to 4, 4 to 6 and from 6 on
+            } else if constexpr (F == E2M1) {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     const float h = by(i + j)(held.size(i + j));
@@ -286,7 +293,8 @@ __device__ inline void encode_clean(unsigned (&out)[(V * Format<F>::BITS + 31) /
                     w[j] = __float_as_uint(v);
                 }
                 const auto pair = [&](int j) -> unsigned {
-                    return __nv_cvt_float2_to_fp8x2(make_float2(__uint_as_float(w[j]), __uint_as_float(w[j + 1])), __NV_SATFINITE, THREE ? __NV_E4M3 : __NV_E5M2);
+                    return __nv_cvt_float2_to_fp8x2(make_float2(__uint_as_float(w[j]), __uint_as_float(w[j + 1])), __NV_SATFINITE,
+                        THREE ? __NV_E4M3 : __NV_E5M2);
                 };
                 all = pair(0) | pair(2) << 16;
                 if (X::BITS == 6) all = (all & 0x1f1f1f1fu) | (all >> 2 & 0x20202020u);

@@ -26,10 +26,10 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     args, types = typed_arguments(
         p,
         {
-            "N": ("i64", n), "L": ("i32", length), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "over": ("ptr", 0), "x": ("ptr", 0),
-            "seed": ("i32", "seed"),
+            "N": ("i64", n), "L": ("i32", length), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "over": ("ptr", 0),
+            "x": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
+    )
     kernel = instance("dequantize_flat", *names(p), bool(p.option("dither")), config["pieces"])
     span = 256 * config["pieces"] * (16 // p["x"].itemsize)
     return [Launch(kernel, (-(-n * length // span),), args, types=types, block=(256,), chained=p.device.arch >= 90)]

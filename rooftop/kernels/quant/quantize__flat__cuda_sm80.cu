@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Rows that are not a multiple of 16 bytes, quantised to 8 bits. Input and codes have no gaps between rows, so a block loads the aligned 16-byte pieces that overlap its row, ignores the elements of neighbouring rows, and stores whole pieces of codes except for the first and the last."
+idea    = """Rows that are not a multiple of 16 bytes, quantised to 8 bits. Input and codes have no gaps between rows, so a block loads the \
+  aligned 16-byte pieces that overlap its row, ignores the elements of neighbouring rows, and stores whole pieces of codes except for the \
+  first and the last."""
 limit   = "rows that do not fit the registers of one block"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, L]", "zero: u8[N]?", "seed: i32"]

@@ -41,9 +41,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     args, types = typed_arguments(
         p,
         {
-            "N": ("i64", n), "L": ("i32", length), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
-            "seed": ("i32", "seed"),
+            "N": ("i64", n), "L": ("i32", length), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0),
+            "zero": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
+    )
     kernel = instance("quantize_flat", *names(p), rounding(p), bool(p.option("symmetric")), config["pieces"], config["threads"])
     return [Launch(kernel, (n,), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]

@@ -40,11 +40,17 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     args, types = typed_arguments(
         p,
         {
-            "packs": ("i64", count), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed"),
+            "packs": ("i64", count), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
+            "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
+    )
     kernel = instance(
-        "quantize_groups", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["lanes"], config["units"], config["threads"],
-        p.get("over") is not None,
-    )  # fmt: skip
-    return [Launch(kernel, (-(-count // (config["threads"] * config["units"])),), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]
+        "quantize_groups", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["lanes"], config["units"],
+        config["threads"], p.get("over") is not None,
+    )
+    return [
+        Launch(
+            kernel, (-(-count // (config["threads"] * config["units"])),), args, types=types, block=(config["threads"],),
+            chained=p.device.arch >= 90
+        )
+    ]

@@ -31,10 +31,12 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     if not _power(count):
         return "columns of a block must be a power of two of packs"
     cluster = 1
-    if columns == 1 and rows * 16 > 512 * steps and p.device.arch >= 90:  # a tall column: at least 32 bytes of codes of each row, and several blocks
+    # a tall column: at least 32 bytes of codes of each row, and several blocks
+    if columns == 1 and rows * 16 > 512 * steps and p.device.arch >= 90:
         count = max(4, 32 // vec)
         cluster = next((k for k in (2, 4, 8) if -(-rows * count // steps) <= k * 512), 8)
-    least = 64 if columns > 1 and rows * count >= 128 else 32  # a multiprocessor holds 32 blocks: with one warp each they are half of its warps
+    # a multiprocessor holds 32 blocks: with one warp each they are half of its warps
+    least = 64 if columns > 1 and rows * count >= 128 else 32
     threads = max(least, count, 1 << max(0, -(-rows * count // (steps * cluster)) - 1).bit_length())
     if threads > 1024 or rows * count > threads * steps * cluster:
         return "a block must fit the registers of one block of threads, columns those of a cluster of eight"
@@ -61,15 +63,15 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     args, types = typed_arguments(
         p,
         {
-            "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", p["x"].strides[0]), "xs": ("i64", p["x"].strides[1]), "x": ("ptr", 0), "rows": ("i32", rows),
-            "down": ("i32", down), "across": ("i32", across), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
-            "seed": ("i32", "seed"),
+            "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", p["x"].strides[0]), "xs": ("i64", p["x"].strides[1]), "x": ("ptr", 0),
+            "rows": ("i32", rows), "down": ("i32", down), "across": ("i32", across), "over": ("ptr", 0), "codes": ("ptr", 0),
+            "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
+    )
     kernel = instance(
-        "quantize_tiles", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["steps"], config["threads"], columns == 1,
-        config["cluster"],
-    )  # fmt: skip
+        "quantize_tiles", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["steps"],
+        config["threads"], columns == 1, config["cluster"],
+    )
     cluster = config["cluster"]
     grid = (down * groups(wide, config["packs"] * config["vec"]) * cluster, outer)
     shape = (cluster,) if cluster > 1 else ()

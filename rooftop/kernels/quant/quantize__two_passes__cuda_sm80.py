@@ -58,9 +58,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     narrow = across > 1 and columns % vec != 0
     tiles = -(-x.shape[2] // (threads * vec))
     common = {
-        "R": ("i32", x.shape[1]), "C": ("i32", x.shape[2]), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0), "rows": ("i32", rows),
-        "columns": ("i32", columns), "down": ("i32", down), "across": ("i32", across), "tiles": ("i32", tiles),
-    }  # fmt: skip
+        "R": ("i32", x.shape[1]), "C": ("i32", x.shape[2]), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0),
+        "rows": ("i32", rows), "columns": ("i32", columns), "down": ("i32", down), "across": ("i32", across), "tiles": ("i32", tiles),
+    }
     grid = (tiles * -(-x.shape[1] // tall), x.shape[0])
     found = []
     for name, more in (
@@ -77,6 +77,8 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
             else instance(name, *facts, rounding(p), symmetric, vec, tall, threads, whole, narrow)
         )
         found.append(
-            Launch(kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", "ptr", *kinds), block=(threads,), chained=p.device.arch >= 90)
+            Launch(
+                kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", "ptr", *kinds), block=(threads,), chained=p.device.arch >= 90
+            )
         )
     return found

@@ -1,4 +1,5 @@
-// A draw from each row by a cluster of blocks: the row's parts in shared memory, bins of weights, and the path for rows with any number of equal elements.
+// A draw from each row by a cluster of blocks: the row's parts in shared memory, bins of weights, and the path for rows with any number of
+// equal elements.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -20,7 +21,8 @@ constexpr float FINE = BINS / 22.4f;                   // bins for a difference 
 template <int THREADS>
 struct Sampling {
     union {
-        unsigned lanes[(STEPS + 1) * 32];  // sums of weights by bin, the lightest first, one copy a lane: no two lanes of a warp add in the same bank
+        // sums of weights by bin, the lightest first, one copy a lane: no two lanes of a warp add in the same bank
+        unsigned lanes[(STEPS + 1) * 32];
         struct {
             alignas(16) unsigned keys[LIST], indices[LIST];
             union {
@@ -123,8 +125,8 @@ struct Bins {
 
 __device__ inline Sum units(float w) { return __float2ull_rz(w * 4294967296.0f); }
 
-/// The bin in which the cumulated sum reaches `need`, 1 <= need <= the sum of all; `before`: the sum of the bins before it. Thread t has the sums `own` of bins
-/// t EACH, t EACH + 1, ...
+/// The bin in which the cumulated sum reaches `need`, 1 <= need <= the sum of all; `before`: the sum of the bins before it. Thread t has
+/// the sums `own` of bins t EACH, t EACH + 1, ...
 template <int THREADS, int EACH>
 __device__ unsigned crossing(const Sum (&own)[EACH], Sum need, Sum& before, Sampling<THREADS>& s) {
     Sum sum = 0, all;
@@ -192,7 +194,8 @@ __device__ void clear(Sampling<THREADS>& s) {
 template <int THREADS>
 __device__ void add(Sampling<THREADS>& s, unsigned bin, Sum weight) {
     atomicAdd(&s.counts[bin], 1u);
-    const unsigned w = static_cast<unsigned>(weight), old = atomicAdd(&s.low[bin], w), carry = static_cast<unsigned>(weight >> 32) + (old + w < old);
+    const unsigned w = static_cast<unsigned>(weight), old = atomicAdd(&s.low[bin], w),
+        carry = static_cast<unsigned>(weight >> 32) + (old + w < old);
     if (carry) atomicAdd(&s.high[bin], carry);
 }
 
@@ -209,15 +212,18 @@ __device__ void gather(Sampling<THREADS>& s, cg::cluster_group cluster) {
             mass += *cluster.map_shared_rank(&s.low[b], o);
             count += *cluster.map_shared_rank(&s.counts[b], o);
         }
-        for (unsigned o = 0; o < CLUSTER; ++o) *cluster.map_shared_rank(&s.masses[b], o) = mass, *cluster.map_shared_rank(&s.totals[b], o) = count;
+        for (unsigned o = 0; o < CLUSTER; ++o) *cluster.map_shared_rank(&s.masses[b], o) = mass,
+            *cluster.map_shared_rank(&s.totals[b], o) = count;
     }
     cluster.sync();
 }
 
-/// The entry at which the cumulated count of entries in order, none of them after (key, index), reaches `need` or, if need is 0, their cumulated weight reaches
+/// The entry at which the cumulated count of entries in order, none of them after (key, index), reaches `need` or, if need is 0, their
+/// cumulated weight reaches
 /// top_p: digit by digit, 8 bits at a time, of the key and then of the index.
 template <unsigned CLUSTER, typename T, int THREADS>
-__device__ void bound(const Part<T, THREADS>& part, const Weigh<T>& weigh, Sum need, float top_p, unsigned& key, unsigned& index, Sampling<THREADS>& s,
+__device__ void bound(const Part<T, THREADS>& part, const Weigh<T>& weigh, Sum need, float top_p, unsigned& key, unsigned& index,
+    Sampling<THREADS>& s,
                       cg::cluster_group cluster) {
     const unsigned after_key = key, after_index = index;
     const Sum* measure = need == 0 ? s.masses : s.totals;
@@ -229,7 +235,8 @@ __device__ void bound(const Part<T, THREADS>& part, const Weigh<T>& weigh, Sum n
         clear(s);
         part.each([&](float x, unsigned k, unsigned i) {
             if (before(after_key, after_index, k, i)) return;
-            const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
+            const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key
+                && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
             const Sum w = there ? Weigh<T>::units(weigh.share(x)) : 0;
             if (w != 0) add(s, by_key ? 255 - (k >> shift & 255) : i >> shift & 255, w);
         });

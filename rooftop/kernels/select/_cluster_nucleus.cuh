@@ -2,7 +2,8 @@
 #pragma once
 #include "_cluster_draws.cuh"
 
-/// Appends an entry to the list in the cluster's first block; its length also counts entries that do not fit. Returns false for such an entry.
+/// Appends an entry to the list in the cluster's first block; its length also counts entries that do not fit. Returns false for such an
+/// entry.
 template <int THREADS>
 __device__ bool list(unsigned key, unsigned index, unsigned room, Sampling<THREADS>& s, cg::cluster_group cluster) {
     const unsigned at = atomicAdd(cluster.map_shared_rank(&s.listed, 0), 1u);
@@ -21,7 +22,8 @@ __device__ unsigned length_of_list(Sampling<THREADS>& s, cg::cluster_group clust
 
 /// Draws from the first `limit` entries in order of the list, limit <= DRAWN; the list must contain all of them. One block.
 template <typename T, int THREADS>
-__device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& weigh, float top_p, int seed, unsigned row, long long* out, Sampling<THREADS>& s) {
+__device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& weigh, float top_p, int seed, unsigned row, long long* out,
+    Sampling<THREADS>& s) {
     constexpr int EACH = DRAWN / THREADS;
     sort_entries<unsigned, THREADS>(s.keys, s.indices, listed);
     limit = min(limit, listed);
@@ -62,8 +64,8 @@ __device__ void draw_from_list(unsigned listed, unsigned limit, const Weigh<T>& 
     }
 }
 
-/// A logit that at least `k` elements of the row reach. Each thread of the cluster has the largest of two sets of its elements; the k-th of these 2 · CLUSTER ·
-/// THREADS maxima is found by the first 16 bits of their keys. -infinity if k is larger than their number.
+/// A logit that at least `k` elements of the row reach. Each thread of the cluster has the largest of two sets of its elements; the k-th of
+/// these 2 · CLUSTER · THREADS maxima is found by the first 16 bits of their keys. -infinity if k is larger than their number.
 template <typename T, unsigned CLUSTER, int THREADS>
 __device__ float reached_by(unsigned k, unsigned pair, Sampling<THREADS>& s, cg::cluster_group cluster) {
     if (k > 2 * CLUSTER * THREADS) return -CUDART_INF_F;
@@ -106,10 +108,11 @@ __device__ unsigned short_key(float x) {
 
 // ---- the nucleus ----
 
-/// The bin in which the nucleus ends. `need`: the weight that the nucleus lacks before this bin, of the bin's `mass`. Returns false if the bin has more
-/// elements than a block can list.
+/// The bin in which the nucleus ends. `need`: the weight that the nucleus lacks before this bin, of the bin's `mass`. Returns false if the
+/// bin has more elements than a block can list.
 template <typename T, unsigned CLUSTER, int THREADS>
-__device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const Shares& shares, float top_p, unsigned& bin, Sum& need, Sampling<THREADS>& s,
+__device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const Shares& shares, float top_p, unsigned& bin, Sum& need,
+    Sampling<THREADS>& s,
                                 cg::cluster_group cluster) {
     for (unsigned i = threadIdx.x; i < (STEPS + 1) * 8; i += THREADS) reinterpret_cast<uint4*>(s.lanes)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
@@ -154,9 +157,11 @@ __device__ bool bin_of_boundary(const Part<T, THREADS>& part, unsigned n, const 
     return s.found[2] <= CANDIDATES;
 }
 
-/// The last element in order of the nucleus, among the candidates of all blocks. Returns false if too many of them have nearly the same weight.
+/// The last element in order of the nucleus, among the candidates of all blocks. Returns false if too many of them have nearly the same
+/// weight.
 template <typename T, unsigned CLUSTER, int THREADS>
-__device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shares, const Weigh<T>& weigh, unsigned bin, Sum need, unsigned& last_key,
+__device__ bool last_of_nucleus(const Part<T, THREADS>& part, const Shares& shares, const Weigh<T>& weigh, unsigned bin, Sum need,
+    unsigned& last_key,
                                 unsigned& last_index, Sampling<THREADS>& s, cg::cluster_group cluster) {
     unsigned* parts = s.indices + DRAWN;
     for (unsigned i = threadIdx.x; i < s.candidate_count; i += THREADS) {

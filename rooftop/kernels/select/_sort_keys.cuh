@@ -1,5 +1,5 @@
-// Elements as unsigned keys in the order of their values: the element that is first in order has the largest key. docs/formats.md, "Floats in order, by their
-// bits"
+// Elements as unsigned keys in the order of their values: the element that is first in order has the largest key. docs/formats.md, "Floats
+// in order, by their bits"
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -91,7 +91,8 @@ __device__ inline unsigned short last_value<__nv_bfloat16>(unsigned sense) { ret
 template <>
 __device__ inline unsigned last_value<int>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7fffffffu : 0x80000000u; }
 template <>
-__device__ inline unsigned long long last_value<long long>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7fffffffffffffffull : 0x8000000000000000ull; }
+__device__ inline unsigned long long last_value<long long>(unsigned sense) { return sense & SMALLEST_FIRST ? 0x7fffffffffffffffull
+    : 0x8000000000000000ull; }
 
 constexpr unsigned NOBODY = 0xffffffffu;  // the index of a padding entry; indices of elements are below 2^31
 
@@ -106,8 +107,8 @@ __device__ inline unsigned length_of(const void* lengths, bool wide, long long r
     return static_cast<unsigned>(given < 0 ? 0 : given > n ? n : given);
 }
 
-/// Where results are written. Of an ordered row, places `first` to `first + count`, as values and indices [rows, count]; or (`mask` present) a mark in [rows,
-/// n] at each selected element.
+/// Where results are written. Of an ordered row, places `first` to `first + count`, as values and indices [rows, count]; or (`mask`
+/// present) a mark in [rows, n] at each selected element.
 template <typename T>
 struct Results {
     const bits_of<T>* x;  // the row
@@ -145,7 +146,8 @@ struct Results {
     }
 };
 
-// Lists of entries (a key and an index) in shared memory: sorting by a bitonic network whose short steps work in registers, and the last entry of a list.
+// Lists of entries (a key and an index) in shared memory: sorting by a bitonic network whose short steps work in registers, and the last
+// entry of a list.
 
 /// 32 E neighbouring entries of a list, held by a warp: lane l has places E l to E l + E - 1, counted from the start of the list.
 template <typename K, int E>
@@ -158,7 +160,8 @@ struct Stretch {
     __device__ static void copy(V* to, const V* from) {  // E values, in packs of 16 bytes if possible
         if constexpr (E * sizeof(V) % 16 == 0) {
 #pragma unroll
-            for (int j = 0; j < E * static_cast<int>(sizeof(V)) / 16; ++j) reinterpret_cast<uint4*>(to)[j] = reinterpret_cast<const uint4*>(from)[j];
+            for (int j = 0; j < E * static_cast<int>(sizeof(V)) / 16; ++j) reinterpret_cast<uint4*>(to)[j] =
+                reinterpret_cast<const uint4*>(from)[j];
         } else {
 #pragma unroll
             for (int j = 0; j < E; ++j) to[j] = from[j];
@@ -189,7 +192,8 @@ struct Stretch {
         for (unsigned step = WIDE / 2; step > 0; step /= 2) {
             if (step >= size) continue;
             if (step >= E) {
-                const bool mine_first = ((place & size) == 0) == ((place & step) == 0);  // whether this place takes the entry that is first in order
+                // whether this place takes the entry that is first in order
+                const bool mine_first = ((place & size) == 0) == ((place & step) == 0);
 #pragma unroll
                 for (int j = 0; j < E; ++j) {
                     const K other = __shfl_xor_sync(~0u, key[j], step / E);
@@ -212,8 +216,8 @@ struct Stretch {
     }
 };
 
-/// Sorts n entries by counting: each thread counts the entries before its own and calls `put(place, key, index)`. n comparisons an entry, for lists no longer
-/// than a block has threads. The arrays start on 16 bytes and have room for the next multiple of 4 of n.
+/// Sorts n entries by counting: each thread counts the entries before its own and calls `put(place, key, index)`. n comparisons an entry,
+/// for lists no longer than a block has threads. The arrays start on 16 bytes and have room for the next multiple of 4 of n.
 template <typename K, int THREADS, typename Put>
 __device__ void place_entries(K* keys, unsigned* indices, unsigned n, Put put) {
     constexpr int PACK = 16 / sizeof(K);
@@ -236,8 +240,8 @@ __device__ void place_entries(K* keys, unsigned* indices, unsigned n, Put put) {
     }
 }
 
-/// Sorts the entries in place by a bitonic network: each warp sorts 32 E neighbours in registers, longer steps work in shared memory. The arrays have room
-/// for the next power of two of n, at least 32 E.
+/// Sorts the entries in place by a bitonic network: each warp sorts 32 E neighbours in registers, longer steps work in shared memory. The
+/// arrays have room for the next power of two of n, at least 32 E.
 template <typename K, int E, int THREADS>
 __device__ void sort_stretches(K* keys, unsigned* indices, unsigned n) {
     using S = Stretch<K, E>;
@@ -274,7 +278,8 @@ __device__ void sort_stretches(K* keys, unsigned* indices, unsigned n) {
     }
 }
 
-/// Sorts the entries in place. The arrays start on 16 bytes and have room for the next power of two of n, at least 64 entries, and 256 if n > 64.
+/// Sorts the entries in place. The arrays start on 16 bytes and have room for the next power of two of n, at least 64 entries, and 256 if n
+/// > 64.
 template <typename K, int THREADS>
 __device__ void sort_entries(K* keys, unsigned* indices, unsigned n) {
     if (n <= 64) sort_stretches<K, 2, THREADS>(keys, indices, n);

@@ -1,6 +1,23 @@
 /* rooftop
-idea    = "One cluster per row. With many rows, greedy draws, draws with a top_k of at most 1024 and, from four rows a multiprocessor on, plain draws are made by _draw_rows.cuh, one block a row, in a launch before this one: the kind of draw is known only at run time, so of the two launches the one that has nothing to draw returns at once. Each block copies its part of the logits to shared memory by cp.async, all of it in flight at once, so the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights computed by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: each thread takes the maxima of two sets of its elements; the k-th of all maxima is a bound that at least k elements reach; these are sorted in one block. top_p: a histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each lane, so that additions never conflict. The next pass adds up the weights above the bin of the boundary and lists the elements of that bin; a second histogram with 256 bins leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements need a search digit by digit of the keys."
-limit   = "On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read alone: 15); 1024x128256 float32 295 us plain; one row of 128256 float32 8.5 us plain, 14 with top_k and top_p, 22 with top_p alone. Half as fast as predicted (25 us plain, 24 top_k, 40 top_p): 256 rows are 5.2 waves of the 396 resident blocks, and a wave takes 10 us, hardly more than one row alone (8.5). So within a wave the copy (3 us), the arithmetic (3 us) and the cluster barriers follow each other, and three blocks a multiprocessor overlap them little: persistent clusters that copy the next row while they draw from this one are the next step. A block a row (sample__cuda_sm80) is faster with 256 rows drawn from greedily (21 us against 35) or with top_k 50 (55 against 76), and 11 times slower with top_p alone; so from as many rows on as there are multiprocessors these draws are made by that kernel, in a launch of its own before this one. Plain: a 2^x and 7 more instructions an element. top_p: 10 instructions and an atomic addition to shared memory an element in the first pass, 12 in the second, and seven cluster barriers a row."
+idea    = """One cluster per row. With many rows, greedy draws, draws with a top_k of at most 1024 and, from four rows a multiprocessor on, \
+  plain draws are made by _draw_rows.cuh, one block a row, in a launch before this one: the kind of draw is known only at run time, so of \
+  the two launches the one that has nothing to draw returns at once. Each block copies its part of the logits to shared memory by cp.async, \
+  all of it in flight at once, so the row is read from memory once. Plain and min_p draws: one more pass over shared memory adds up weights \
+  computed by the hardware's 2^x, in float32 within 16 bytes and in exact integers beyond. top_k up to 1024: each thread takes the maxima \
+  of two sets of its elements; the k-th of all maxima is a bound that at least k elements reach; these are sorted in one block. top_p: a \
+  histogram of the weights, whose bins are the first bits of a float32, eight between two powers of two, with a copy of each bin for each \
+  lane, so that additions never conflict. The next pass adds up the weights above the bin of the boundary and lists the elements of that \
+  bin; a second histogram with 256 bins leaves a few of them to sort. A larger top_k, +infinity, and a bin with too many elements need a \
+  search digit by digit of the keys."""
+limit   = """On an H200: 256x128256 bfloat16 51 us plain, 53 with min_p, 76 with top_k 50, 184 with top_p 0.9 (the read alone: 15); \
+  1024x128256 float32 295 us plain; one row of 128256 float32 8.5 us plain, 14 with top_k and top_p, 22 with top_p alone. Half as fast as \
+  predicted (25 us plain, 24 top_k, 40 top_p): 256 rows are 5.2 waves of the 396 resident blocks, and a wave takes 10 us, hardly more than \
+  one row alone (8.5). So within a wave the copy (3 us), the arithmetic (3 us) and the cluster barriers follow each other, and three blocks \
+  a multiprocessor overlap them little: persistent clusters that copy the next row while they draw from this one are the next step. A block \
+  a row (sample__cuda_sm80) is faster with 256 rows drawn from greedily (21 us against 35) or with top_k 50 (55 against 76), and 11 times \
+  slower with top_p alone; so from as many rows on as there are multiprocessors these draws are made by that kernel, in a launch of its own \
+  before this one. Plain: a 2^x and 7 more instructions an element. top_p: 10 instructions and an atomic addition to shared memory an \
+  element in the first pass, 12 in the second, and seven cluster barriers a row."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG", "MUFU"], spills = 0 }
@@ -11,7 +28,8 @@ python  = ["supports", "choose", "launches"]
 
 template <typename T, unsigned CLUSTER, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
-    sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k, float top_p, float min_p, int seed,
+    sample_clusters(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned packs, float temperature, int top_k,
+        float top_p, float min_p, int seed,
                     int apart, long long* __restrict__ out) {
     extern __shared__ __align__(16) uint4 held[];
     __shared__ Sampling<THREADS> s;
@@ -22,7 +40,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
     if (threadIdx.x == 0) s.listed = 0, s.candidate_count = 0, s.at = NOBODY;
     gdc_wait();
     const bool all_of_row = top_k <= 0 || static_cast<unsigned>(top_k) >= n;
-    if (apart != 0 && (temperature == 0.0f || (all_of_row ? apart & 2 && !(top_p < 1.0f) : apart & 1 && top_k <= draws::LIST))) return;  // drawn by sample_rows
+    // drawn by sample_rows
+    if (apart != 0 && (temperature == 0.0f || (all_of_row ? apart & 2 && !(top_p < 1.0f) : apart & 1 && top_k <= draws::LIST))) return;
     const bits_of<T>* r = logits + row * xs;
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), all_packs = (off + n + N - 1) / N;
     const unsigned first_pack = min(all_packs, rank * packs), count = min(all_packs, first_pack + packs) - first_pack;
@@ -81,7 +100,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
             for (unsigned p = threadIdx.x; open && p < count; p += THREADS) {
 #pragma unroll 1
                 for (unsigned j = 0; open && j < N; ++j) {
-                    if (number<T>(part.bits(p * N + j)) == most) atomicMin(cluster.map_shared_rank(&s.at, 0), part.index(p * N + j)), open = false;
+                    if (number<T>(part.bits(p * N + j)) == most) atomicMin(cluster.map_shared_rank(&s.at, 0), part.index(p * N + j)),
+                        open = false;
                 }
             }
         }
@@ -116,7 +136,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
                 for (unsigned j = 0; j < N; ++j) {
                     const bits_of<T> bits = part.bits(p * N + j);
                     const float x = number<T>(bits);
-                    if (x >= least && x > -CUDART_INF_F) room = list(to_key<T>(bits, NAN_SMALLEST), part.index(p * N + j), LIST, s, cluster);
+                    if (x >= least && x > -CUDART_INF_F) room =
+                        list(to_key<T>(bits, NAN_SMALLEST), part.index(p * N + j), LIST, s, cluster);
                 }
             }
             const unsigned listed = length_of_list(s, cluster);
@@ -151,7 +172,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         cluster.sync();  // no block reads these bins any more
     }
 
-    // The sum of each warp's section of the part, exact beyond packs. If a nucleus ends within a bin, the elements of that bin are kept for later.
+    // The sum of each warp's section of the part, exact beyond packs. If a nucleus ends within a bin, the elements of that bin are kept for
+    // later.
     const unsigned stretch = (count + WARPS - 1) / WARPS, begin = min(count, warp * stretch), end = min(count, begin + stretch);
     float sure = min_p, low = min_p;  // elements of at least `sure` can be drawn; lighter ones of at least `low` are examined one by one
     Sum own = 0;
@@ -199,7 +221,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         const float x = number<T>(bits);
         if (!(x > -CUDART_INF_F)) return Sum(0);
         const float w = weigh.share(x);
-        return w < weigh.least || (last_key != 0 && before(last_key, last_index, to_key<T>(bits, NAN_SMALLEST), part.index(e))) ? Sum(0) : Weigh<T>::units(w);
+        return w < weigh.least || (last_key != 0 && before(last_key, last_index, to_key<T>(bits, NAN_SMALLEST), part.index(e))) ? Sum(0)
+            : Weigh<T>::units(w);
     };
     const auto candidate = [&](unsigned e) {  // an element of the bin of the boundary
         const bits_of<T> bits = part.bits(e);
@@ -281,7 +304,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 256 ? 3 : 1)
         }
         Sum at = upto + run - mine;
         if (at <= bar && bar < at + mine) {
-            unsigned found = NOBODY;  // if the rounded weights of the elements add up to less than the pack's, the last element with a weight
+            // if the rounded weights of the elements add up to less than the pack's, the last element with a weight
+            unsigned found = NOBODY;
             bool open = true;
 #pragma unroll 1
             for (unsigned j = 0; open && j < N; ++j) {

@@ -63,14 +63,15 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     whole, maps = b.dtype == "i8", _maps(p, blocks)
     kernel = instance(
         "spmm", DTYPES[values.dtype].cuda, DTYPES[b.dtype].cuda, DTYPES[p["out"].dtype].cuda, "int" if whole else "float", blocks, stages,
-        not whole and not p.option("fast"), turned, 8 if pitch % 8 == 0 else 2 if pitch % 2 == 0 else 1, ACTIVATIONS.index(str(p.option("activation"))), form,
-    )  # fmt: skip
+        not whole and not p.option("fast"), turned, 8 if pitch % 8 == 0 else 2 if pitch % 2 == 0 else 1,
+        ACTIVATIONS.index(str(p.option("activation"))), form,
+    )
     args: dict[str, Any] = {
-        "M": m, "N": n, "slices": -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16, "values_map": maps["values"],
-        "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "scale_a": "scale_a", "step_a": int(p["scale_a"].numel > 1), "scale_b": "scale_b",
-        "step_b": int(p["scale_b"].numel > 1), "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
-        "pitch": pitch,
-    }  # fmt: skip
+        "M": m, "N": n, "slices": -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16,
+        "values_map": maps["values"], "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "scale_a": "scale_a",
+        "step_a": int(p["scale_a"].numel > 1), "scale_b": "scale_b", "step_b": int(p["scale_b"].numel > 1),
+        "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out", "pitch": pitch,
+    }
     types = ("i32",) * 6 + ("map", "map", "ptr", "i32", "ptr", "i32", "ptr", "i32", "ptr", "i64", "ptr", "i64")
     shared = stages * (128 * blocks * 128 + WIDE * 256)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(384,), shared=shared)]

@@ -80,10 +80,10 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     maps = _maps(p, config)
     kernel = instance("spmm", DTYPES[p["b"].dtype].cuda, blocks, wide, stages, near(p["b"]), turned, pairs, act, kind)
     args: dict[str, Any] = {
-        "M": m, "N": n, "slices": 2 * -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16, "values_map": maps["values"],
-        "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "alpha": float(p.option("alpha")), "bias": "bias" if bias else None,
-        "bias_step": along, "out": "out", "pitch": m if turned else n,
-    }  # fmt: skip
+        "M": m, "N": n, "slices": 2 * -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16,
+        "values_map": maps["values"], "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "alpha": float(p.option("alpha")),
+        "bias": "bias" if bias else None, "bias_step": along, "out": "out", "pitch": m if turned else n,
+    }
     types = ("i32",) * 6 + ("map", "map", "ptr", "i32", "f32", "ptr", "i64", "ptr", "i64")
     shared = stages * (high * 128 + wide * 256)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=shared)]
