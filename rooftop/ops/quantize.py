@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, whole_seed
 from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
-from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.spec import Meta, Problem, Work
 from rooftop.formats import random_bits
 from rooftop.formats.number_formats import (
     ELEMENTS,
-    FORMATS,
     ROUNDINGS,
     SCALES,
     Format,
@@ -39,6 +38,7 @@ from rooftop.formats.number_formats import (
     store_scale,
 )
 from rooftop.ops._peers import compiled
+from rooftop.ops._quantize_cases import cases, one
 from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
 from rooftop.ops._quantized import canonical as _canonical
 from rooftop.ops._quantized_peers import torchao
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from rooftop.formats.number_formats import Format
     from rooftop.formats.quantized import Quantized
 
-FLOATS = ("f32", "f16", "bf16")
 GRANULARITIES = ("tensor", "row", "column", "group", "block")
 
 
@@ -298,122 +297,6 @@ def _plain(
     return codes.view(torch.uint8).view(a, r, c), scale.view(a, r // rows, c // columns), None
 
 
-EIGHT = ("int8", "e4m3", "int4", "e3m2", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4")  # those that are timed
-
-
-def _ways(shape: tuple[int, ...], group: int = 0) -> dict[str, tuple[int, int]]:
-    """Granularities of a [A, R, C] tensor as rows and columns that share a scale."""
-    if group:
-        return {"group": (1, group)}
-    return {
-        "row": (1, shape[2]), "column": (shape[1], 1), "tensor": (shape[1], shape[2]), "group": (1, 32), "down": (16, 1), "block": (16, 48)
-    }
-
-
-def _case(
-    name: str, tags: str, shape: tuple[int, ...], how: tuple[int, int], format: str, d: str = "bf16", fill: str = "normal",
-    layout: str = "contiguous", why: str = "", **more: Any,
-) -> Case:
-    f = FORMATS[format]
-    given: dict[str, Any] = {
-        "x": Input(shape, d, fill, layout), "over": Input((1,), "f32") if f.kind == "nv" else None, "rows": how[0], "columns": how[1]
-    }
-    given |= {"format": f.element, "scales": f.scale, "symmetric": True, "rounding": "nearest", "seed": 7}
-    return case(name, tags=tags, why=why, **{**given, **more})
-
-
-def _bench() -> list[Case]:
-    big = (1, 16384, 8192)
-    found = []
-    for format in EIGHT:
-        f = FORMATS[format]
-        ways = {f"groups of {f.group}": (1, f.group)} if f.group else {"rows": (1, 8192), "groups of 128": (1, 128), "blocks": (128, 128)}
-        found += [_case(f"{format} {what} 16384x8192", "bench", big, how, format) for what, how in ways.items()]
-    return [
-        *found,
-        _case("int8 tensor 16384x8192", "bench", big, (16384, 8192), "int8"),
-        _case("int8 columns 16384x8192", "bench", big, (16384, 1), "int8"),
-        _case("int8 columns 4096x32768", "bench", (1, 4096, 32768), (4096, 1), "int8"),
-        _case("int8 groups of 128 down 16384x8192", "bench", big, (128, 1), "int8"),
-        _case("e4m3 groups of 128 down 16384x8192", "bench", big, (128, 1), "e4m3"),
-        _case("int8 odd rows 16384x8191", "bench", (1, 16384, 8191), (1, 8191), "int8"),
-        _case("int8 rows stochastic 16384x8192", "bench", big, (1, 8192), "int8", rounding="stochastic"),
-        _case("e4m3 groups stochastic 16384x8192", "bench", big, (1, 128), "e4m3", rounding="stochastic"),
-        _case("int8 rows 8192x8192", "bench", (1, 8192, 8192), (1, 8192), "int8", "f32"),
-        _case("e4m3 groups of 128 8192x8192", "bench", (1, 8192, 8192), (1, 128), "e4m3", "f32"),
-        _case("int8 long rows 1024x131072", "bench", (1, 1024, 131072), (1, 131072), "int8"),
-        _case("uint8 rows asymmetric 16384x8192", "bench", big, (1, 8192), "uint8", symmetric=False),
-    ]
-
-
-def _of_format(format: str, d: str) -> list[Case]:
-    f, shape = FORMATS[format], (2, 35, 96)
-    found = [_case(f"{format} {what}", "edge", shape, how, format, d) for what, how in _ways(shape, f.group).items()]
-    found += [
-        _case(f"{format} odd", "edge", (1, 3, 77), (1, f.group or 77), format, d),
-        _case(f"{format} odd groups", "edge", (3, 2, 101), (1, f.group or 16), format, d),
-        _case(f"{format} one", "edge", (1, 1, 1), (1, f.group or 1), format, d),
-        _case(f"{format} empty", "edge", (1, 0, 64), (1, f.group or 64), format, d),
-    ]
-    for fill in ("large", "tiny", "nan", "inf", "-inf", "-inf rows", "-0.0", "equal"):
-        found.append(_case(f"{format} {fill}", "edge", (1, 7, 128), (1, f.group or 128), format, d, fill))
-    for rounding in ("stochastic", "zero", "dither"):
-        found += [
-            _case(f"{format} {rounding}", "edge", (1, 6, 256), (1, f.group or 256), format, d, rounding=rounding),
-            _case(f"{format} {rounding} odd", "edge", (1, 5, 67), (1, f.group or 67), format, d, rounding=rounding),
-            _case(f"{format} {rounding} inf", "edge", (1, 5, 64), (1, f.group or 64), format, d, "inf", rounding=rounding),
-        ]
-    if f.exponent:
-        return found
-    found += [_case(f"{format} asymmetric {what}", "edge", shape, how, format, d, symmetric=False) for what, how in _ways(shape).items()]
-    for fill in ("large", "tiny", "nan", "inf", "far", "-0.0"):
-        found.append(_case(f"{format} asymmetric {fill}", "edge", (1, 7, 64), (1, 64), format, d, fill, symmetric=False))
-    return [
-        *found, _case(f"{format} asymmetric stochastic", "edge", (1, 5, 64), (1, 64), format, d, symmetric=False, rounding="stochastic")
-    ]
-
-
-def _cases() -> list[Case]:
-    edge = [c for format in FORMATS for d in (FLOATS if format in ("int8", "e4m3") else ("bf16",)) for c in _of_format(format, d)]
-    for scales in ("f16", "bf16", "e8m0", "e4m3"):
-        for format in ("int8", "e4m3", "uint4", "e2m1"):
-            for fill in ("normal", "large", "tiny"):
-                edge.append(_case(f"{format} scales {scales} {fill}", "edge", (1, 9, 64), (1, 64), format, "f32", fill, scales=scales))
-    shapes = {
-        (1, 64): (1, 9, 64), (1, 512): (1, 3, 512), (1, 16): (1, 9, 64), (20, 1): (2, 20, 64), (64, 64): (1, 128, 128), (9, 64): (1, 9, 64)
-    }
-    for how, shape in shapes.items():  # smaller than 2^-14
-        for format, symmetric in (("int8", True), ("uint4", False), ("e4m3", True)):
-            edge.append(
-                _case(
-                    f"{format} scales f16 subnormal {how[0]}x{how[1]}", "edge", shape, how, format, "f16", "tiny", scales="f16",
-                    symmetric=symmetric
-                )
-            )
-    for layout in ("transposed", "sliced", "padded", "strided", "expanded", "offset"):
-        for what, how in (("rows", (1, 64)), ("groups", (1, 16)), ("columns", (20, 1))):
-            edge.append(_case(f"{layout} {what}", "edge", (2, 20, 64), how, "int8", layout=layout))
-    edge += [
-        _case("short rows 300x24", "edge", (1, 300, 24), (1, 24), "int8"),
-        _case("rows of one pack 37x8", "edge", (1, 37, 8), (1, 8), "int8"),
-        _case("rows 3x1000", "edge", (1, 3, 1000), (1, 1000), "int8"),
-        _case("rows 2x9000", "edge", (1, 2, 9000), (1, 9000), "int8"),
-        _case("odd rows 5x1001", "edge", (1, 5, 1001), (1, 1001), "int8"),
-        _case("odd rows 3x9003", "edge", (1, 3, 9003), (1, 9003), "e4m3", "f32", rounding="stochastic"),
-        _case("odd rows nan 4x515", "edge", (1, 4, 515), (1, 515), "uint8", "f16", "nan", symmetric=False),
-        _case("rows 2x40000", "edge", (1, 2, 40000), (1, 40000), "e4m3"),
-        _case("a row 1x150001", "edge", (1, 1, 150001), (1, 150001), "int4", "f32", why="beyond the registers of one block"),
-        _case("groups of 16", "edge", (1, 9, 512), (1, 16), "e4m3"),
-        _case("groups of 64", "edge", (1, 9, 512), (1, 64), "int4"),
-        _case("groups of 256", "edge", (1, 9, 512), (1, 256), "int8", "f32"),
-        _case("groups of 128 down", "edge", (2, 300, 72), (128, 1), "int8"),
-        _case("blocks of 128", "edge", (2, 200, 264), (128, 128), "e4m3"),
-        _case("tall columns", "edge", (1, 700, 40), (700, 1), "int8"),
-    ]
-    huge = _case("over 2^31 elements", "edge huge", (1, 65537, 32768), (1, 32768), "int8", why="offsets need 64 bits")
-    return [*_bench(), *edge, huge]
-
-
 def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """The tensor's scale from the tensor."""
     return {} if tensors.get("over") is None else {"over": _over(tensors["x"])}
@@ -448,9 +331,9 @@ OP = Op(
     reference,
     calls=Calls(objects=True), outputs=outputs,
     canonical=canonical,
-    cases=_cases(),
+    cases=cases(),
     swept=Sizes(
-        lambda dtype, rows, columns: _case("", "", (1, rows, columns), (1, columns), "int8", dtype).inputs,
+        lambda dtype, rows, columns: one("", "", (1, rows, columns), (1, columns), "int8", dtype).inputs,
         {"rows": (1, 1 << 26), "columns": (32, 1 << 22)}, rows="rows", models={"columns": "inner"}, axis="columns",
     ),
     work=work,

@@ -1,4 +1,5 @@
-"""Who uses which helper of the kernels: a family's own lie in its folder, shared ones in kernels/_device, short ones of one user in that user."""
+"""Who uses which helper of the kernels: a family's own lie in its folder, shared ones in kernels/_device, short ones of one user in that user; and how much
+there is to read for a kernel."""
 
 from __future__ import annotations
 
@@ -88,6 +89,54 @@ def test_a_kernel_names_its_helpers_where_its_digest_looks() -> None:
         found = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
         modules = {f"{n.module}.{a.name}" for n in found for a in n.names if n.module and n.module.startswith("rooftop.kernels")}
         assert all(any(m.startswith(f"rooftop.kernels.{p.parent.name}.{p.stem}") for p in helpers.named(path)) for m in modules), path
+
+
+FILES, LINES, OF_PRODUCTS = 8, 1500, 2000  # to read for a kernel, its contract among them: what `rooftop where` prints
+PRODUCTS = ("attention", "matmul", "linear_cross_entropy")
+# More than that: (files, lines) at most. Apart they would be slower: each is one launch whose steps share registers or shared memory.
+MORE = {
+    # a slice of a row in each block of a cluster, three ways for long, short and unaligned rows, in both directions
+    "norms__cuda_sm90": (11, 2350), "norms_bwd__cuda_sm90": (9, 1850),
+    # the backward in registers, for other residences of the row
+    "norms_bwd__staged__cuda_sm80": (11, 1970), "norms_bwd__long__cuda_sm80": (10, 1730), "norms__staged__cuda_sm80": (9, 1290),
+    # rows that are computed and quantised at once: the arithmetic of nine formats
+    "rms_norm_quantize__cuda_sm80": (11, 1550), "softmax_quantize__cuda_sm80": (11, 1460), "hadamard_quantize__cuda_sm80": (11, 1460),
+    "swiglu_quantize__cuda_sm80": (11, 1430), "adamw_8bit__cuda_sm80": (8, 1540),
+    "quantize__groups__cuda_sm80": (9, 1500), "quantize__panels__cuda_sm80": (9, 1500), "quantize__columns__cuda_sm80": (9, 1480),
+    # selection: sorting networks, thresholds and radix passes, between which the device decides
+    "selections__cuda_sm80": (12, 2290), "selections__bracket__cuda_sm80": (10, 2090),
+    "sample__cuda_sm90": (13, 2900), "sample__stream__cuda_sm80": (11, 2720), "sample__cuda_sm80": (9, 1820),
+    # products that share the kernel of matmul, and are larger contracts
+    "matmul__split__gluon_sm90": (8, 2030), "scaled_matmul__gluon_sm90": (8, 1600), "quantized_matmul__gluon_sm90": (8, 1590),
+    "linear_cross_entropy__gluon_sm90": (9, 2090), "linear_cross_entropy_bwd__gluon_sm90": (9, 2060),
+}
+
+
+def to_read() -> Mapping[str, tuple[str, int, int]]:
+    """kernel -> the stem of its file, and the number of files and lines that `rooftop where` prints for it."""
+    from rooftop.core import registry
+    from rooftop.lab.cli.look import reading
+
+    paths = {file.name: (file.path.stem, reading(file.name)) for file in registry.kernel_files()}
+    return {name: (stem, len(found), sum(p.read_text(encoding="utf-8").count("\n") for p in found)) for name, (stem, found) in paths.items()}
+
+
+def too_much(read: Mapping[str, tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
+    most = {name: MORE.get(stem, (FILES, OF_PRODUCTS if name.partition("__")[0].removesuffix("_bwd") in PRODUCTS else LINES)) for name, (stem, _, _) in read.items()}
+    return {name: (files, lines) for name, (_, files, lines) in read.items() if files > most[name][0] or lines > most[name][1]}
+
+
+def test_a_kernel_is_read_in_few_files() -> None:
+    read = to_read()
+    assert len(read) > 150 and too_much(read) == {}
+    needed = {stem for name, (stem, _, _) in read.items() if too_much({name: ("", *read[name][1:])})}
+    assert set(MORE) <= needed, "kernels that need no exception"
+
+
+@pytest.mark.parametrize(("files", "lines", "name"), [(9, 100, "add__triton"), (8, 1501, "add__triton"), (8, 2001, "matmul__triton")])
+def test_too_much_to_read_is_seen(files: int, lines: int, name: str) -> None:
+    assert too_much({name: (name, files, lines)}) == {name: (files, lines)}
+    assert too_much({name: (name, 8, 1500)}) == {}
 
 
 FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {
