@@ -1,5 +1,5 @@
-"""Who uses which helper of the kernels: a family's own lie in its folder, shared ones in kernels/_device, short ones of one user in that user; and how much
-there is to read for a kernel."""
+"""Who uses which helper of the kernels: a family's own lie in its folder, shared ones in kernels/_device, short ones of one user in that
+user; and how much there is to read for a kernel."""
 
 from __future__ import annotations
 
@@ -118,11 +118,16 @@ def to_read() -> Mapping[str, tuple[str, int, int]]:
     from rooftop.lab.cli.look import reading
 
     paths = {file.name: (file.path.stem, reading(file.name)) for file in registry.kernel_files()}
-    return {name: (stem, len(found), sum(p.read_text(encoding="utf-8").count("\n") for p in found)) for name, (stem, found) in paths.items()}
+    return {
+        name: (stem, len(found), sum(p.read_text(encoding="utf-8").count("\n") for p in found)) for name, (stem, found) in paths.items()
+    }
 
 
 def too_much(read: Mapping[str, tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
-    most = {name: MORE.get(stem, (FILES, OF_PRODUCTS if name.partition("__")[0].removesuffix("_bwd") in PRODUCTS else LINES)) for name, (stem, _, _) in read.items()}
+    most = {
+        name: MORE.get(stem, (FILES, OF_PRODUCTS if name.partition("__")[0].removesuffix("_bwd") in PRODUCTS else LINES)) for name,
+        (stem, _, _) in read.items()
+    }
     return {name: (files, lines) for name, (_, files, lines) in read.items() if files > most[name][0] or lines > most[name][1]}
 
 
@@ -141,23 +146,31 @@ def test_too_much_to_read_is_seen(files: int, lines: int, name: str) -> None:
 
 FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {
     "unused": (test_every_helper_is_used, {"kernels/norm/_row.cuh": ""}),
-    "of one family": (test_what_one_family_uses_lies_in_its_folder, {"kernels/_device/row.cuh": "", "kernels/norm/a__cuda.cu": '#include "row.cuh"\n'}),
+    "of one family": (
+        test_what_one_family_uses_lies_in_its_folder, {"kernels/_device/row.cuh": "", "kernels/norm/a__cuda.cu": '#include "row.cuh"\n'}
+    ),
     "through another": (
         test_what_one_family_uses_lies_in_its_folder,
-        {"kernels/_device/row.cuh": "", "kernels/_device/all.cuh": '#include "row.cuh"\n', "kernels/norm/a__cuda.cu": '#include "all.cuh"\n'},
+        {
+            "kernels/_device/row.cuh": "", "kernels/_device/all.cuh": '#include "row.cuh"\n',
+            "kernels/norm/a__cuda.cu": '#include "all.cuh"\n'
+        },
     ),
     "of a ladder": (test_what_one_family_uses_lies_in_its_folder, {
-        "kernels/_device/row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels._device import row\n", "ladders/l/ladder.toml": 'op = "a_bwd"\n',
-        "ladders/l/01_x.py": "from rooftop.kernels._device.row import x\n",
+        "kernels/_device/row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels._device import row\n",
+        "ladders/l/ladder.toml": 'op = "a_bwd"\n', "ladders/l/01_x.py": "from rooftop.kernels._device.row import x\n",
     }),
     "of another family": (
-        test_no_family_reaches_into_another, {"kernels/norm/_row.py": "", "kernels/loss/b__triton.py": "from rooftop.kernels.norm._row import x\n"},
+        test_no_family_reaches_into_another,
+        {"kernels/norm/_row.py": "", "kernels/loss/b__triton.py": "from rooftop.kernels.norm._row import x\n"},
     ),
     "shared, of a family": (
-        test_no_family_reaches_into_another, {"kernels/norm/_row.py": "", "kernels/_device/b.py": "from rooftop.kernels.norm import _row\n"},
+        test_no_family_reaches_into_another,
+        {"kernels/norm/_row.py": "", "kernels/_device/b.py": "from rooftop.kernels.norm import _row\n"},
     ),
     "short": (
-        test_a_short_helper_with_one_user_is_part_of_it, {"kernels/norm/_row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels.norm import _row\n"},
+        test_a_short_helper_with_one_user_is_part_of_it,
+        {"kernels/norm/_row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels.norm import _row\n"},
     ),
     "unseen": (
         test_a_kernel_names_its_helpers_where_its_digest_looks,

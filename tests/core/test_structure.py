@@ -1,4 +1,5 @@
-"""How the package hangs together: what may import what, also inside functions, for types alone, and by name; how many parameters a function has."""
+"""How the package hangs together: what may import what, also inside functions, for types alone, and by name; how many parameters a function
+has."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ import pytest
 from rooftop.core import settings
 
 # From the bottom up: a package imports packages of its own layer and of those before it, and no two packages import each other.
-LAYERS = (("core",), ("formats",), ("ranks",), ("ops",), ("kernels",), ("ladders",), ("quant", "sparse", "codecs", "comm", "drop_in"), ("lab",), ("face",))
+LAYERS = (
+    ("core",), ("formats",), ("ranks",), ("ops",), ("kernels",), ("ladders",), ("quant", "sparse", "codecs", "comm", "drop_in"), ("lab",),
+    ("face",)
+)
 FACE = ("rooftop", "rooftop.__main__", "rooftop.public_names")  # the public names and the command: above all
 # Methods and functions that are, or return, something public of a layer above. They ask the package for it when they are called.
 ASK_THE_FACE = {
-    "rooftop.formats.quantized": "Quantized.dequantize is rooftop.dequantize", "rooftop.ops.prune_24": "returns rooftop.sparse.SparseTensor",
+    "rooftop.formats.quantized": "Quantized.dequantize is rooftop.dequantize",
+    "rooftop.ops.prune_24": "returns rooftop.sparse.SparseTensor",
     "rooftop.sparse.tensor": "SparseTensor @ x is rooftop.sparse.matmul", "rooftop.sparse.products": "chooses among public ops",
     "rooftop.sparse.linear": "calls public ops",
 }  # fmt: skip
@@ -82,11 +87,14 @@ def texts() -> dict[str, tuple[set[str], set[str], bool]]:
 def read(text: str) -> tuple[set[str], set[str], bool]:
     nodes = list(ast.walk(ast.parse(text)))
     computed = any(isinstance(node, ast.Call) and by_name(node) in ("", "rooftop") for node in nodes)
-    return {name for name in imports(nodes) if name in modules()}, {name for name in named(nodes) if name in modules() and name.count(".") > 1}, computed
+    return {name for name in imports(nodes) if name in modules()}, {
+        name for name in named(nodes) if name in modules() and name.count(".") > 1
+    }, computed
 
 
 def arrows(**more: str) -> dict[str, set[str]]:
-    """Module -> the modules that it imports, and those of other packages that it names. `more`: texts of further modules of rooftop.core."""
+    """Module -> the modules that it imports, and those of other packages that it names. `more`: texts of further modules of
+    rooftop.core."""
     found = {**texts(), **{f"rooftop.core.{name}": read(text) for name, text in more.items()}}
     return {
         name: {target for target in imported if target != name} | {target for target in said if package(target) != package(name)}
@@ -113,7 +121,9 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
 def allowed(name: str, target: str) -> bool:
     """Exceptions, each with its reason above."""
     asks = name in ASK_THE_FACE or name.startswith("rooftop.lab.")
-    return (name, target) in FOUND_BY_FILE_NAME or (asks and (target in FACE or (name, target) == ("rooftop.ops.prune_24", "rooftop.sparse")))
+    return (name, target) in FOUND_BY_FILE_NAME or (
+        asks and (target in FACE or (name, target) == ("rooftop.ops.prune_24", "rooftop.sparse"))
+    )
 
 
 def layer(name: str) -> int:
@@ -165,8 +175,10 @@ def test_a_circle_is_seen(graph: dict[str, set[str]]) -> None:
     assert circle(graph)
 
 
-UP = ("from rooftop.lab.simt.called import run", "import rooftop.ops.add", "def f():\n    from rooftop import ops\n    from rooftop.quant import linear",
-      "from importlib import import_module\nimport_module('rooftop.lab.simt.called')", "import importlib\nimportlib.import_module(f'rooftop.kernels.{1}')",
+UP = ("from rooftop.lab.simt.called import run", "import rooftop.ops.add",
+      "def f():\n    from rooftop import ops\n    from rooftop.quant import linear",
+      "from importlib import import_module\nimport_module('rooftop.lab.simt.called')",
+      "import importlib\nimportlib.import_module(f'rooftop.kernels.{1}')",
       "PROGRAM = ['-m', 'rooftop.lab.simt.called']", "from rooftop import public_names", "import rooftop")  # fmt: skip
 
 
@@ -181,9 +193,11 @@ def test_an_arrow_up_is_seen(text: str) -> None:
 # -- parameters ---------------------------------------------------------------------------------------------------------
 
 MOST, MOST_OF_KERNELS = 16, 40
-# What has the signature of something public: public functions and commands, references, and functions of torch's and ours that are called as these are.
+# What has the signature of something public: public functions and commands, references, and functions of torch's and ours that are called
+# as these are.
 AS_PUBLIC = {
-    "rooftop.ops.attention": {"attention", "reference", "backward", "_gradients"}, "rooftop.ops.linear_cross_entropy": {"reference", "cpu", "backward"},
+    "rooftop.ops.attention": {"attention", "reference", "backward", "_gradients"},
+    "rooftop.ops.linear_cross_entropy": {"reference", "cpu", "backward"},
     "rooftop.drop_in.torch_attention": {"forward", "backward"}, "rooftop.lab.cli.check": {"check"}, "rooftop.lab.cli.simt": {"simt"},
 }
 MANY = {"rooftop.lab.simt.run": {"run_launches": 17}}  # that are to have fewer
@@ -195,7 +209,8 @@ MANY_OF_KERNELS = {
 
 
 def parameters(name: str, text: str) -> Iterator[tuple[str, bool, int]]:
-    """Of each function of a module its name, whether it runs on the device, and how many parameters it has: on the device those that are no constexpr."""
+    """Of each function of a module its name, whether it runs on the device, and how many parameters it has: on the device those that are no
+    constexpr."""
     tiles = name.startswith("rooftop.kernels.") and any(f"__{language}_" in name for language in ("cutile", "cute"))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
