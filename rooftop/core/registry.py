@@ -2,8 +2,8 @@
 
     ops/<op>.py                                                        the contract
     kernels/<family>/<op>[_bwd][__<variant>]__<backend>[_<target>].{py,cu}  an implementation; _<name>.{py,cuh}: a helper (helpers.py). A file that serves
-                                                                       several ops has the name of their group in place of <op>, and lists
-                                                                       them: `ops` in the head of a .cu, OPS in a .py
+                                                                       several ops has the name of their group in place of <op>, and lists them:
+                                                                       `ops` in the head of a .cu, OPS in a .py
     kernels/<family>/choose.py                                         which of them runs: a function an op (rooftop.core.choice)
     ladders/<ladder>/ladder.toml, NN_slug.{cu,py,toml}                 a ladder and its rungs; a .py is in Triton, NN_slug__gluon.py in Gluon, and so on
 
@@ -167,8 +167,7 @@ def not_python(error: SyntaxError) -> str:
 
 @cache
 def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
-    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op, and for a file in the wrong
-    folder."""
+    """Every implementation's file. Raises RegistryError for a name that cannot be parsed, or that names no op, and for a file in the wrong folder."""
     files: list[KernelFile] = []
     rooms: dict[str, Path] = {}  # op, for forward and backward -> its family's folder
     for path in sorted(p for p in house.kernels.rglob("*") if p.suffix in (".py", ".cu", ".cuh") and p.name != CHOOSE):
@@ -176,9 +175,7 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
         if any(part.startswith("_") for part in shown.parts):  # helpers of a family, and kernels/_device
             continue
         if path.suffix == ".cuh":
-            raise RegistryError(
-                f"kernels/{shown}: a header of a family is private to it: _{path.name}; what several families share is in kernels/_device"
-            )
+            raise RegistryError(f"kernels/{shown}: a header of a family is private to it: _{path.name}; what several families share is in kernels/_device")
         if len(shown.parts) != 2:
             raise RegistryError(f"kernels/{shown}: a kernel lies in the folder of its family, kernels/<family>/{path.name}")
         try:
@@ -200,9 +197,7 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
             if base not in op_names(house):
                 raise RegistryError(f"kernels/{shown}: {unknown('op', one, list(op_names(house)))}")
             if rooms.setdefault(base, path.parent) != path.parent:
-                raise RegistryError(
-                    f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family"
-                )
+                raise RegistryError(f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family")
             files.append(KernelFile(path, one, name.variant, name.backend.name, name.arch, one + path.stem.removeprefix(name.op)))
     return tuple(files)
 
@@ -229,8 +224,7 @@ def _made(backend: Backend, path: Path, op_name: str, name: str, arch: int, hous
 
 
 def choose(op_name: str, problem: Problem, named: str = "", house: House = HOUSE) -> Chosen | str | None:
-    """What the family's function chooses, among all kernels or with `named` alone; None if it has no function for the op. Raises
-    ChoiceError."""
+    """What the family's function chooses, among all kernels or with `named` alone; None if it has no function for the op. Raises ChoiceError."""
     found = chooser(op_name, house)
     if found is None:
         return None
@@ -265,8 +259,8 @@ def _implementations(op_name: str, house: House) -> tuple[Implementation, ...]:
 
 @cache
 def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str, ...]] | None:
-    """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its
-    first kernel that supports a problem runs, in the order of backends and names.
+    """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its first kernel
+    that supports a problem runs, in the order of backends and names.
 
     Raises RegistryError if the file is not valid Python, or imports a helper that does not exist."""
     files = [f for f in kernel_files(house) if f.op == op_name]
@@ -282,8 +276,8 @@ def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str,
 
 
 def in_order(p: Problem, named: str, order: Iterable[tuple[str, str]]) -> Chosen | str:
-    """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does
-    not; `named`: that kernel alone."""
+    """For a `choose.py`: the first of these (kernel, why) that takes the problem, with the config of its own file, or why the first does not; `named`: that
+    kernel alone."""
     refused = ""
     for name, why in [(named, "the call names it")] if named else order:
         kernel = implementation(name)
@@ -316,9 +310,7 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
         if not isinstance(data.get(key), kind):
             raise RegistryError(f"ladders/{name}/ladder.toml: {key} must be a {kind.__name__}")
     if extra := set(data) - {*_LADDER_KEYS, "derivation"}:
-        raise RegistryError(
-            f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation"
-        )
+        raise RegistryError(f"ladders/{name}/ladder.toml: unknown keys {', '.join(sorted(extra))}; it holds {', '.join(_LADDER_KEYS)}, derivation")
     derivation = data.get("derivation", [])
     if not isinstance(derivation, list) or not all(isinstance(step, dict) for step in derivation):
         raise RegistryError(f"ladders/{name}/ladder.toml: derivation must be tables, [[derivation]]")
@@ -326,9 +318,9 @@ def ladder(name: str, house: House = HOUSE) -> Ladder:
         raise RegistryError(f"ladders/{name}/ladder.toml: {unknown('op', data['op'], list(op_names(house)))}")
     return Ladder(
         name=name, path=folder, op=data["op"], title=data["title"], intro=data["intro"], dtypes=tuple(data["dtypes"]),
-        targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]),
-        rungs=tuple(_rungs(name, folder, data["op"], house)), derivation=tuple(derivation),
-    )
+        targets=tuple(data["targets"]), headline=data["headline"], cases=tuple(data["cases"]), rungs=tuple(_rungs(name, folder, data["op"], house)),
+        derivation=tuple(derivation),
+    )  # fmt: skip
 
 
 def _rungs(name: str, folder: Path, op_name: str, house: House) -> list[Rung]:
@@ -384,15 +376,13 @@ def no_file(path: Path) -> str:
 def no_op(path: Path) -> str:
     """The error message for a head without an op."""
     return (
-        f'{path}: the head names no op (op = "softmax"; rooftop ls has all {len(op_names())}): name one, or judge it by a function of '
-        f'yours: '
+        f'{path}: the head names no op (op = "softmax"; rooftop ls has all {len(op_names())}): name one, or judge it by a function of yours: '
         f"rooftop check {path} --reference my.py:{path.stem if path.stem.isidentifier() else 'reference'}"
     )
 
 
 def user_file(path: Path, otherwise: str | None = None) -> Implementation:
-    """A user's own kernel: a `.cu` whose head names its op, or a `.py` with the name of a kernel. `otherwise`: the op of a head that names
-    none.
+    """A user's own kernel: a `.cu` whose head names its op, or a `.py` with the name of a kernel. `otherwise`: the op of a head that names none.
 
     Raises RegistryError or HeadError with what is accepted."""
     if not path.is_file():
@@ -412,9 +402,7 @@ def user_file(path: Path, otherwise: str | None = None) -> Implementation:
             raise RegistryError(f"{path}: {error}") from None
         if name is None or name.backend.suffix != ".py":
             backends = ", ".join(b.name for b in BACKENDS.values() if b.suffix == ".py")
-            raise RegistryError(
-                f"{path}: the name of a kernel in Python must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>].py, in {backends}"
-            )
+            raise RegistryError(f"{path}: the name of a kernel in Python must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>].py, in {backends}")
         op(name.op)
         return _made(name.backend, path.resolve(), name.op, path.stem, name.arch, HOUSE)
     raise RegistryError(f"{path}: a kernel is a .cu or a .py file")
