@@ -77,6 +77,8 @@ struct Pack {
     }
 };
 
+__device__ inline bool aligned(const void* p) { return reinterpret_cast<unsigned long long>(p) % 16 == 0; }
+
 // Sums over neighbouring lanes of a warp.
 
 /// Butterfly sums over LANES neighbouring lanes (a power of two); every lane gets the result. K sums at once, so that their shuffles

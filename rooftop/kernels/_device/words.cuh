@@ -65,8 +65,6 @@ struct Share {
     __device__ int single(int i) const { return i < head ? i : i + packs * PACK; }
 };
 
-__device__ inline bool aligned(const void* p) { return reinterpret_cast<unsigned long long>(p) % 16 == 0; }
-
 __device__ inline float warp_max(float v) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "words.cuh"
+#include "packs.cuh"
 
 /// A block's share of a row (Share, words.cuh) in whole lines of 128 bytes, for rows that start on one: no two blocks of the cluster then
 /// copy the same line.
