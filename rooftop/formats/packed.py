@@ -104,8 +104,8 @@ class PackedWeight:
 
     def to(self, device: Any) -> PackedWeight:
         """On another device."""
-        return PackedWeight(  # type: ignore[arg-type]
-            *(None if t is None else t.to(device) for t in self._leaves()), *(getattr(self, n) for n in FACTS)
+        return PackedWeight(
+            *(None if t is None else t.to(device) for t in self._leaves()), *(getattr(self, n) for n in FACTS)  # type: ignore[arg-type]
         )
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:

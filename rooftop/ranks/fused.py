@@ -121,8 +121,8 @@ def _pipeline(
     """One chunk travels while the one before is used."""
     under_way: tuple[Any, Tensor, int, int] | None = None
     for first, last in [*bounds, (-1, -1)]:
-        new = (  # type: ignore[misc]
-            *groups.run_unwaited(what, group, lambda f=first, e=last: begin(f, e)), first, last
+        new = (
+            *groups.run_unwaited(what, group, lambda f=first, e=last: begin(f, e)), first, last  # type: ignore[misc]
         ) if first >= 0 else None
         if under_way is not None:
             work, got, f, e = under_way
@@ -196,8 +196,8 @@ def matmul_all_reduce(
     for first, last in products.bounds(a.shape[0]):
         made = a[first:last] @ b
         if o is None:
-            works.append(  # type: ignore[misc]
-                (groups.run_unwaited(what, group, lambda t=made: (dist.all_reduce(t, group=group, async_op=True), t)), first, last)
+            works.append(
+                (groups.run_unwaited(what, group, lambda t=made: (dist.all_reduce(t, group=group, async_op=True), t)), first, last)  # type: ignore[misc]
             )
         elif aside is None:
             out[first:last] = reduced(made, o)
