@@ -4,8 +4,7 @@
 
 It enumerates the kernels that could run, rejects those that cannot with a reason, and takes the fastest by the family's model of the
 hardware. It is a pure function of shapes, strides, dtypes, options and device. `named`: the kernel that the call asks for, which is then
-the only candidate. A
-string: the reason why no kernel runs."""
+the only candidate. A string: the reason why no kernel runs."""
 
 from __future__ import annotations
 
