@@ -12,7 +12,7 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import comm_page, expected_page, language_page, precision, profiling_page
+from rooftop.lab.report import choices_page, comm_page, expected_page, language_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -220,6 +220,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/profiling.md", "levers"): profiling_page.levers,
     ("docs/profiling.md", "ladders"): profiling_page.ladders,
     ("docs/languages.md", "languages"): language_page.table,
+    ("docs/persistent.md", "choices"): choices_page.table,
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
     ("docs/targets.md", "targets"): targets,
