@@ -21,6 +21,8 @@ _NAME = re.compile(r"^[a-z][a-z0-9]*(?:_[a-z0-9]+)*$")
 
 Files = list[tuple[Path, str]]  # path and text: the file, and a second one that belongs to it
 
+TEXT = r'"""(?:\\[\s\S]|[^"\\]|"(?!""))*"""|"(?:\\.|[^"\\])*"'  # a text of TOML
+
 
 def write(kind: str, name: str, house: House = HOUSE, empty: bool = False) -> Path:
     """Write the skeleton and return its path.
@@ -103,10 +105,10 @@ def _kernel(name: str, house: House, empty: bool) -> Files:
     if not models:
         raise ValueError(f"{read.op} has no {read.backend.language} kernel to start from: write one by hand (docs/adding.md, docs/head.md)")
     said = f"{name}, to be written (this is {models[0].stem}). {contract}"
-    text = re.sub(r"^(ops *= *\[.*|OPS = \(.*)\n", "", models[0].read_text(encoding="utf-8"), count=1, flags=re.M)  # the copy serves the op of its name
+    text = re.sub(r"^(ops *= *\[[^\]]*\]|OPS = \(.*)\n", "", models[0].read_text(encoding="utf-8"), count=1, flags=re.M)  # the copy serves the op of its name
     if path.suffix == ".cu":
         own = text.replace(models[0].stem, name)
-        own = re.sub(r'^(idea\s*=\s*)"(?:\\.|[^"\\])*"', lambda m: f'{m[1]}"{said}"', own, count=1, flags=re.M)
+        own = re.sub(rf"^(idea\s*=\s*)(?:{TEXT})", lambda m: f'{m[1]}"{said}"', own, count=1, flags=re.M)
         beside = models[0].with_suffix(".py")
         return [(path, own), *([(path.with_suffix(".py"), beside.read_text(encoding="utf-8").replace(models[0].stem, name))] if beside.is_file() else [])]
     return [(path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S))]
@@ -180,6 +182,6 @@ def _rung(name: str, house: House) -> tuple[Path, str]:
         raise ValueError(f"{ladder_name} has no .cu rung to start from: write one by hand (docs/head.md)")
     text = models[-1].read_text(encoding="utf-8")
     for key in ("idea", "limit"):
-        text = re.sub(rf'^({key}\s*=\s*)"(?:\\.|[^"\\])*"', r'\1""', text, count=1, flags=re.M)
+        text = re.sub(rf"^({key}\s*=\s*)(?:{TEXT})", r'\1""', text, count=1, flags=re.M)
     text = re.sub(r"^(predict\s*=\s*)\{[^}]*\}", r"\1{ }", text, count=1, flags=re.M)
     return path, text
