@@ -1,4 +1,5 @@
-"""The table of docs/persistent.md: which kernel runs softmax and the norms, by card, dtype, columns and rows. It asks `choose.py`, and no record."""
+"""The table of docs/persistent.md: which kernel runs softmax and the norms, by card, dtype, columns and rows. It asks `choose.py`, and no
+record."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ def kernel(op: Contract, card: str, dtype: str, columns: int, rows: int) -> str:
 
 
 def rows_of(op: Contract) -> list[str]:
-    lines = [f"| {op.name} | {' | '.join(f'{card} {dtype}' for card in CARDS for dtype in DTYPES)} |", "|---:|" + "---|" * len(CARDS) * len(DTYPES)]
+    lines = [
+        f"| {op.name} | {' | '.join(f'{card} {dtype}' for card in CARDS for dtype in DTYPES)} |",
+        "|---:|" + "---|" * len(CARDS) * len(DTYPES)
+    ]
     for columns in COLUMNS:
         cells = []
         for card in CARDS:
