@@ -17,11 +17,14 @@ def _call(
     if bias:
         made["bias"] = Input((v,), bias, bias_fill)
     made["target"] = Input((n,), "i64", f"below {below or options.get('classes') or v}")
-    return {
-        **made, "ignore_index": ignore, "reduction": "mean", "label_smoothing": 0.0, "lse_square_scale": 0.0, "softcap": 0.0, "start": 0,
+    made |= {
+        "ignore_index": ignore, "reduction": "mean", "label_smoothing": 0.0, "lse_square_scale": 0.0, "softcap": 0.0, "start": 0,
         "classes": 0, "weight_to": to or d, "memory": "fast", "x_grad": True, "weight_grad": True, "bias_grad": bool(bias),
-        "inplace": False, **options,
+        "inplace": False,
     }
+    if unknown := options.keys() - made.keys():
+        raise TypeError(f"linear_cross_entropy has no {', '.join(sorted(unknown))}")
+    return made | options
 
 
 HEADS: dict[str, Any] = {  # sizes of a last layer and its loss

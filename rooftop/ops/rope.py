@@ -319,11 +319,14 @@ def _cases() -> list[Case]:
         r = d if r is None else r
         table = Input((batches, rows or s, r // 2), tables or dtype) if tables != "made" else None
         x = Input((b, s, h, d), dtype, fill, lies)
-        return {
+        made = {
             "q": x, "k": Input((b, s, j, d), dtype, fill, lies) if j else None, "cos": table, "sin": table,
             "positions": Input((b if ids and ids[1] else 1, s), ids[0], f"below {rows or s}") if ids else None,
-            "layout": layout, "rotary_dim": r, "theta": 10000.0, "offset": 0, "inverse": False, **options,
+            "layout": layout, "rotary_dim": r, "theta": 10000.0, "offset": 0, "inverse": False,
         }
+        if unknown := options.keys() - made.keys():
+            raise TypeError(f"rope has no {', '.join(sorted(unknown))}")
+        return made | options
 
     bench = [
         case("llama 8b 4x8192, 256 MiB", tags="bench model", **call(2, 6554, 32, 8, 128, "bf16", tables="f32")),
