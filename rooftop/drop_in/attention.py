@@ -84,6 +84,15 @@ def fits(query: Tensor, value: Tensor, scale: float | None, dropout_p: float) ->
     return query.dtype in (torch.float32, torch.float16, torch.bfloat16) and sizes_fit and numbers_fit
 
 
+def drawn() -> int:
+    """A seed for dropout from torch's default generator of the CPU, which checkpoints of activations restore."""
+    import torch
+
+    from rooftop.ops import _randomness
+
+    return int(_randomness.seed("attention", None, None, torch.empty(0)))
+
+
 def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
     """With one shape before the heads. Heads are left as `rooftop.attention` takes them: as many of keys as of values, which divide those of the query."""
     import torch

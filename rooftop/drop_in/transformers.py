@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.autocasting import lowered
-from rooftop.drop_in.attention import fits
+from rooftop.drop_in.attention import drawn, fits
 from rooftop.drop_in.transformers_masks import is_lengths, is_order, is_runs, transformers_mask
 from rooftop.drop_in.transformers_models import gives
 
@@ -97,7 +97,7 @@ def transformers_attention(
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     if "cu_seqlens_q" in more:
         q, k, v = (t.flatten(0, 1) for t in (q, k, v))
-    out = attention(q, k, v, scale=scaling, dropout_p=dropout, order="bshd", **more)
+    out = attention(q, k, v, scale=scaling, dropout_p=dropout, seed=drawn() if dropout else 0, order="bshd", **more)
     return out.reshape(query.shape[0], rows, *out.shape[-2:]), None
 
 
@@ -121,7 +121,7 @@ def _by_torch(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling
     """[B, L, H, Dv] by torch's function; by the formula with a soft cap or sinks, which that has not. `more`: of `rooftop.attention`."""
     import torch
 
-    from rooftop.ops import _attention, _randomness
+    from rooftop.ops import _attention
 
     shape = query.shape
     if (bounds := more.get("cu_seqlens_q")) is not None:
@@ -151,7 +151,7 @@ def _by_torch(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling
         function = torch.nn.functional.scaled_dot_product_attention
         out = function(query, key, value, mask, dropout, scale=scaling, enable_gqa=grouped).transpose(1, 2)
     else:
-        o = replace(o, seed=_randomness.seed("attention", None, None, query)) if dropout else o
+        o = replace(o, seed=drawn()) if dropout else o
         q, k, v = (t.transpose(1, 2) if t.element_size() > 2 else t.transpose(1, 2).float() for t in (query, key, value))
         out = _attention.forward(q, k, v, list(_attention.parts(q, k, None, None, None, None)), o)[0].to(query.dtype)
     return out.reshape(shape[0], shape[2], *out.shape[2:])
