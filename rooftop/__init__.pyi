@@ -32,7 +32,8 @@ def adamw_8bit(param: Tensor, grad: Tensor, first: Quantized, second: Quantized,
     Args:
         param: written into: float32, float16 or bfloat16, contiguous.
         grad: of the shape and dtype of `param`, any strides.
-        first, second: written into: the states m and r, as `rooftop.quant.adamw_8bit_states(param)` makes them: e4m3 of [numel] in groups of 256.
+        first, second: written into: the states m and r, as `rooftop.quant.adamw_8bit_states(param)` makes them: e4m3 of [numel] in groups
+        of 256.
         step: number of the step, starting at 1.
         lr, betas, eps, weight_decay: as `torch.optim.AdamW`'s.
         rounding: of the states: "stochastic" or "nearest".
@@ -41,8 +42,8 @@ def adamw_8bit(param: Tensor, grad: Tensor, first: Quantized, second: Quantized,
 
     A NaN in `grad` makes the same element of `param` and of both states NaN; it does not affect the scales.
 
-    Raises TypeError for other dtypes or states, ValueError for shapes, devices or numbers that do not fit, RuntimeError where `param` requires a gradient and
-    gradients are on."""
+    Raises TypeError for other dtypes or states, ValueError for shapes, devices or numbers that do not fit, RuntimeError where `param`
+    requires a gradient and gradients are on."""
 
 def add(x: Tensor, y: Tensor, *, implementation: str | None=None) -> Tensor:
     """The sum of `x` and `y`, element by element, rounded once.
@@ -68,7 +69,8 @@ def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None=
     No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit and tensors on different devices."""
 
 def all_reduce_ranks(x: Tensor, *, wire: str='int8', group_size: int=128, hadamard: bool=False, stochastic: bool=False, seed: int=0, shots: int=2, implementation: str | None=None) -> Tensor:
-    """Each rank's result [W, ...] of a quantised all-reduce of the W ranks' tensors `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients, wire="int4")``.
+    """Each rank's result [W, ...] of a quantised all-reduce of the W ranks' tensors `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients,
+    wire="int4")``.
 
     It runs on one device and shows the effect of a wire format. The kernels of `rooftop.comm.all_reduce` are checked against it.
 
@@ -82,36 +84,45 @@ def all_reduce_ranks(x: Tensor, *, wire: str='int8', group_size: int=128, hadama
         shots: 1: quantised once, each rank sums everything. 2: each rank sums its stripe, and the sums are quantised again.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No gradient.
+    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No
+    gradient.
 
     Raises TypeError for other dtypes and types, ValueError for a wire, group size, rank count or combination that is not supported."""
 
 def append_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, page_table: Tensor | None=None, cu_seqlens: Tensor | None=None, new_lengths: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, layout: str='half', rotary_dim: int | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, implementation: str | None=None) -> None:
     """Append `k` and `v` to the cache, in one launch. ``append_kv(k_cache, v_cache, k, v, lengths)`` is a decode step with N = 1.
 
-    Layout of a paged cache: `k_cache[p]` is page p, with `page_size` tokens of all heads. Token t of sequence b (t counts from 0 over the whole sequence)
-    is ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` after the last page in use are not read. Pass a cache that is
-    stored head by head ([pages, H, page_size, D] in memory) as ``cache.transpose(1, 2)``: any strides are supported.
+    Layout of a paged cache: `k_cache[p]` is page p, with `page_size` tokens of all heads. Token t of sequence b (t counts from 0 over the
+    whole sequence) is ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` after the last page in use are not
+    read. Pass a cache that is stored head by head ([pages, H, page_size, D] in memory) as ``cache.transpose(1, 2)``: any strides are
+    supported.
 
     Args:
-        k_cache, v_cache: written into. [B, S_max, H, D] (contiguous cache: a sequence a row), or with `page_table` [pages, page_size, H, D], any
+        k_cache, v_cache: written into. [B, S_max, H, D] (contiguous cache: a sequence a row), or with `page_table` [pages, page_size, H,
+        D], any
             page size. float32, float16 or bfloat16 as `k`, or float8_e4m3fn or float8_e5m2.
         k, v: float32, float16 or bfloat16, [B, N, H, D] (N new tokens for each sequence), or with `cu_seqlens` [T, H, D].
         lengths: int32 or int64 [B], the number of tokens that each sequence already has in the cache. It is not changed.
         page_table: int32 or int64 [B, pages of a sequence].
-        cu_seqlens: int32 or int64 [B + 1], non-decreasing: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence b.
-        new_lengths: int32 or int64 [B]: of a padded batch [B, N, H, D] only the first new_lengths[b] tokens are written. Not with `cu_seqlens`.
-        cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; a token uses the row of its position.
+        cu_seqlens: int32 or int64 [B + 1], non-decreasing: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence
+        b.
+        new_lengths: int32 or int64 [B]: of a padded batch [B, N, H, D] only the first new_lengths[b] tokens are written. Not with
+        `cu_seqlens`.
+        cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; a token uses the row of its
+        position.
         layout, rotary_dim: as `rope`'s.
-        k_scale, v_scale: float32 [1] or [H], for an 8-bit cache only: codes are k / k_scale, rounded to nearest and clamped to the largest finite
+        k_scale, v_scale: float32 [1] or [H], for an 8-bit cache only: codes are k / k_scale, rounded to nearest and clamped to the largest
+        finite
             value; reading multiplies by the scale. None: 1.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is not in the
-    cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with repeated
-    entries), each element comes from one of them. `k_cache`, `v_cache`, `k` and `v` must not overlap. No gradient flows through the cache.
+    A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is
+    not in the cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with
+    repeated entries), each element comes from one of them. `k_cache`, `v_cache`, `k` and `v` must not overlap. No gradient flows through
+    the cache.
 
-    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a gradient."""
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a
+    gradient."""
 
 def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> Tensor:
     """The indices that put each row along `dim` in order. Always stable: among equal elements the one with the lower index comes first.
@@ -121,68 +132,81 @@ def argsort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor |
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0, one above the
-    row as the row; `rooftop.debug()` raises IndexError for it.
+    Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0,
+    one above the row as the row; `rooftop.debug()` raises IndexError for it.
 
-    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
-    `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`;
+    IndexError for a `dim` out of range."""
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool | str=False, window: tuple[int, int] | None=None, scale: float | None=None, softcap: float | None=None, bias: Tensor | None=None, mask: Tensor | tuple[Tensor, Tensor] | None=None, dropout_p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, cu_seqlens_q: Tensor | None=None, cu_seqlens_k: Tensor | None=None, page_table: Tensor | None=None, cache_lengths: Tensor | None=None, alibi_slopes: Tensor | None=None, q_scale: Tensor | None=None, k_scale: Tensor | None=None, v_scale: Tensor | None=None, sinks: Tensor | None=None, return_lse: bool=False, deterministic: bool=True, order: str | None=None, implementation: str | None=None) -> Any:
-    """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before their product.
+    """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before
+    their product.
 
-    The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel supports run as plain
-    torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
+    The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel
+    supports run as plain torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a multiple of 8,
+        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
+        multiple of 8,
             at most 256. With `cu_seqlens_q` [T, H, D].
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
-        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and "lower_right" put the last
+        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
+        "lower_right" put the last
             query at the last key, "upper_left" the first at the first, as torch's `is_causal` does (batches of one length alone).
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
         softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself.
         bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent full or 1), of the dtype of `q` or float32. It has a gradient.
-        mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`, int32 [B, Sq]: query i
+        mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`,
+        int32 [B, Sq]: query i
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
-        dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A dropped weight
+        dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A
+        dropped weight
             is 0, also where it would be NaN.
         seed: any whole number, of which the low 32 bits count: equal calls give equal dropout. None: drawn from `generator`.
             A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `q` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
-        cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds
+        cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n +
+        1] - 1. Bounds
             that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
             ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
         cache_lengths: int32 or int64 [B], the number of keys of each sequence; None: all of them.
         alibi_slopes: float32 [H] or [B, H], without a gradient.
-        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, without a gradient, for float8_e4m3fn tensors: the value is code · scale.
+        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, without a gradient, for float8_e4m3fn tensors: the value is code ·
+        scale.
         sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
-        order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and shapes that look
+        order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and
+        shapes that look
             like "bhsd" are refused.
-        implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
+        implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the
+        input.
 
-    Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no gradient.
+    Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no
+    gradient.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
 
 def attention_mask(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_lengths: Tensor | None=None, causal: bool=False, window: tuple[int, int] | None=None, heads: int=1, group: int=1, batch: int | None=None, dtype: torch.dtype | None=None, fill: float=float('-inf'), out: Tensor | None=None, device: torch.device | str | None=None, implementation: str | None=None) -> Tensor:
-    """The mask [batch, heads, q_len · group, kv_len]: True, or 0 in a floating dtype, where a query attends to a key; False, or `fill`, where not.
+    """The mask [batch, heads, q_len · group, kv_len]: True, or 0 in a floating dtype, where a query attends to a key; False, or `fill`,
+    where not.
 
-    Query i of sequence b is at position i + lengths[b] - q_lengths[b], so that the last query is at the last key. It attends to the keys of its sequence from
-    position - left to position + right. `rooftop.attention_ranges` returns the same information as two numbers a row.
+    Query i of sequence b is at position i + lengths[b] - q_lengths[b], so that the last query is at the last key. It attends to the keys of
+    its sequence from position - left to position + right. `rooftop.attention_ranges` returns the same information as two numbers a row.
 
     Args:
         q_len, kv_len: queries and keys of the longest sequence.
         lengths: int32 or int64 [batch], the number of keys of each sequence; None: kv_len.
-        q_lengths: int32 or int64 [batch], the number of its queries; rows after them attend to nothing. None: q_len. Lengths out of range are clamped
+        q_lengths: int32 or int64 [batch], the number of its queries; rows after them attend to nothing. None: q_len. Lengths out of range
+        are clamped
             (`rooftop.debug()` reports them).
         causal: a query attends to no key after its own position.
         window: (left, right): the number of keys before and after its own position that a query attends to; -1: no bound.
@@ -191,7 +215,8 @@ def attention_mask(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_le
         batch: number of sequences if no lengths are given; None: 1.
         dtype: torch.bool (None), or torch.float32, float16 or bfloat16 for a mask that is added to the scores.
         fill: the value that an additive mask has where a query does not attend. A row that attends to nothing has only this value.
-        out: written into and returned, of that shape, one of these dtypes and any strides that let no elements overlap; it determines dtype and device.
+        out: written into and returned, of that shape, one of these dtypes and any strides that let no elements overlap; it determines dtype
+        and device.
         device: of a new mask. None: the device of the lengths, else torch's default.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
@@ -200,12 +225,15 @@ def attention_mask(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_le
 def attention_ranges(q_len: int, kv_len: int, lengths: Tensor | None=None, *, q_lengths: Tensor | None=None, causal: bool=False, window: tuple[int, int] | None=None, group: int=1, batch: int | None=None, out: tuple[Tensor, Tensor] | None=None, device: torch.device | str | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none if they are equal.
 
-    They hold the same information as `rooftop.attention_mask` with the same arguments, in 8 bytes a row instead of kv_len elements for each head. Pass the
-    pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into and returned; None: new ones.
-    Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
+    They hold the same information as `rooftop.attention_mask` with the same arguments, in 8 bytes a row instead of kv_len elements for each
+    head. Pass the pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into
+    and returned;
+    None: new ones. Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are
+    those of `attention_mask`."""
 
 def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | None=None, mask: Tensor | None=None, *, scale: float | None=None, p: float=0.0, seed: int | None=None, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
-    """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even NaN.
+    """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even
+    NaN.
 
     Args:
         x: float32, float16 or bfloat16, [..., C], any strides.
@@ -214,7 +242,8 @@ def bias_mask_scale_add(x: Tensor, bias: Tensor | None=None, residual: Tensor | 
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every device and in every
+        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every
+        device and in every
             implementation. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
@@ -228,12 +257,13 @@ def compress_blocks(x: Tensor, bound: Tensor | None=None, *, rank: int | None=No
 
     Args:
         x: contiguous, any shape of up to 4 dimensions, of a dtype that `rooftop.codecs` supports. At most 2^31 - 1 chunks.
-        bound: float64, one element, on the device of `x`: the largest absolute error. None: lossless. A bound that is not above 0 keeps every value exactly.
+        bound: float64, one element, on the device of `x`: the largest absolute error. None: lossless. A bound that is not above 0 keeps
+        every value exactly.
         rank: 1, 2 or 3: the number of dimensions along which differences may be taken. None: the default of `rooftop.codecs.compress`.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns (words, table, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words and checksum of
-    each chunk. total: int64 [1].
+    Returns (words, table, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words
+    and checksum of each chunk. total: int64 [1].
 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
 
@@ -244,8 +274,8 @@ def compress_planes(x: Tensor, *, implementation: str | None=None) -> tuple[Tens
         x: contiguous, any shape, of a dtype that `rooftop.codecs` supports. At most 2^31 - 1 chunks of 8192 values.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns (words, table, frequencies, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words and
-    checksum of each chunk. frequencies: int16 [256]. total: int64 [1].
+    Returns (words, table, frequencies, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2],
+    number of words and checksum of each chunk. frequencies: int16 [256]. total: int64 [1].
 
     Raises TypeError for other dtypes, ValueError for a tensor that is not contiguous."""
 
@@ -253,11 +283,13 @@ def concat_kv(past: Tensor, new: Tensor, dim: int=-2, *, implementation: str | N
     """`past` and `new` concatenated along `dim`, as a new contiguous tensor. Every element keeps its bits.
 
     Args:
-        past, new: of the same dtype and of equal extents except along `dim`: [B, H, S, D] with the default `dim`, or any other shape and strides.
+        past, new: of the same dtype and of equal extents except along `dim`: [B, H, S, D] with the default `dim`, or any other shape and
+        strides.
         dim: the dimension of the tokens; negative values count from the last.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A preallocated
+    Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A
+    preallocated
     cache is cheaper: `rooftop.append_kv` copies only the new tokens.
 
     Raises TypeError for different or unsupported dtypes, IndexError for a `dim` out of range, ValueError for shapes or devices that
@@ -267,9 +299,11 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
     """Cross-entropy between logits and class indices, as `torch.nn.functional.cross_entropy`, computed in float32.
 
     Args:
-        input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...], or second, as in
+        input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...],
+        or second, as in
             torch, [N, C, ...] for a target [N, ...]; shapes that fit both are refused.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes that row's loss and
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes
+        that row's loss and
             gradient NaN, and raises under `rooftop.debug()`.
         ignore_index: rows with this target have loss and gradient 0 and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
@@ -277,7 +311,8 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
         lse_square_scale: factor of the squared log-normaliser, added to each row's loss (Liger's name for it).
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16-bit logits of 1024 classes or more, the capped
             logits have an error of at most 2e-7 of the cap; so has the loss, in the worst case that all logits of a row are equal.
-        inplace_backward: the backward overwrites `input` with the gradient (on CUDA, in eager mode), which saves its memory. `input` must not be
+        inplace_backward: the backward overwrites `input` with the gradient (on CUDA, in eager mode), which saves its memory. `input` must
+        not be
             used afterwards; a second backward through it raises.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -286,7 +321,8 @@ def cross_entropy(input: Tensor, target: Tensor, *, ignore_index: int=-100, redu
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
 def cumsum(x: Tensor, dim: int=-1, *, reverse: bool=False, implementation: str | None=None) -> Tensor:
-    """The running sum of `x` along `dim`, computed in float32 and rounded once an element. The order of additions is fixed: equal calls give equal bits.
+    """The running sum of `x` along `dim`, computed in float32 and rounded once an element. The order of additions is fixed: equal calls
+    give equal bits.
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
@@ -296,8 +332,8 @@ def cumsum(x: Tensor, dim: int=-1, *, reverse: bool=False, implementation: str |
 
     Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.
 
-    Raises TypeError for anything but a floating tensor of these dtypes, a whole number and a bool; IndexError for a `dim` out of range; ValueError for no
-    dimensions or where a named implementation cannot take `x`."""
+    Raises TypeError for anything but a floating tensor of these dtypes, a whole number and a bool; IndexError for a `dim` out of range;
+    ValueError for no dimensions or where a named implementation cannot take `x`."""
 
 def decompress_blocks(words: Tensor, table: Tensor, bound: Tensor | None, shape: tuple[int, ...], dtype: Any, *, rank: int | None=None, implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """Decompress the chunks that `rooftop.compress_blocks` wrote.
@@ -309,8 +345,8 @@ def decompress_blocks(words: Tensor, table: Tensor, bound: Tensor | None, shape:
         shape, dtype, rank: of the values; `rank` None: the default of `rooftop.codecs.compress`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
 
-    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum differs, 3 its
-    lengths are inconsistent. The values of such a chunk are 0.
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum
+    differs, 3 its lengths are inconsistent. The values of such a chunk are 0.
 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
 
@@ -324,8 +360,8 @@ def decompress_planes(words: Tensor, table: Tensor, frequencies: Tensor, shape: 
         shape, dtype: of the values.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
 
-    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum differs, 3 its
-    lengths or states are inconsistent. The values of such a chunk are 0.
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum
+    differs, 3 its lengths or states are inconsistent. The values of such a chunk are 0.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
@@ -337,16 +373,17 @@ def dequantize(q: Quantized, dtype: torch.dtype | None=None, *, implementation: 
         dtype: float32, float16 or bfloat16; None: the dtype of the tensor that was quantised.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `q`.
 
-    A value is rounded to `dtype` once: one that rounds past the largest finite number of `dtype` (65504 for float16) becomes infinite, also where the tensor
-    that was quantised was finite, since a code times its rounded scale may lie above the value that it stands for.
+    A value is rounded to `dtype` once: one that rounds past the largest finite number of `dtype` (65504 for float16) becomes infinite, also
+    where the tensor that was quantised was finite, since a code times its rounded scale may lie above the value that it stands for.
 
-    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape requires."""
+    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape
+    requires."""
 
 def exchange_ranks(x: Tensor, kind: str, *, wire: str='int8', group_size: int=128, hadamard: bool=False, stochastic: bool=False, seed: int=0, implementation: str | None=None) -> Tensor:
     """Each rank's result of a quantised collective on the W ranks' tensors: ``rooftop.exchange_ranks(x, "all_gather", wire="int4")``.
 
-    It runs on one device and shows the effect of a wire format. The kernel of `rooftop.comm.reduce_scatter`, `all_gather` and `all_to_all` is checked
-    against it.
+    It runs on one device and shows the effect of a wire format. The kernel of `rooftop.comm.reduce_scatter`, `all_gather` and `all_to_all`
+    is checked against it.
 
     Args:
         x: float32, float16 or bfloat16, [W, N]; the first dimension is the rank, 1 to 16.
@@ -354,25 +391,27 @@ def exchange_ranks(x: Tensor, kind: str, *, wire: str='int8', group_size: int=12
         wire, group_size, hadamard, stochastic, seed: as `rooftop.all_reduce_ranks`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No gradient.
+    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No
+    gradient.
 
-    Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that is not supported, and if N is
-    not divisible by W."""
+    Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that is not
+    supported, and if N is not divisible by W."""
 
 def geglu(a: Tensor, b: Tensor | None=None, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """gelu(a) · b, computed in float32 and rounded once.
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds
+        both,
             [..., 2 C], the gate first.
         approximate: `"none"`, exact, or `"tanh"`, as in `torch.nn.functional.gelu`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, another
-    `approximate`, or an input that a named implementation cannot take."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd,
+    another `approximate`, or an input that a named implementation cannot take."""
 
 def gelu(input: Tensor, approximate: str='none', *, implementation: str | None=None) -> Tensor:
     """x · Φ(x), as `torch.nn.functional.gelu`, computed in float32 and rounded once.
@@ -390,7 +429,8 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None=None) -> Tensor:
     """`a` times at most 16 vectors, summed in float32 (true float32 products, never TF32) and rounded once.
 
     Args:
-        a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be contiguous in memory (`a.t()` of a contiguous matrix is as good as a
+        a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be contiguous in memory (`a.t()` of a contiguous matrix is as good
+        as a
             contiguous one); any other matrix is copied first.
         x: [..., K], one vector, or [..., R, K], R vectors, at most 16; dtype and leading dimensions as those of `a`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
@@ -404,12 +444,14 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
 
     Three forms, distinguished by the dimensions of a and b:
         [M, K], [G, K, N] -> [M, N]: group g is the rows offsets[g - 1] to offsets[g] of a; rows past the last offset give zeros;
-        [M, K], [K, N] -> [G, M, N]: group g is the slice offsets[g - 1] to offsets[g] of K (the gradient of the weights); an empty one gives zeros;
+        [M, K], [K, N] -> [G, M, N]: group g is the slice offsets[g - 1] to offsets[g] of K (the gradient of the weights); an empty one
+        gives zeros;
         [G, M, K], [G, K, N] -> [G, M, N]: the first offsets[g] rows of matrix g; the rows after them give zeros and are not read.
 
     Args:
         a, b: float32, float16 or bfloat16, of one dtype, any strides. Under autocast both are cast to its dtype.
-        offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at most M.
+        offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at
+        most M.
             Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -418,7 +460,8 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
 
 def hadamard(x: Tensor, size: int=128, *, implementation: str | None=None) -> Tensor:
-    """Each group of `size` consecutive elements along the last dimension times the Hadamard matrix over sqrt(size), in float32, rounded once.
+    """Each group of `size` consecutive elements along the last dimension times the Hadamard matrix over sqrt(size), in float32, rounded
+    once.
 
     Args:
         x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
@@ -437,7 +480,8 @@ def hadamard_quantize(x: Tensor, size: int=128, format: str | Format='int8', *, 
         x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
         size: consecutive elements that are rotated together: 16, 32, 64, 128 or 256.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
@@ -458,8 +502,8 @@ def int_matmul(a: Tensor, b: Tensor, *, implementation: str | None=None) -> Tens
 
     Returns [M, N] of int32, zeros where K is 0.
 
-    Raises TypeError for other dtypes; ValueError for shapes that do not fit, tensors on different devices, or K above 131071, where a sum could
-    leave 32 bits."""
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, tensors on different devices, or K above 131071, where a sum
+    could leave 32 bits."""
 
 def kthvalue(x: Tensor, k: int, dim: int=-1, keepdim: bool=False, *, nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """The `k`-th smallest element of each row along `dim`, and its index. Among equal elements those with lower indices count as smaller.
@@ -469,14 +513,15 @@ def kthvalue(x: Tensor, k: int, dim: int=-1, keepdim: bool=False, *, nan: str='l
         k: 1 to n, the number of elements of a row; (n + 1) // 2 is the lower median.
         dim: the dimension along which rows lie; negative values count from the last.
         keepdim: if True, `dim` is kept with extent 1.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the
+        device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values are copied as
-    they stand. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values
+    are copied as they stand. Gradients flow from `values` to `x`.
 
-    Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
-    out of range."""
+    Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a
+    `dim` out of range."""
 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, bias: Tensor | None=None, eps: float=1e-05, *, residual: Tensor | None=None, implementation: str | None=None) -> Any:
     """Normalise each row to mean 0 and variance 1, as `torch.nn.functional.layer_norm`, computed in float32.
@@ -495,48 +540,58 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
     implementation cannot take."""
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None=None, ignore_index: int=-100, label_smoothing: float=0.0, lse_square_scale: float=0.0, softcap: float | None=None, logit_scale: float=1.0, reduction: str='mean', divisor: int | float | Tensor | None=None, return_lse: bool=False, weight_grad_dtype: torch.dtype | None=None, memory: str='fast', group: Any=None, implementation: str | None=None) -> Any:
-    """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
-    Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
+    """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all
+    else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
-    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales them;
-    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact and deterministic, and do not synchronise with the host.
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales
+    them;
+    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact and deterministic, and do not
+    synchronise with the host.
 
     Args:
         x: [..., H], float32, float16 or bfloat16.
         weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
-        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss and the gradients
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss
+        and the gradients
             NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
-        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
+        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On
+        Hopper, in 16 bits,
             the products skip them too; elsewhere the products include their rows.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
-        softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at most 70, the
+        softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at
+        most 70, the
             error is up to 2e-7 of the cap.
         logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
-        divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of Transformers: the
+        divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
+        Transformers: the
             tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
-        weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``
+        weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype =
+        torch.float32``
             (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
         memory: `"fast"` or `"small"`.
         group: a `torch.distributed` process group that shards the vocabulary: `weight` and `bias` are this rank's classes, those of rank r
-            before those of rank r + 1, the same number on each. `x` and `target` (global class indices) are the same on all ranks. The forward exchanges
-            four numbers a token; dX is summed over the ranks. The backward recomputes the logits for either value of `memory`.
+            before those of rank r + 1, the same number on each. `x` and `target` (global class indices) are the same on all ranks. The
+            forward exchanges four numbers a token; dX is summed over the ranks. The backward recomputes the logits for either value of
+            `memory`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. On a GPU, with `"fast"`
+    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. On a
+    GPU, with `"fast"`
     and a reduction, a second backward through one forward raises: the first one has scaled the gradients in place.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
 def linear_jsd(x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, *, beta: float=0.5, temperature: float=1.0, mask: Tensor | None=None, reduction: str='mean', implementation: str | None=None) -> Tensor:
-    """The generalised Jensen-Shannon divergence between a teacher's and a student's distribution over V classes, each the softmax of a product.
+    """The generalised Jensen-Shannon divergence between a teacher's and a student's distribution over V classes, each the softmax of a
+    product.
 
-    Products are summed in float32 and rounded to the dtype of `x`, all else is float32. There are four products with gradients, which the forward computes.
-    Memory beyond the inputs, for 16 bits, is dX + the larger of 4 dW and 3 dW + 512 MiB.
+    Products are summed in float32 and rounded to the dtype of `x`, all else is float32. There are four products with gradients, which the
+    forward computes. Memory beyond the inputs, for 16 bits, is dX + the larger of 4 dW and 3 dW + 512 MiB.
 
     Args:
         x: the student's [..., H], float32, float16 or bfloat16.
@@ -596,18 +651,22 @@ def matmul_reduce_scatter_ranks(a: Tensor, b: Tensor, *, wire: str | None=None, 
         group_size: elements that share a scale: 32, 64, 128 or 256.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
-    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that is not divisible by the
-    number of ranks, and unknown wires or group sizes."""
+    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that is not divisible
+    by the number of ranks, and unknown wires or group sizes."""
 
 def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, implementation: str | None=None) -> tuple[Tensor, Tensor]:
-    """The attention of queries to two sets of keys, from the results of ``rooftop.attention(..., return_lse=True)`` for each. Merge more parts one by one.
+    """The attention of queries to two sets of keys, from the results of ``rooftop.attention(..., return_lse=True)`` for each. Merge more
+    parts one by one.
 
     Args:
-        a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is float32.
-        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part, whose row does not count, NaN or not.
+        a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is
+        float32.
+        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part, whose row does not
+        count, NaN or not.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
+    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all
+    four.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
 
@@ -616,12 +675,14 @@ def prune_24(w: Tensor, algorithm: str='optimal', *, implementation: str | None=
 
     Args:
         w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
-        algorithm: "optimal" or "greedy". Among elements of the same magnitude the first by rows is kept; NaN counts as infinite. Magnitudes are added in
-            float32, the upper two rows, the lower two, then both. Among patterns with the same sum one is chosen, the same on every device: see `kept`.
+        algorithm: "optimal" or "greedy". Among elements of the same magnitude the first by rows is kept; NaN counts as infinite. Magnitudes
+        are added in
+            float32, the upper two rows, the lower two, then both. Among patterns with the same sum one is chosen, the same on every device:
+            see `kept`.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives require. No gradient flows through it:
-    `rooftop.sparse.SparseLinear` trains a dense weight through its pruned one.
+    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives require. No gradient flows
+    through it: `rooftop.sparse.SparseLinear` trains a dense weight through its pruned one.
 
     Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""
 
@@ -630,28 +691,35 @@ def quantize(x: Tensor, format: str | Format='int8', *, granularity: str | None=
 
     Args:
         x: float32, float16 or bfloat16, at least one dimension, any strides.
-        format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3, mxfp8_e5m2,
+        format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3,
+        mxfp8_e5m2,
             mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
-        granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last dimension), "group"
-            (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups (mx, nv), else "row".
-        group: 1 or more; 16 to 256 are usual; more than the dimension has: the whole dimension. For mx and nv formats, the group of the format.
+        granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last
+        dimension), "group"
+            (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups
+            (mx, nv), else "row".
+        group: 1 or more; 16 to 256 are usual; more than the dimension has: the whole dimension. For mx and nv formats, the group of the
+        format.
         symmetric: False, for integer formats only: with zero points.
-        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then rounds to
+        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then
+        rounds to
             nearest; the step of a float format is the gap that contains the element, so that the codes are the stochastic ones).
         scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
-        over: nvfp4: the tensor's scale, finite and above zero: a number, or a float32 tensor of one element on the device of `x`. None: max|x| / (448 * 6).
+        over: nvfp4: the tensor's scale, finite and above zero: a number, or a float32 tensor of one element on the device of `x`. None:
+        max|x| / (448 * 6).
         seed: of the random bits; its low 32 bits and an element's row-major index decide them, the same on every device.
         subtract: with "dither": `dequantize` subtracts the noise.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither affects the scale. A
-    group of zeros has the smallest possible scale. A scale that would round past the largest finite number of its type (65504 for f16, 448 for e4m3) is held at
-    that number, and the elements beyond its reach saturate. What `dequantize` gives for the largest elements may become infinite; it says when.
+    NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither
+    affects the scale. A group of zeros has the smallest possible scale. A scale that would round past the largest finite number of its type
+    (65504 for f16, 448 for e4m3) is held at that number, and the elements beyond its reach saturate. What `dequantize` gives for the
+    largest elements may become infinite; it says when.
 
     Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through gradient.
 
-    Raises TypeError for other dtypes, ValueError for an unknown format, granularity, rounding or scale type, or a combination that is not supported,
-    IndexError for a `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for an unknown format, granularity, rounding or scale type, or a combination that is not
+    supported, IndexError for a `dim` out of range."""
 
 def quantize_both(x: Tensor, format: str | Format='e4m3', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> tuple[Quantized, Quantized]:
     """`rooftop.quantize(x, ...)` and `rooftop.quantize(x.T, ...)` in one read of `x`.
@@ -659,7 +727,8 @@ def quantize_both(x: Tensor, format: str | Format='e4m3', *, group: int | None=N
     Args:
         x: float32, float16 or bfloat16, two dimensions, any strides.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along a row of x, and of its transpose, that share a scale: 16, 32, 64 or 128. None: 128, or that of an mx or nv format.
+        group: consecutive elements along a row of x, and of its transpose, that share a scale: 16, 32, 64 or 128. None: 128, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
@@ -673,22 +742,27 @@ def quantized_matmul(x: Tensor, weight: PackedWeight | Quantized, bias: Tensor |
 
     Args:
         x: [..., K], bfloat16 or float16, or float32 (only the reference supports it).
-        weight: `rooftop.quant.pack_weight(...)`, [N, K] in the packing that all kernels use. With `activations` also a `Quantized` [N, K] by rows,
+        weight: `rooftop.quant.pack_weight(...)`, [N, K] in the packing that all kernels use. With `activations` also a `Quantized` [N, K]
+        by rows,
             symmetric, int8 for "int8" or e4m3 for "fp8".
         bias: [N] in the dtype of `x`, or None.
-        activations: None multiplies x in its dtype, sums in float32 and rounds once. "int8" and "fp8" (e4m3) first quantise each row of x by its largest
-            magnitude and multiply the codes; the sums are multiplied by the row's scale in float32. With a `Quantized` this is a product of 8-bit codes
-            (`rooftop.scaled_matmul`). With a packed weight, whose groups have their own scales, the codes are multiplied in 16 bits, which represent them
-            exactly. No gradient flows through the codes.
-        implementation: name of a kernel (`"mma__cuda_sm80"`), which runs or raises; for packed weights only. None selects the best one that supports the input.
+        activations: None multiplies x in its dtype, sums in float32 and rounds once. "int8" and "fp8" (e4m3) first quantise each row of x
+        by its largest
+            magnitude and multiply the codes; the sums are multiplied by the row's scale in float32. With a `Quantized` this is a product of
+            8-bit codes (`rooftop.scaled_matmul`). With a packed weight, whose groups have their own scales, the codes are multiplied in 16
+            bits, which represent them exactly. No gradient flows through the codes.
+        implementation: name of a kernel (`"mma__cuda_sm80"`), which runs or raises; for packed weights only. None selects the best one that
+        supports the input.
 
-    Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends only on shapes and the card.
+    Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends only on
+    shapes and the card.
 
-    Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers do not match
-    its shape and format, an activation format that the weight does not support, and tensors on different devices."""
+    Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers
+    do not match its shape and format, an activation format that the weight does not support, and tensors on different devices."""
 
 def reduce(x: Tensor, op: str, dim: int | Sequence[int] | None=None, *, keepdim: bool=False, correction: int=1, implementation: str | None=None) -> Tensor:
-    """`x` reduced over `dim`. Sums are computed in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give equal bits.
+    """`x` reduced over `dim`. Sums are computed in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give
+    equal bits.
 
     Args:
         x: float32, float16 or bfloat16; for "sum", "max" and "argmax" also int64, int32, int16, int8 or uint8. Any shape and strides.
@@ -698,11 +772,11 @@ def reduce(x: Tensor, op: str, dim: int | Sequence[int] | None=None, *, keepdim:
         correction: for "var", subtracted from the number of elements: 1 gives the unbiased estimate.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns a tensor of the kept dimensions, of the dtype of `x`; int64 for "argmax" and for the "sum" of integers. Maxima propagate NaN; among
-    equal maxima "argmax" returns the first. Over no elements the mean and the variance are NaN, the sum is 0.
+    Returns a tensor of the kept dimensions, of the dtype of `x`; int64 for "argmax" and for the "sum" of integers. Maxima propagate NaN;
+    among equal maxima "argmax" returns the first. Over no elements the mean and the variance are NaN, the sum is 0.
 
-    Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a dimension out
-    of range."""
+    Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a
+    dimension out of range."""
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, offset: float=0.0, implementation: str | None=None) -> Any:
     """Divide each row by its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.
@@ -724,7 +798,8 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
     implementation cannot take."""
 
 def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | None=None, format: str | Format='int8', *, residual: Tensor | None=None, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized | tuple[Quantized, Tensor]:
-    """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in between.
+    """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in
+    between.
 
     Args:
         input: float32, float16 or bfloat16, at least one dimension, any strides.
@@ -732,67 +807,81 @@ def rms_norm_quantize(input: Tensor, weight: Tensor | None=None, eps: float | No
         eps: added to the mean of the squares. None: the epsilon of float32.
         format: as in `rooftop.quantize`.
         residual: added to `input` first; of the same shape and dtype. The sum is normalised in float32 and returned rounded to that dtype.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     Squares are added in float32: a row whose squares are beyond its range becomes zeros.
 
-    Returns a `rooftop.quant.Quantized` of the shape of `input`; with `residual` the pair (quantized, input + residual). No gradient flows through them.
+    Returns a `rooftop.quant.Quantized` of the shape of `input`; with `residual` the pair (quantized, input + residual). No gradient flows
+    through them.
 
-    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize` raises for the rest."""
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize`
+    raises for the rest."""
 
 def rope(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str | None=None, implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
     """Rotate `q`, and `k` if it is given, computed in float32 and rounded once. ``rope(q, k, cos, sin, order="bhsd")`` is Hugging Face's
     apply_rotary_pos_emb.
 
     Args:
-        q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed views
+        q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed
+        views
             are read in place.
         k: as `q`, with any number of heads, or None.
-        cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
-            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same accuracy
-            at all positions.
+        cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each
+        value twice as
+            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same
+            accuracy at all positions.
         positions: int32 or int64, [S], [1, S] or [B, S]: the row of the tables, or the position, of each token. None: 0 to S - 1.
         offset: added to the positions. It is an argument of the call: replays of a captured CUDA graph use the same one.
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows
+        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose
+        rows
             fit "bhsd" alone are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
-    row is outside of the tables gets NaN in its rotated elements (`rooftop.debug()` reports it). The gradient is the inverse rotation; the tables have none.
+    Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H,
+    D]. A token whose row is outside of the tables gets NaN in its rotated elements (`rooftop.debug()` reports it). The gradient is the
+    inverse rotation; the tables have none.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
 
 def rope_(q: Tensor, k: Tensor | None=None, cos: Tensor | None=None, sin: Tensor | None=None, *, positions: Tensor | None=None, offset: int=0, theta: float=10000.0, layout: str='half', rotary_dim: int | None=None, order: str | None=None, implementation: str | None=None) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor written.
+    """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor
+    written.
 
-    Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
-    that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not overlap."""
+    Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError
+    for a tensor that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not
+    overlap."""
 
 def sample(logits: Tensor, temperature: float=1.0, top_k: int | None=None, top_p: float=1.0, min_p: float=0.0, seed: int | None=None, *, generator: torch.Generator | None=None, implementation: str | None=None) -> Tensor:
-    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is given a seed.
+    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is
+    given a seed.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
-        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38 counts as 5e-38.
+        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38
+        counts as 5e-38.
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
-        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits of elements 2 r and
+        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits
+        of elements 2 r and
             2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
-        generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
+        generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed`
+        sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
-    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all elements masked
-    gives -1. In a row with +infinity one of those is drawn. Elements less than 2^-32 times as probable as the most probable one are not drawn.
+    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all
+    elements masked gives -1. In a row with +infinity one of those is drawn. Elements less than 2^-32 times as probable as the most probable
+    one are not drawn.
 
-    Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without dimensions or an empty
-    vocabulary, or where a named implementation cannot take `logits`."""
+    Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without
+    dimensions or an empty vocabulary, or where a named implementation cannot take `logits`."""
 
 def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bias: Tensor | None=None, fast: bool=False, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
     """scale_a · scale_b · a b + bias of fp8 or int8, rounded once.
@@ -807,7 +896,8 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bia
             [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
             [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 only): 128 elements of a row of a, blocks of 128 x 128 of b.
         bias: [N], float32, float16 or bfloat16, added to each row, or None.
-        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for float32 results, or
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for float32
+        results, or
             with block scales, at most 128 products are accumulated this way, and these sums are added in float32.
         out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite.
         implementation: name of a kernel (`"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
@@ -816,13 +906,15 @@ def scaled_matmul(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bia
 
     Returns [M, N], the bias (or zeros) where K is 0. No gradient flows through it.
 
-    Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
-    int8 with K above 131071, where a sum could leave 32 bits."""
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different
+    devices, or int8 with K above 131071, where a sum could leave 32 bits."""
 
 def scaled_spmm_24(values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, bias: Tensor | None=None, activation: str='none', fast: bool=False, transposed: bool=False, out_dtype: Any=None, implementation: str | None=None) -> Tensor:
-    """act(scale_a · scale_b · S b + bias), S a 2:4 sparse [M, K] of fp8 or int8, rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
+    """act(scale_a · scale_b · S b + bias), S a 2:4 sparse [M, K] of fp8 or int8, rounded once. `rooftop.sparse.SparseTensor` holds `values`
+    and `meta`.
 
-    Fastest if b's columns are contiguous along K (a linear layer's transposed input) and K is a multiple of 32; else b, or both operands, are copied first.
+    Fastest if b's columns are contiguous along K (a linear layer's transposed input) and K is a multiple of 32; else b, or both operands,
+    are copied first.
 
     Args:
         values: [M, 2 ceil(K / 4)] float8_e4m3fn, float8_e5m2 or int8: the two stored elements of each group of four, in their order.
@@ -832,7 +924,8 @@ def scaled_spmm_24(values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, sca
         scale_b: float32, [1], or [N]: a scale for each column of b.
         bias: [M, 1] or [1, N] in the result's dtype, added to each column or each row, or None.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
-        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K. If False, at most 128 products are accumulated this way, and
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K. If False, at most 128 products are accumulated
+        this way, and
             these sums are added in float32. int8 is summed exactly in 32 bits.
         transposed: return the transposed result, [N, M], contiguous.
         out_dtype: torch.bfloat16 (None) or torch.float16.
@@ -840,34 +933,39 @@ def scaled_spmm_24(values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, sca
 
     Where b holds infinities or NaN, it is unspecified whether the zeros of S are multiplied with them. No gradient flows through it.
 
-    Raises TypeError for other dtypes; ValueError for shapes that do not fit, an unknown activation, tensors on different devices, or int8 with K above 131071,
-    where a sum could leave 32 bits."""
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, an unknown activation, tensors on different devices, or int8
+    with K above 131071, where a sum could leave 32 bits."""
 
 def sddmm_bsr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, block: tuple[int, int], *, alpha: float=1.0, implementation: str | None=None) -> Tensor:
-    """The blocks of alpha · a bᵀ at the positions of a sparsity pattern: the values of a BSR matrix. It is the gradient of the values of `rooftop.spmm_bsr`.
+    """The blocks of alpha · a bᵀ at the positions of a sparsity pattern: the values of a BSR matrix. It is the gradient of the values of
+    `rooftop.spmm_bsr`.
 
     Args:
         a: [M, N] float32, float16 or bfloat16.
         b: [K, N] in the dtype of `a`: rows of both are multiplied.
         columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them.
-        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks. A block that is in no row is zeros; for one that is in several it is unspecified
+        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks. A block that is in no row is zeros; for one that is in several
+        it is unspecified
             which row counts.
         block: (H, W), rows and columns of a block, each 8, 16, 32, 64 or 128.
         alpha: scale.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns [blocks, H, W] in the dtype of `a`, zeros beyond M and K, summed in float32 (never TF32) and rounded once. Gradients flow to `a` and `b`.
+    Returns [blocks, H, W] in the dtype of `a`, zeros beyond M and K, summed in float32 (never TF32) and rounded once. Gradients flow to `a`
+    and `b`.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit or tensors on different devices."""
 
 def sddmm_csr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, *, alpha: float=1.0, implementation: str | None=None) -> Tensor:
-    """The elements of alpha · a bᵀ at the positions of a sparsity pattern: the values of a CSR matrix. It is the gradient of the values of `rooftop.spmm_csr`.
+    """The elements of alpha · a bᵀ at the positions of a sparsity pattern: the values of a CSR matrix. It is the gradient of the values of
+    `rooftop.spmm_csr`.
 
     Args:
         a: [M, N] float32, float16 or bfloat16.
         b: [K, N] in the dtype of `a`: rows of both are multiplied.
         columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
-        offsets: int32 [M + 1], non-decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is in no row is 0;
+        offsets: int32 [M + 1], non-decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is
+        in no row is 0;
             for one that is in several it is unspecified which row counts.
         alpha: scale.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
@@ -897,18 +995,20 @@ def softmax(x: Tensor, dim: int=-1, *, implementation: str | None=None) -> Tenso
 
     Returns a tensor of the shape, dtype and device of `x`. A row that contains NaN or +inf, or only -inf, gives NaN.
 
-    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
-    named implementation cannot take `x`.
+    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions
+    or where a named implementation cannot take `x`.
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
 
 def softmax_quantize(x: Tensor, format: str | Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized:
-    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in between.
+    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in
+    between.
 
     Args:
         x: float32, float16 or bfloat16, at least one dimension, any strides.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
@@ -920,30 +1020,34 @@ def softmax_quantize(x: Tensor, format: str | Format='int8', *, group: int | Non
     Raises the errors of `rooftop.quantize`."""
 
 def sort(x: Tensor, dim: int=-1, descending: bool=False, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
-    """The elements of each row along `dim` in order, and their indices. Always stable: among equal elements the one with the lower index comes first.
+    """The elements of each row along `dim` in order, and their indices. Always stable: among equal elements the one with the lower index
+    comes first.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
-    length stay where they are. A length below 0 counts as 0, one above the extent of `dim` as that extent; `rooftop.debug()` raises IndexError for it.
-    Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged.
+    Elements beyond a row's length stay where they are. A length below 0 counts as 0, one above the extent of `dim` as that extent;
+    `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
-    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
-    `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`;
+    IndexError for a `dim` out of range."""
 
 def spmm_24(values: Tensor, meta: Tensor, b: Tensor, *, bias: Tensor | None=None, alpha: float=1.0, activation: str='none', transposed: bool=False, implementation: str | None=None) -> Tensor:
-    """act(alpha · S b + bias), S a 2:4 sparse [M, K], summed in float32 and rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
+    """act(alpha · S b + bias), S a 2:4 sparse [M, K], summed in float32 and rounded once. `rooftop.sparse.SparseTensor` holds `values` and
+    `meta`.
 
     Args:
         values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two stored elements of each group of four, in their order.
-        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/formats/two_four.py defines every bit. Words that contain a position
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/formats/two_four.py defines every bit. Words that contain
+        a position
             twice, or two out of order, give an unspecified number in that row.
         b: [K, N] in the dtype of `values`; rows or columns may be contiguous in memory.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
@@ -961,11 +1065,14 @@ def spmm_bsr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, *, row
     """act(alpha · S b + bias), S [M, K] of blocks of H rows and W columns, summed in float32 (never TF32) and rounded once.
 
     Args:
-        values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may extend beyond M and
+        values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may
+        extend beyond M and
             K; elements there are ignored.
-        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them. Duplicates are
+        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them.
+        Duplicates are
             allowed.
-        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1. Offsets out of
+        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1.
+        Offsets out of
             range are clamped.
         b: [K, N] in the dtype of `values`, any strides.
         rows: M; None for all rows of the block rows.
@@ -980,22 +1087,24 @@ def spmm_bsr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, *, row
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
 
 def spmm_csr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, *, bias: Tensor | None=None, alpha: float=1.0, activation: str='none', implementation: str | None=None) -> Tensor:
-    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 if b has few columns, and rounded once. Row m of S
-    has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. A row may contain a column several times, in any order:
-    the products add up.
+    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 if b has few columns, and rounded
+    once. Row m of S has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. A row may contain a column
+    several times, in
+    any order: the products add up.
 
     Args:
         values: [nnz] float32, float16 or bfloat16.
         columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
-        offsets: int32 [M + 1], non-decreasing, from 0 to nnz. Offsets out of range are clamped; which elements then belong to which row is unspecified.
+        offsets: int32 [M + 1], non-decreasing, from 0 to nnz. Offsets out of range are clamped; which elements then belong to which row is
+        unspecified.
         b: [K, N] in the dtype of `values`.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
         alpha: scale of the product.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Elements that are not stored are not multiplied: infinities and NaN of b appear in the result only where S has an element. The order of the sums depends
-    only on shapes and the card. Gradients flow to `values`, `b` and `bias`.
+    Elements that are not stored are not multiplied: infinities and NaN of b appear in the result only where S has an element. The order of
+    the sums depends only on shapes and the card. Gradients flow to `values`, `b` and `bias`.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
 
@@ -1015,14 +1124,15 @@ def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None)
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds
+        both,
             [..., 2 C], the gate first.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
-    input that a named implementation cannot take."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or
+    an input that a named implementation cannot take."""
 
 def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized:
     """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass; y is not rounded to 16 bits in between.
@@ -1031,14 +1141,16 @@ def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | Format='int8
         a: the gate: float32, float16 or bfloat16, at least one dimension, any strides.
         b: the values that are gated, of the shape and dtype of `a`. None: `a` holds both, [..., 2 C], the gate first.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     Returns a `rooftop.quant.Quantized` of the shape of y. No gradient flows through it.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, and what `rooftop.quantize` raises for the rest."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, and what `rooftop.quantize` raises for
+    the rest."""
 
 def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, *, lengths: Tensor | None=None, tie: str='lowest', nan: str='largest', implementation: str | None=None) -> tuple[Tensor, Tensor]:
     """The `k` largest (or smallest) elements of each row along `dim`, in order, and their indices. Exact; equal calls give equal bits.
@@ -1050,38 +1162,43 @@ def topk(x: Tensor, k: int, dim: int=-1, largest: bool=True, sorted: bool=True, 
         largest: if True, the largest, else the smallest.
         sorted: False allows any order of the k. The present kernels sort them anyway.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part. None: all.
-        tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the lowest.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the
+        lowest.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0,
-    and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity
-    (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that
-    extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`.
+    -0.0 equals +0.0, and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value
+    of the order:
+    -infinity (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the
+    extent of `dim` as that extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
-    Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError
-    for a `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take
+    `x`; IndexError for a `dim` out of range."""
 
 def topk_mask(x: Tensor, k: int, dim: int=-1, largest: bool=True, *, lengths: Tensor | None=None, nan: str='largest', implementation: str | None=None) -> Tensor:
-    """True at the `k` largest (or smallest) elements of each row along `dim`, False elsewhere. Exactly k are True in a row: among equal elements those with the
-    lowest indices.
+    """True at the `k` largest (or smallest) elements of each row along `dim`, False elsewhere. Exactly k are True in a row: among equal
+    elements those with the lowest indices.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         k: number of elements to mark, from 0 to the extent of `dim`.
         dim: the dimension along which rows lie; negative values count from the last.
         largest: if True, the largest are marked, else the smallest.
-        lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False.
+        None: all.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as 0, one above
-    the row as the row; `rooftop.debug()` raises IndexError for it.
+    Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as
+    0, one above the row as the row; `rooftop.debug()` raises IndexError for it.
 
-    Raises TypeError for other dtypes, ValueError for k, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for
-    a `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for k, nan or lengths that do not fit, or where a named implementation cannot take `x`;
+    IndexError for a `dim` out of range."""
 
 def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=None) -> Tensor:
     """`x` with `dim0` and `dim1` exchanged, as a new contiguous tensor. Every element keeps its bits.
@@ -1093,8 +1210,8 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None=Non
 
     Returns a contiguous tensor with the dtype and device of `x`. It never shares memory with `x`.
 
-    Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is complex; IndexError
-    for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
+    Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is
+    complex; IndexError for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None=None, *, activation: str='none', residual: Tensor | None=None, out_dtype: Any=None, precision: str='ieee', implementation: str | None=None) -> Tensor:
     """act(x weightᵀ + bias) + residual, as `torch.nn.functional.linear` with what follows it: `rooftop.matmul` of `x` and `weight.T`.

@@ -1,4 +1,4 @@
-"""Gives the records of the form before December 2026, which have one hash of kernel, contract and config, the hashes of rooftop/lab/records/identity.py.
+"""Gives the records of an older form of hashes those of rooftop/lab/records/identity.py as it is now.
 
     python scripts/migrate_records.py --since REV [--records results] [--machine SECONDS]
 
@@ -28,16 +28,16 @@ KINDS = ("check", "bench", "sanitize", "language")
 FAMILIES = ("norm", "loss", "select", "movement", "quant")  # whose machine code is compiled first
 
 
-def answers(folder: Path) -> dict[str, Any]:
-    """Asked in a process of either tree: record -> whether it is fresh by that tree's rule, and what it launches by this tree's. The newest modules are put
-    in an older tree."""
+def answers(folder: Path, judged: bool) -> dict[str, Any]:
+    """Asked in a process of either tree: record -> whether it is fresh by that tree's rule, if that is `judged`, and what it launches by this tree's. The
+    newest modules are put in an older tree."""
     from rooftop.lab.records import store
     from rooftop.lab.report.joined import Joined, staleness
 
     found = store.read(folder)
     stale = staleness(found)
     joined = Joined(found)
-    return {name_of(r): {"fresh": not stale(r), "launched": launched(joined, r)} for r in found if r["kind"] != "build"}
+    return {name_of(r): {"fresh": judged and not stale(r), "launched": launched(joined, r)} for r in found if r["kind"] != "build"}
 
 
 def others() -> dict[str, Any]:
@@ -134,6 +134,7 @@ def _launched(joined: Any, subject: Any, names: list[str], device: Any) -> str:
 def code(kernel: Any, steps: Any) -> list[str]:
     """The normalised code, by the modules of this tree."""
     import c_code_of_now as digests
+    import cuda_form_of_now as cuda_form
     import normal_form_of_now as normal_form
 
     from rooftop.core import settings
@@ -141,7 +142,8 @@ def code(kernel: Any, steps: Any) -> list[str]:
 
     if isinstance(kernel, CudaImplementation):
         where = getattr(kernel.head, "folders", None) or (settings.PACKAGE / "kernels" / "_device",)
-        return [digests.digest(digests.c_code(digests.expanded(kernel._text, where))), *(str(s.kernel) for s in steps)]
+        kernels = tuple(str(s.kernel) for s in steps)
+        return [cuda_form.Definitions(digests.expanded(kernel._text, where)).reached(kernels), *kernels]
     functions = [getattr(s, "kernel", None) or s.function for s in steps]
     hosts = [n for n in ("prepare", "run", "finish") if hasattr(kernel.module, n)] if not steps else []
     return [*map(normal_form.of_object, functions), *(normal_form.of_function(kernel.path, n) for n in hosts)]
@@ -158,9 +160,11 @@ def ask(tree: Path, modules: Path, folder: Path, *more: str) -> dict[str, Any]:
 def modules_of_now(root: Path, into: Path) -> None:
     """This tree's modules that normalise code, under names of their own: they run in either tree."""
     core = root / "rooftop" / "core"
-    (into / "normal_form_of_now.py").write_text((core / "normal_form.py").read_text())
+    (into / "specialised_of_now.py").write_text((core / "specialised.py").read_text())
+    (into / "normal_form_of_now.py").write_text((core / "normal_form.py").read_text().replace("rooftop.core.specialised", "specialised_of_now"))
     (into / "identity_of_now.py").write_text((root / "rooftop" / "lab" / "records" / "identity.py").read_text().replace(
         "from rooftop.core import normal_form\n", "import normal_form_of_now as normal_form\n"))  # fmt: skip
+    (into / "cuda_form_of_now.py").write_text((core / "cuda_form.py").read_text().replace("rooftop.core.digests", "c_code_of_now"))
     helpers = (core / "helpers.py").read_text()
 
     def part(first: str, last: str) -> str:
@@ -183,7 +187,7 @@ def migrate(folder: Path, since: str, seconds: float, root: Path = HERE.parents[
         modules_of_now(root, modules)
         if more:
             return rewrite_others(ask(old, modules, folder, "--others"), root)
-        before, now = (ask(tree, modules, folder) for tree in (old, root))
+        before, now = ask(old, modules, folder, "--judge"), ask(root, modules, folder)
     return rewrite(folder, before, now, seconds)
 
 
@@ -282,11 +286,12 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=HERE.parents[1] / "results")
     parser.add_argument("--machine", type=float, default=0.0)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--judge", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--others", action="store_true", help="results/npu and tuned tables instead of records")
     parser.add_argument("--fill", type=float, metavar="SECONDS", help="migrate nothing; add the hash of the machine code to fresh records without one")
     given = parser.parse_args()
     if given.answer:
-        given.answer.write_bytes(pickle.dumps(others() if given.others else answers(given.records)))
+        given.answer.write_bytes(pickle.dumps(others() if given.others else answers(given.records, given.judge)))
         return
     if given.fill is not None:
         print(f"{fill(given.records.resolve(), given.fill)} records have got the hash of their machine code")

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from rooftop.formats.container import FormatError
 
 _FROM = {
-    **dict.fromkeys(("Compressed", "Statistics", "compress", "decompress", "decompress_chunk", "measured"), "codecs.api"), "FormatError": "formats.container",
-    "compress_model": "codecs.model", "weights": "codecs.model",
-}  # fmt: skip
+    **dict.fromkeys(("Compressed", "Statistics", "compress", "decompress", "decompress_chunk", "measured"), "codecs.api"),
+    "FormatError": "formats.container", "compress_model": "codecs.model", "weights": "codecs.model",
+}
 __all__ = ["Compressed", "FormatError", "Statistics", "compress", "compress_model", "decompress", "decompress_chunk", "measured", "weights"]
 
 

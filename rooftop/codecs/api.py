@@ -114,25 +114,30 @@ def compress(
     """Compress `x`. Exactly one of `abs`, `rel`, `psnr`, `lossless=True` must be given: the error bound of `decompress`.
 
     Args:
-        x: a NumPy array or torch tensor of up to 4 dimensions: float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, integers of 8 to 64 bits, bool.
+        x: a NumPy array or torch tensor of up to 4 dimensions: float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, integers of
+        8 to 64 bits, bool.
         abs: |x - x'| <= abs for every value. For integers it is rounded down.
         rel: the same with rel * (largest - smallest finite value).
         psnr: the minimum PSNR in dB; the bound is range * 10^(-psnr / 20), which guarantees it in the worst case.
         lossless: every bit is kept.
-        codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats only: interpolation and entropy coding; slower, smaller; always on the
-            CPU); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers). "auto": "fast",
-            or the smaller result of the two lossless codecs.
-        rank: number of dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 if rows of 32 would be
+        codec: lossy "fast" (differences, fixed width a block) or "ratio" (floats only: interpolation and entropy coding; slower, smaller;
+        always on the
+            CPU); lossless "planes" (entropy coding of exponents: weights) or "shuffle" (differences, bit planes: smooth fields, integers).
+            "auto": "fast", or the smaller result of the two lossless codecs.
+        rank: number of dimensions along which values are predicted, 1 to 3 ("planes" has none). None: as many as `x` has, up to 3; 1 if
+        rows of 32 would be
             more than a quarter empty. 1 is the better choice if values change far more across rows than along them.
         statistics: also decompress and measure; the result is in `.statistics`.
 
-    NaN, infinities, -0.0 and denormals keep their bits for any bound; a value that the codec cannot bring within the bound is stored exactly.
+    NaN, infinities, -0.0 and denormals keep their bits for any bound; a value that the codec cannot bring within the bound is stored
+    exactly.
 
-    A CUDA tensor is compressed on its device. With `abs`, and with a named lossless codec, the call does not synchronise with the host; computing the range,
-    choosing between the lossless codecs and measuring statistics do.
+    A CUDA tensor is compressed on its device. With `abs`, and with a named lossless codec, the call does not synchronise with the host;
+    computing the range, choosing between the lossless codecs and measuring statistics do.
 
-    Raises TypeError for another dtype or a bound that is not a number; ValueError for more than 4 dimensions, a bound that is not above 0 and finite, more or
-    fewer than one of the four, a `codec` that does not support it, `rel` or `psnr` of an array whose values are all equal (their bound would be 0)."""
+    Raises TypeError for another dtype or a bound that is not a number; ValueError for more than 4 dimensions, a bound that is not above 0
+    and finite, more or fewer than one of the four, a `codec` that does not support it, `rel` or `psnr` of an array whose values are all
+    equal (their bound would be 0)."""
     kind, asked = _asked(abs, rel, psnr, lossless)
     if not isinstance(x, np.ndarray) and not _is_tensor(x):
         raise TypeError(f"compress: x is a {type(x).__name__}; it must be a NumPy array or a torch tensor")
@@ -193,7 +198,9 @@ def _fits(codec: str, kind: str) -> None:
     if codec != "auto" and codec not in CODEC_NUMBERS:
         raise ValueError(f"compress: codec is {codec!r}; accepted are 'auto', {', '.join(map(repr, CODEC_NUMBERS))}")
     if codec != "auto" and (codec in LOSSLESS) != (kind == "lossless"):
-        raise ValueError(f"compress: codec {codec!r} is {'lossless: give lossless=True' if codec in LOSSLESS else 'lossy: give abs=, rel= or psnr='}")
+        raise ValueError(
+            f"compress: codec {codec!r} is {'lossless: give lossless=True' if codec in LOSSLESS else 'lossy: give abs=, rel= or psnr='}"
+        )
 
 
 def _bound(held: Any, e: Any, kind: str, asked: float) -> float:
@@ -259,7 +266,9 @@ def _decoded(s: Stream, starts: np.ndarray, part: Part, frequencies: np.ndarray 
         for place, values in zip(places, found, strict=True):
             grid[place] = values
         return
-    part.join(codec_fast.decode(words, mine, part, h) if frequencies is None else codec_planes.decode(words, mine, part, h, frequencies), grid)
+    part.join(
+        codec_fast.decode(words, mine, part, h) if frequencies is None else codec_planes.decode(words, mine, part, h, frequencies), grid
+    )
 
 
 def _frequencies(s: Stream) -> np.ndarray | None:
@@ -276,10 +285,11 @@ def decompress(c: Compressed | bytes | bytearray | memoryview, *, out: Any = Non
     Args:
         c: a result of `compress`, or the bytes of a container.
         out: a NumPy array or CPU tensor to fill, C-contiguous, of the same shape and dtype. None: a new one.
-        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself, except for codec "ratio". None: as above.
+        to: a device of torch ("cpu", "cuda", a torch.device): return a tensor there; a GPU decodes it itself, except for codec "ratio".
+        None: as above.
 
-    Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out` of another shape or
-    dtype, TypeError for another `c`."""
+    Raises FormatError (a ValueError) for bytes that are not a container, or for a damaged one: it names the chunk. ValueError for an `out`
+    of another shape or dtype, TypeError for another `c`."""
     c = _given(c)
     h = c.header
     to = None if to is None else str(to)
@@ -327,7 +337,9 @@ def _given(c: Any) -> Compressed:
 def _bits_of_out(out: Any, h: Header) -> np.ndarray:
     if not isinstance(out, np.ndarray) and not _is_tensor(out):
         raise TypeError(f"decompress: out is a {type(out).__name__}; it must be a NumPy array or a torch tensor")
-    contiguous = out.flags.c_contiguous and out.flags.writeable if isinstance(out, np.ndarray) else out.is_contiguous() and out.device.type == "cpu"
+    contiguous = (
+        out.flags.c_contiguous and out.flags.writeable if isinstance(out, np.ndarray) else out.is_contiguous() and out.device.type == "cpu"
+    )
     if not contiguous:
         raise ValueError("decompress: out must be contiguous, writeable and in the memory of the CPU")
     if isinstance(out, np.ndarray) and not out.dtype.isnative:
@@ -366,7 +378,9 @@ def decompress_chunk(c: Compressed | bytes, chunk: int) -> tuple[tuple[int, slic
     else:
         frequencies, mine = _frequencies(s), np.array([0, starts[chunk + 1] - starts[chunk]])
         words = s.payload[starts[chunk] : starts[chunk + 1]]
-        part.join(codec_fast.decode(words, mine, part, h) if frequencies is None else codec_planes.decode(words, mine, part, h, frequencies), grid)
+        part.join(
+            codec_fast.decode(words, mine, part, h) if frequencies is None else codec_planes.decode(words, mine, part, h, frequencies), grid
+        )
     return place, to_numpy(grid[0], h.element)
 
 
@@ -401,6 +415,9 @@ def measured(x: Any, c: Compressed) -> Statistics:
 
 def _distance(a: np.ndarray, b: np.ndarray, e: Any) -> np.ndarray:
     """|a - b| of integers, exact."""
-    u, v = (t.astype(np.uint64) if e.kind == "uint" else (t.view(f"<i{e.bytes}").astype(np.int64) ^ np.int64(-(1 << 63))).view(np.uint64) for t in (a, b))
+    u, v = (
+        t.astype(np.uint64) if e.kind == "uint" else (t.view(f"<i{e.bytes}").astype(np.int64) ^ np.int64(-(1 << 63))).view(np.uint64)
+        for t in (a, b)
+    )
     found: np.ndarray = np.where(u > v, u - v, v - u)
     return found

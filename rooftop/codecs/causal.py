@@ -1,13 +1,15 @@
-"""The other predictor of the codec `ratio`: each value from those before it, which are nearer than those of a coarser grid. Best at tight bounds, where the
-finest details of a field decide; chunks of two or three dimensions.
+"""The other predictor of the codec `ratio`: each value from those before it, which are nearer than those of a coarser grid. Best at tight
+bounds, where the finest details of a field decide; chunks of two or three dimensions.
 
-    p = base + sum_j w_j (r_j - base) over the neighbours that come before, z first, then y, then x: within 2 of each dimension (3 of an image), 62 (24);
-    where some lie outside of the chunk those within 1 that lie inside, with weights for each such place alone
+    p = base + sum_j w_j (r_j - base) over the neighbours that come before, z first, then y, then x: within 2 of each dimension (3 of an
+    image), 62 (24); where some lie outside of the chunk those within 1 that lie inside, with weights for each such place alone
     k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 eb;  r = p of what is stored exactly
 
-Weights are fitted to the chunk by least squares, as if each neighbour had the error of a quantised value, and stored as float32. All of it in float64, one
-IEEE operation at a time, neighbours in one order. Values alike in z (r (r + 2) + 1) + y (r + 1) + x, r that reach, do not depend on each other: they are
-taken at once. Source: linear prediction of noisy samples reaches the rate of the field's spectrum within a quarter of a bit (Jayant & Noll 1984, DPCM)."""
+Weights are fitted to the chunk by least squares, as if each neighbour had the error of a quantised value, and stored as float32. All of it
+in float64, one IEEE operation at a time, neighbours in one order. Values alike in z (r (r + 2) + 1) + y (r + 1) + x, r that reach, do not
+depend on each
+other: they are taken at once. Source: linear prediction of noisy samples reaches the rate of the field's spectrum within a quarter of a bit
+(Jayant & Noll 1984, DPCM)."""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ Shape = tuple[int, int, int]
 class Plan:
     """How a chunk is walked through. Values are numbered in row-major order."""
 
-    kinds: tuple[np.ndarray, ...]  # of each kind of place: how far before the value its neighbours lie; the first has all of them around it, if any has
+    # of each kind of place: how far before the value its neighbours lie; the first has all of them around it, if any has
+    kinds: tuple[np.ndarray, ...]
     places: tuple[np.ndarray, ...]  # of each kind: the values of it
     begins: tuple[int, ...]  # of each kind: where its weights begin
     near: np.ndarray  # how far before lie the neighbours of all kinds but the first
@@ -104,13 +107,15 @@ def _fit(q: np.ndarray, good: np.ndarray, plan: Plan, eb: float) -> np.ndarray:
 
 
 class _Walk:
-    """The values of chunks, less their bases, [values, chunks], as far as they are known; before them zeros, so that any neighbour has a place."""
+    """The values of chunks, less their bases, [values, chunks], as far as they are known; before them zeros, so that any neighbour has a
+    place."""
 
     def __init__(self, plan: Plan, values: int, base: np.ndarray, weights: np.ndarray) -> None:
         front = int(max(k.max(initial=0) for k in plan.kinds))
         held = np.zeros((front + values, len(base)))
         self.plan, self.base, self.r = plan, base, held[front:]
-        self.weights = np.concatenate((weights.astype(np.float64), np.zeros((1, len(base)))))  # the last is that of neighbours that a value has not
+        # the last is that of neighbours that a value has not
+        self.weights = np.concatenate((weights.astype(np.float64), np.zeros((1, len(base)))))
         self.all, self.near = ([held[front - back :] for back in taps] for taps in (plan.kinds[0], plan.near))
 
     def predicted(self, values: np.ndarray, kinds: np.ndarray | None) -> np.ndarray:
@@ -127,7 +132,8 @@ class _Walk:
 
 
 def encode(chunks: list[np.ndarray], eb: float, e: Element) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] | None:
-    """Of chunks of one shape: symbols, the bits that follow them, exact values, base (float64) and weights (float32) as words. None where there is no plan."""
+    """Of chunks of one shape: symbols, the bits that follow them, exact values, base (float64) and weights (float32) as words. None where
+    there is no plan."""
     plan = plan_of((chunks[0].shape[0], chunks[0].shape[1], chunks[0].shape[2]))
     if plan is None:
         return None
@@ -164,7 +170,9 @@ def words_of(shape: Shape) -> int:
     return 0 if plan is None else 2 + plan.weights
 
 
-def decode(shape: Shape, k: np.ndarray, marked: np.ndarray, exact: list[np.ndarray], heads: list[np.ndarray], eb: float, e: Element) -> np.ndarray:
+def decode(
+    shape: Shape, k: np.ndarray, marked: np.ndarray, exact: list[np.ndarray], heads: list[np.ndarray], eb: float, e: Element
+) -> np.ndarray:
     """The bits [values, chunks] of chunks of one shape: their numbers `k` [values, chunks], and which are exact values."""
     plan = plan_of(shape)
     assert plan is not None

@@ -1,4 +1,5 @@
-"""Streams that lie on a GPU: what compress makes of a CUDA tensor, and the way back. The kernels are those of the ops compress_blocks and compress_planes."""
+"""Streams that lie on a GPU: what compress makes of a CUDA tensor, and the way back. The kernels are those of the ops compress_blocks and
+compress_planes."""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
 """A predictor of the codec `ratio`: each chunk is refined level by level, a value predicted by cubic interpolation of those that are known.
 
-    level s = 32, 16, ..., 1 (strides): the values at odd multiples of s along one dimension, then along two, then along three, are predicted from those known,
+    level s = 32, 16, ..., 1 (strides): the values at odd multiples of s along one dimension, then along two, then along three, are
+    predicted from those known,
     p = (9 (b + c) - (a + d)) / 16 of the four neighbours at -3s, -s, s, 3s;  (b + c) / 2 where one of the outer two is missing;  b + (b - a) / 2 where c is;
     the mean of that along each of the dimensions in which they are odd
-    at the three finest levels, where it pays: p + sum_j w_j (r_j - p) of up to 24 known neighbours around, for each set of odd dimensions its own weights w,
-    fitted to the chunk by least squares and stored as float16; near the chunk's faces, where a neighbour is missing, p alone
+    at the three finest levels, where it pays: p + sum_j w_j (r_j - p) of up to 24 known neighbours around, for each set of odd dimensions
+    its own weights w, fitted to the chunk by least squares and stored as float16; near the chunk's faces, where a neighbour is missing, p
+    alone
     k = rint((x - p) / step),  r = p + k step in the array's type;  step = 2 e, e = eb / min(1.5^level, 4):
     coarse values are predicted from, so they are kept nearer
 
 All of it in float64, one IEEE operation at a time. |x - r| < eb is verified for every value; the others, and NaN, infinities, -0.0 and denormals, are stored
-exactly. What is predicted from is r, as the decoder has it. Sources: Zhao et al. 2021 (SZ3, arXiv 2105.12730), Liu et al. 2022 (QoZ: the coarse levels),
-Liu et al. 2024 (HPEZ, means over dimensions), Liu et al. 2024 (cuSZ-i, arXiv 2312.05492)."""
+exactly. What is predicted from is r, as the decoder has it. Sources: Zhao et al. 2021 (SZ3, arXiv 2105.12730), Liu et al. 2022 (QoZ: the
+coarse levels), Liu et al. 2024 (HPEZ, means over dimensions), Liu et al. 2024 (cuSZ-i, arXiv 2312.05492)."""
 
 from __future__ import annotations
 
@@ -29,13 +31,14 @@ from rooftop.codecs.symbols import (
     plain_values,
     rounded,
     to_symbols,
-)  # fmt: skip
+)
 from rooftop.formats.container import Header
 from rooftop.formats.elements import to_floats
 
 LARGEST = 64  # stride of the values that nothing is predicted from
 AXES = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
-FITTED, REACH, TAPS = 3, 3, 24  # finest levels that weights are fitted for; strides to the farthest neighbour along a dimension; neighbours at most
+# finest levels that weights are fitted for; strides to the farthest neighbour along a dimension; neighbours at most
+FITTED, REACH, TAPS = 3, 3, 24
 
 Sets = dict[tuple[int, tuple[int, ...]], np.ndarray]  # weights of (level, axes)
 
@@ -92,7 +95,8 @@ def _neighbours(axes: tuple[int, ...], long: tuple[bool, ...]) -> tuple[tuple[in
 def inside(
     shape: tuple[int, ...], s: int, axes: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, int, int], ...], tuple[slice, slice, slice], list[tuple[slice, slice, slice]]] | None:
-    """The neighbours, the values that have all of them (as a part of their box), and where each neighbour of these lies; None where there are none."""
+    """The neighbours, the values that have all of them (as a part of their box), and where each neighbour of these lies; None where there
+    are none."""
     offsets = _neighbours(axes, tuple(n > 2 * (REACH + 1) * s for n in shape))
     inner, first, count = [], [], []
     for axis, n in enumerate(shape):
@@ -106,7 +110,9 @@ def inside(
         inner.append(slice(a, b))
         first.append(start + 2 * s * a)
         count.append(b - a)
-    places = [tuple(slice(f + o * s, f + o * s + 2 * s * (c - 1) + 1, 2 * s) for f, o, c in zip(first, d, count, strict=True)) for d in offsets]
+    places = [
+        tuple(slice(f + o * s, f + o * s + 2 * s * (c - 1) + 1, 2 * s) for f, o, c in zip(first, d, count, strict=True)) for d in offsets
+    ]
     return offsets, (inner[0], inner[1], inner[2]), places  # type: ignore[return-value]
 
 
@@ -209,7 +215,8 @@ def anchor_count(shape: tuple[int, int, int]) -> int:
 
 
 def decode(k: np.ndarray, marked: np.ndarray, exact_values: np.ndarray, sets: Sets, shape: tuple[int, int, int], h: Header) -> np.ndarray:
-    """The bits [z, y, x] of a chunk: its numbers `k` in the order of the levels, which of them are exact values, and these, the anchors before."""
+    """The bits [z, y, x] of a chunk: its numbers `k` in the order of the levels, which of them are exact values, and these, the anchors
+    before."""
     e, anchors = h.element, anchor_count(shape)
     out, r = np.zeros(shape, e.bits), np.zeros(shape)
     out[_anchors()] = exact_values[:anchors].reshape([-(-m // LARGEST) for m in shape])

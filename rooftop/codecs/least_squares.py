@@ -1,8 +1,8 @@
 """Least squares whose result is the same on every machine, so that a container's bytes are too.
 
-A BLAS adds in an order that depends on the processor and the number of threads, and rounds differently; the weights of a predictor, and with them the size of a
-stream, would follow. Here the samples are rounded to integers of two parts, each so short that every sum of their products is below 2^53: exact, whatever the
-order. The system is solved by a Cholesky decomposition, one IEEE operation at a time."""
+A BLAS adds in an order that depends on the processor and the number of threads, and rounds differently; the weights of a predictor, and
+with them the size of a stream, would follow. Here the samples are rounded to integers of two parts, each so short that every sum of their
+products is below 2^53: exact, whatever the order. The system is solved by a Cholesky decomposition, one IEEE operation at a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Models in the safetensors format, their weights compressed without loss.
 
-The file is one of safetensors: each weight is a tensor of bytes (`U8`) under its own name, a container; `__metadata__` says the shapes and that they are
-containers. Format: https://huggingface.co/docs/safetensors (8 bytes: length of the header; the header, JSON; the data)."""
+The file is one of safetensors: each weight is a tensor of bytes (`U8`) under its own name, a container; `__metadata__` says the shapes and
+that they are containers. Format: https://huggingface.co/docs/safetensors (8 bytes: length of the header; the header, JSON; the data)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rooftop.formats.container import FormatError
 from rooftop.formats.elements import ELEMENTS
 
 NAMES = {
-    "F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "F8_E4M3": "f8e4m3", "F8_E5M2": "f8e5m2", "I64": "i64", "I32": "i32", "I16": "i16", "I8": "i8",
-    "U64": "u64", "U32": "u32", "U16": "u16", "U8": "u8", "BOOL": "bool",
-}  # fmt: skip
+    "F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "F8_E4M3": "f8e4m3", "F8_E5M2": "f8e5m2", "I64": "i64", "I32": "i32",
+    "I16": "i16", "I8": "i8", "U64": "u64", "U32": "u32", "U16": "u16", "U8": "u8", "BOOL": "bool",
+}
 MARK = "rooftop.codecs"
 SHAPE = "rooftop.codecs.shape:"
 
@@ -48,13 +48,13 @@ def _mapped(path: Path) -> Any:
 
 
 def compress_model(source: str | Path, target: str | Path) -> float:
-    """Compress every weight of a safetensors file losslessly, with codec "planes". Weights that do not get smaller, or have a dtype that the codecs do not
-    support (F8_E8M0, C64, ...), are copied unchanged. The compressed weights are held in memory until all are done.
+    """Compress every weight of a safetensors file losslessly, with codec "planes". Weights that do not get smaller, or have a dtype that
+    the codecs do not support (F8_E8M0, C64, ...), are copied unchanged. The compressed weights are held in memory until all are done.
 
     Returns bytes of `source` divided by bytes of `target`.
 
-    Raises FormatError for a file that is not a safetensors file, is already compressed, or has a weight of a dtype that torch does not have; ValueError if
-    `target` is `source`."""
+    Raises FormatError for a file that is not a safetensors file, is already compressed, or has a weight of a dtype that torch does not
+    have; ValueError if `target` is `source`."""
     source, target = Path(source), Path(target)
     if target.exists() and target.samefile(source):
         raise ValueError(f"compress_model: source and target are both {source}")
@@ -93,8 +93,8 @@ def _weight(data: Any, t: safetensors.Entry, start: int) -> bytes | None:
 
 
 def weights(path: str | Path, *, device: Any = "cpu") -> Iterator[tuple[str, Any]]:
-    """(name, torch tensor) of each weight of a safetensors file, compressed or not, decoded one at a time while the file is read; on a GPU if `device`
-    is one.
+    """(name, torch tensor) of each weight of a safetensors file, compressed or not, decoded one at a time while the file is read; on a GPU
+    if `device` is one.
 
         model.load_state_dict(dict(rooftop.codecs.weights("model.safetensors", device="cuda")))
 
@@ -117,9 +117,13 @@ def weights(path: str | Path, *, device: Any = "cpu") -> Iterator[tuple[str, Any
 
 
 def _decoded(held: Any, said: str, device: Any) -> Any:
-    """The tensor of a container; `said`: its dtype and shape, as the metadata have them. Raises ValueError where the two differ, before it is decoded."""
+    """The tensor of a container; `said`: its dtype and shape, as the metadata have them. Raises ValueError where the two differ, before it
+    is decoded."""
     found = json.loads(said)
-    if not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], str) or found[0] not in NAMES or not isinstance(found[1], list):
+    if (
+        not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], str) or found[0] not in NAMES
+        or not isinstance(found[1], list)
+    ):
         raise ValueError(f"its metadata are {said[:80]!r}; they must be its dtype and its shape")
     dtype, shape = found
     container = Compressed.read(held)

@@ -1,5 +1,6 @@
-"""The codec `ratio` on the CPU: each value is predicted, by interpolation (interpolation.py) or from those before it (causal.py), whichever makes the chunk
-smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields. docs/codecs.md has a chunk word by word."""
+"""The codec `ratio` on the CPU: each value is predicted, by interpolation (interpolation.py) or from those before it (causal.py), whichever
+makes the chunk smaller; the differences are quantised and coded by rANS. Slower than `fast`, and smaller on smooth fields. docs/codecs.md
+has a chunk word by word."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ STREAM = 65536  # symbols of a stream
 BATCH = 1 << 23  # values at a time
 ENOUGH = 0.7  # bits a value that interpolation takes, below which the other predictor is not tried
 
-Made = tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]  # symbols, bits that follow them, exact values; weights, or what causal.py stores
+# symbols, bits that follow them, exact values; weights, or what causal.py stores
+Made = tuple[np.ndarray, np.ndarray, np.ndarray, Sets | np.ndarray]
 
 
 def _table(counts: np.ndarray, range_: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +34,10 @@ def _table(counts: np.ndarray, range_: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def _cut(ends: list[int]) -> list[tuple[int, int, int]]:
     """(group, begin, end) of the streams: of at most STREAM symbols of one group each."""
-    return [(g, i, min(i + STREAM, end)) for g, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)) for i in range(begin, end, STREAM)]
+    return [
+        (g, i, min(i + STREAM, end)) for g,
+        (begin, end) in enumerate(zip([0, *ends], ends, strict=False)) for i in range(begin, end, STREAM)
+    ]
 
 
 def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
@@ -44,7 +49,9 @@ def encode(chunks: list[np.ndarray], h: Header) -> list[np.ndarray]:
         one = _table(np.bincount(symbols, minlength=256), False)
         each = [np.bincount(symbols[i:j], minlength=256) for i, j in zip([0, *ends], ends, strict=False)]
         several = [_table(c, True) for c in each]
-        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each)) - 16 * (sum(len(t) for _, t in several) - len(one[1]))
+        saved = entropy_of(np.bincount(symbols, minlength=256)) - sum(map(entropy_of, each)) - 16 * (
+            sum(len(t) for _, t in several) - len(one[1])
+        )
         apart.append(len(ends) > 1 and saved > 33 * 32 * (len(_cut(ends)) - len(_cut([len(symbols)]))))
         cuts.append(_cut(ends if apart[-1] else [len(symbols)]))
         mine = several if apart[-1] else [one]
@@ -117,7 +124,8 @@ def _bits(one: Made) -> float:
 
 
 def least_words(counts: np.ndarray, h: Header) -> np.ndarray:
-    """Of a coded chunk of so many values: the front, and of each stream its length and states. At most every second value is an anchor, in no stream."""
+    """Of a coded chunk of so many values: the front, and of each stream its length and states. At most every second value is an anchor, in
+    no stream."""
     return 3 + 33 * -(-(counts // 2) // STREAM)
 
 
@@ -198,7 +206,9 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
     ends = interpolation.groups(shape) if apart else [total]
     cuts = _cut(ends)
     streams = len(cuts)
-    tables, at = _tables(words, at, None if apart else (low, high), [end - begin for begin, end in zip([0, *ends], ends, strict=False)], chunk)
+    tables, at = _tables(
+        words, at, None if apart else (low, high), [end - begin for begin, end in zip([0, *ends], ends, strict=False)], chunk
+    )
     _refuse(len(words) < at + 33 * streams, chunk, "it is too short")
     off = words[at : at + streams].astype(np.int64)
     states = words[at + streams : at + 33 * streams].reshape(streams, rans.LANES)
@@ -209,11 +219,12 @@ def _parsed(words: np.ndarray, shape: tuple[int, int, int], h: Header, chunk: in
     return _Coded(
         chunk, cuts, tables, off, states, words[at:a].view(np.uint16)[:halves], words[a:b].view(np.uint8)[:packed],
         words[b:].view(np.uint8)[: exact * e.bytes].view(e.bits), sets,
-    )  # fmt: skip
+    )
 
 
 def _tables(words: np.ndarray, at: int, range_: tuple[int, int] | None, counts: list[int], chunk: int) -> tuple[np.ndarray, int]:
-    """Frequencies [groups, 256], and the word after them; `range_`: the lowest and highest symbol, None where it stands before each group's."""
+    """Frequencies [groups, 256], and the word after them; `range_`: the lowest and highest symbol, None where it stands before each
+    group's."""
     f = np.zeros((len(counts), 256), np.uint16)
     held, i = words[at:].view(np.uint16), 0
     for group, count in enumerate(counts):
@@ -237,7 +248,9 @@ def _head(words: np.ndarray, shape: tuple[int, int, int], chunk: int) -> tuple[n
     _refuse(count == 0, chunk, "its shape has no causal predictor")
     _refuse(len(words) < 3 + count, chunk, "it is too short")
     head = words[3 : 3 + count].copy()
-    _refuse(not (np.isfinite(head[:2].view(np.float64)).all() and np.isfinite(head[2:].view(np.float32)).all()), chunk, "a weight is not finite")
+    _refuse(
+        not (np.isfinite(head[:2].view(np.float64)).all() and np.isfinite(head[2:].view(np.float32)).all()), chunk, "a weight is not finite"
+    )
     return head, 3 + count
 
 

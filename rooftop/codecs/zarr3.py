@@ -1,4 +1,5 @@
-"""The codecs in the codec pipeline of Zarr's format 3, where they stand in place of "bytes". An entry point of the package names this module; it needs zarr 3.
+"""The codecs in the codec pipeline of Zarr's format 3, where they stand in place of "bytes". An entry point of the package names this
+module; it needs zarr 3.
 
     zarr.create_array(store, shape=..., chunks=..., dtype="float32", serializer=rooftop.codecs.zarr3.Rooftop(abs=1e-3), compressors=None)"""
 
@@ -22,8 +23,9 @@ NAME = "rooftop"
 
 @dataclass(frozen=True)
 class Rooftop(ArrayBytesCodec, How):  # type: ignore[misc]
-    """`rooftop.codecs.compress` of the chunks of an array; its arguments are `compress`'s, one of abs, rel, psnr and lossless. Values come back in the byte
-    order and memory order that the array asks for. Raises TypeError for an array of a dtype that `compress` does not take."""
+    """`rooftop.codecs.compress` of the chunks of an array; its arguments are `compress`'s, one of abs, rel, psnr and lossless. Values come
+    back in the byte order and memory order that the array asks for. Raises TypeError for an array of a dtype that `compress` does not
+    take."""
 
     is_fixed_size = False
 

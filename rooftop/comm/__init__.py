@@ -19,13 +19,14 @@ _FROM = {
     **dict.fromkeys(("all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"), "ranks.fused"),
     **dict.fromkeys(("CommError", "Disagreement"), "ranks.groups"),
     "set_hosts": "ranks.hierarchy", "Plan": "ranks.ways", "plan": "ranks.ways",
-    **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "comm.hooks"), **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "comm.linear"),
-}  # fmt: skip
+    **dict.fromkeys(("ErrorFeedback", "ddp_hook", "fsdp_hook"), "comm.hooks"),
+    **dict.fromkeys(("ColumnParallelLinear", "RowParallelLinear"), "comm.linear"),
+}
 __all__ = [
-    "ColumnParallelLinear", "CommError", "Disagreement", "ErrorFeedback", "Plan", "RowParallelLinear", "Statistics", "all_gather", "all_gather_matmul",
-    "all_reduce", "all_to_all", "ddp_hook", "fsdp_hook", "matmul_all_reduce", "matmul_reduce_scatter", "plan", "reduce_scatter", "sent",
-    "set_hosts", "synchronize",
-]  # fmt: skip
+    "ColumnParallelLinear", "CommError", "Disagreement", "ErrorFeedback", "Plan", "RowParallelLinear", "Statistics", "all_gather",
+    "all_gather_matmul", "all_reduce", "all_to_all", "ddp_hook", "fsdp_hook", "matmul_all_reduce", "matmul_reduce_scatter", "plan",
+    "reduce_scatter", "sent", "set_hosts", "synchronize",
+]
 
 
 def __getattr__(name: str) -> Any:

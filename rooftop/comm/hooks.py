@@ -1,4 +1,5 @@
-"""Quantised gradients in torch's own data parallelism: a hook for DistributedDataParallel, communication methods for FSDP2, and error feedback."""
+"""Quantised gradients in torch's own data parallelism: a hook for DistributedDataParallel, communication methods for FSDP2, and error
+feedback."""
 
 from __future__ import annotations
 
@@ -13,24 +14,28 @@ from rooftop.ranks import agreement, collectives, groups, ways
 from rooftop.ranks.steps import Options
 
 OPTIONS = {
-    "wire": "int8", "group_size": 128, "hadamard": False, "stochastic": False, "seed": 0, "shots": None, "path": None, "verify": None, "timeout": None,
-}  # fmt: skip
+    "wire": "int8", "group_size": 128, "hadamard": False, "stochastic": False, "seed": 0, "shots": None, "path": None, "verify": None,
+    "timeout": None,
+}
 
 
 class ErrorFeedback:
-    """Adds the quantisation error of a tensor to the next tensor of the same key, so that nothing is lost permanently (Seide et al. 2014; arXiv 1901.09847).
+    """Adds the quantisation error of a tensor to the next tensor of the same key, so that nothing is lost permanently (Seide et al. 2014;
+    arXiv 1901.09847).
 
-    The state is one tensor of the gradient's size and dtype for each key. `state_dict` returns it, for checkpoints; each rank has its own."""
+    The state is one tensor of the gradient's size and dtype for each key. `state_dict` returns it, for checkpoints; each rank has its
+    own."""
 
     def __init__(self) -> None:
         self._lost: dict[Any, Tensor] = {}
 
     def all_reduce(self, x: Tensor, key: Any = 0, group: Any = None, **options: Any) -> Tensor:
-        """`rooftop.comm.all_reduce(x + stored error, ...)`; stores the new error, which is zero on path "plain". Values that are not finite are not stored.
+        """`rooftop.comm.all_reduce(x + stored error, ...)`; stores the new error, which is zero on path "plain". Values that are not finite
+        are not stored.
 
-        Between several hosts every rank sends its own codes, as path "portable" does. Options as for `rooftop.comm.all_reduce`, except `statistics`. Raises the
-        same errors, TypeError for another option, ValueError for path "hierarchical", whose errors are those of sums, and for a tensor that does not match
-        the last one of its key: the other ranks of that call raise `Disagreement`."""
+        Between several hosts every rank sends its own codes, as path "portable" does. Options as for `rooftop.comm.all_reduce`, except
+        `statistics`. Raises the same errors, TypeError for another option, ValueError for path "hierarchical", whose errors are those of
+        sums, and for a tensor that does not match the last one of its key: the other ranks of that call raise `Disagreement`."""
         what = "ErrorFeedback.all_reduce"
         group = groups.group_of(what, group)
         if unknown := [n for n in options if n not in OPTIONS]:
@@ -76,14 +81,15 @@ class ErrorFeedback:
 
 
 def ddp_hook(
-    group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, error_feedback: bool = False,
-    seed: int = 0, path: str | None = None,
-) -> Callable[[Any, Any], Any]:  # fmt: skip
+    group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
+    error_feedback: bool = False, seed: int = 0, path: str | None = None,
+) -> Callable[[Any, Any], Any]:
     """A communication hook: ``model.register_comm_hook(None, rooftop.comm.ddp_hook(wire="int8"))`` on a DistributedDataParallel model.
 
-    Each bucket is divided by the number of ranks and summed by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic` each call has its
-    own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None. `path` as for `all_reduce`: with None a bucket goes
-    unquantised where a measured table of sizes says that this is faster, which `rooftop.comm.plan` shows.
+    Each bucket is divided by the number of ranks and summed by `rooftop.comm.all_reduce`; all ranks get the same bits. With `stochastic`
+    each call has its own seed, counted from `seed`. The attribute `feedback` of the hook is the `ErrorFeedback`, or None. `path` as for
+    `all_reduce`: with None a bucket goes unquantised where a measured table of sizes says that this is faster, which `rooftop.comm.plan`
+    shows.
 
     Raises TypeError and ValueError immediately for options that are not supported."""
     options: dict[str, Any] = {"wire": wire, "group_size": group_size, "hadamard": hadamard, "stochastic": stochastic}
@@ -100,7 +106,8 @@ def ddp_hook(
         x = bucket.buffer() / dist.get_world_size(chosen)
         calls[0] += 1
         given = {**options, "seed": seed + calls[0]} if stochastic else options
-        # DDP may sort its buckets anew after the first step: the shape is part of the key, and what another bucket lost is not taken for this one's.
+        # DDP may sort its buckets anew after the first step: the shape is part of the key, and what another bucket lost is not taken for
+        # this one's.
         key = (bucket.index(), x.numel())
         found = collectives.all_reduce(x, chosen, **given) if feedback is None else feedback.all_reduce(x, key, chosen, **given)
         done: Any = torch.futures.Future(devices=[x.device] if x.is_cuda else None)
@@ -142,10 +149,11 @@ class _AllGather(_Communication):
 
 
 def fsdp_hook(
-    module: Any, *, gradients: str | None = "int8", weights: str | None = None, group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
-    path: str | None = None,
-) -> Any:  # fmt: skip
-    """Make an FSDP2 module (`torch.distributed.fsdp.fully_shard`) send its gradients, and optionally its weights, quantised. Returns the module.
+    module: Any, *, gradients: str | None = "int8", weights: str | None = None, group_size: int = 128, hadamard: bool = False,
+    stochastic: bool = False, path: str | None = None,
+) -> Any:
+    """Make an FSDP2 module (`torch.distributed.fsdp.fully_shard`) send its gradients, and optionally its weights, quantised. Returns the
+    module.
 
     Args:
         module: a result of `fully_shard`; submodules that are sharded separately are changed too.
@@ -170,8 +178,9 @@ def fsdp_hook(
         if not isinstance(part, FSDPModule):
             continue
         for wire, setter, made, more in (
-            (gradients, "set_custom_reduce_scatter", _ReduceScatter, {"stochastic": stochastic}), (weights, "set_custom_all_gather", _AllGather, {}),
-        ):  # fmt: skip
+            (gradients, "set_custom_reduce_scatter", _ReduceScatter, {"stochastic": stochastic}),
+            (weights, "set_custom_all_gather", _AllGather, {}),
+        ):
             if wire is None:
                 continue
             if not hasattr(part, setter):

@@ -1,4 +1,5 @@
-"""Tensor-parallel linear layers, split by columns or by rows over the ranks of a group, whose products overlap with communication; with gradients."""
+"""Tensor-parallel linear layers, split by columns or by rows over the ranks of a group, whose products overlap with communication; with
+gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from rooftop.ranks import agreement, collectives, fused, groups
 
 
 class _Column(torch.autograd.Function):  # type: ignore[misc]
-    """y = x wᵀ of this rank's rows of w. With `sequence` x is this rank's part of the rows, gathered for the product; its gradient is scattered."""
+    """y = x wᵀ of this rank's rows of w. With `sequence` x is this rank's part of the rows, gathered for the product; its gradient is
+    scattered."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, group: Any, wire: str | None, sequence: bool) -> Tensor:
@@ -29,7 +31,10 @@ class _Column(torch.autograd.Function):  # type: ignore[misc]
         group, wire, sequence = ctx.facts
         dx = dw = None
         if ctx.needs_input_grad[0]:
-            dx = fused.matmul_reduce_scatter(dy, weight, group, wire=wire) if sequence else fused.matmul_all_reduce(dy, weight, group, wire=wire)
+            dx = (
+                fused.matmul_reduce_scatter(dy, weight, group, wire=wire) if sequence
+                else fused.matmul_all_reduce(dy, weight, group, wire=wire)
+            )
         if ctx.needs_input_grad[1]:
             rows = _gathered(x, group) if sequence else x
             dw = dy.t() @ rows
@@ -60,15 +65,15 @@ def _gathered(x: Tensor, group: Any) -> Tensor:
 
 
 class _Parallel(LinearLayer):
-    """What both layers have. `wire`: how sums over the ranks travel; None: in the tensors' dtype. Under autocast input, weight and bias are cast as by
-    `nn.Linear`. A copy has the same group; a pickled layer gets the group of that name in the process that loads it."""
+    """What both layers have. `wire`: how sums over the ranks travel; None: in the tensors' dtype. Under autocast input, weight and bias are
+    cast as by `nn.Linear`. A copy has the same group; a pickled layer gets the group of that name in the process that loads it."""
 
     shared = 0  # the dimension of the weight that is shared out
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, group: Any = None, wire: str | None = None, sequence: bool = False, device: Any = None,
-        dtype: Any = None,
-    ) -> None:  # fmt: skip
+        self, in_features: int, out_features: int, bias: bool = True, *, group: Any = None, wire: str | None = None, sequence: bool = False,
+        device: Any = None, dtype: Any = None,
+    ) -> None:
         super().__init__()
         what = type(self).__name__
         self.group = groups.group_of(what, group)
@@ -105,18 +110,24 @@ class _Parallel(LinearLayer):
         try:
             group = c10d._resolve_process_group(name)
         except (LookupError, RuntimeError, ValueError) as error:
-            raise RuntimeError(f"{what}: this process has no group {name!r}: create the groups in the same order before the layer is loaded") from error
+            raise RuntimeError(
+                f"{what}: this process has no group {name!r}: create the groups in the same order before the layer is loaded"
+            ) from error
         super().__setstate__({**state, "group": groups.group_of(what, group)})
 
     @classmethod
     def of(cls, linear: nn.Linear, *, group: Any = None, wire: str | None = None, sequence: bool = False) -> Any:
-        """This rank's part of a layer that every rank has in full. Raises TypeError for another layer, ValueError for one whose sizes are not known yet."""
+        """This rank's part of a layer that every rank has in full. Raises TypeError for another layer, ValueError for one whose sizes are
+        not known yet."""
         if not isinstance(linear, nn.Linear):
             raise TypeError(f"{cls.__name__}.of: linear is a {type(linear).__name__}; it must be a torch.nn.Linear")
         w = linear.weight
         if isinstance(w, nn.parameter.UninitializedParameter):
             raise ValueError(f"{cls.__name__}.of: linear has no weight yet: call it once before")
-        made = cls(linear.in_features, linear.out_features, linear.bias is not None, group=group, wire=wire, sequence=sequence, device=w.device, dtype=w.dtype)
+        made = cls(
+            linear.in_features, linear.out_features, linear.bias is not None, group=group, wire=wire, sequence=sequence, device=w.device,
+            dtype=w.dtype
+        )
         ranks, rank = dist.get_world_size(made.group), dist.get_rank(made.group)
         with torch.no_grad():
             made.weight.copy_(w.chunk(ranks, cls.shared)[rank])
@@ -125,7 +136,10 @@ class _Parallel(LinearLayer):
         return made
 
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, of {dist.get_world_size(self.group)} ranks, wire={self.wire}, sequence={self.sequence}"
+        return (
+            f"{self.in_features}, {self.out_features}, of {dist.get_world_size(self.group)} ranks, wire={self.wire}, "
+            f"sequence={self.sequence}"
+        )
 
     def _flat(self, x: Any, sends: bool) -> Tensor:
         """x [rows, features]. Raises TypeError and ValueError; the other ranks hear of it where they are about to send."""
@@ -149,10 +163,11 @@ class _Parallel(LinearLayer):
 
 
 class ColumnParallelLinear(_Parallel):
-    """This rank's part of the outputs: y = x wᵀ + b with out_features / W rows of w. ``up = ColumnParallelLinear(4096, 16384, wire="int8")``.
+    """This rank's part of the outputs: y = x wᵀ + b with out_features / W rows of w. ``up = ColumnParallelLinear(4096, 16384,
+    wire="int8")``.
 
-    x [..., in_features] is the same on all ranks; y [..., out_features / W]. The gradient of x is summed over the ranks in the format `wire`. sequence=True: x
-    [n, in_features] is this rank's part of the rows, y [W n, out_features / W], by `all_gather_matmul`.
+    x [..., in_features] is the same on all ranks; y [..., out_features / W]. The gradient of x is summed over the ranks in the format
+    `wire`. sequence=True: x [n, in_features] is this rank's part of the rows, y [W n, out_features / W], by `all_gather_matmul`.
 
     Raises ValueError if out_features is not divisible by W."""
 
@@ -164,9 +179,10 @@ class ColumnParallelLinear(_Parallel):
 class RowParallelLinear(_Parallel):
     """y = sum over the ranks of x wᵀ, + b, with in_features / W columns of w. ``down = RowParallelLinear(16384, 4096, wire="int8")``.
 
-    x [..., in_features / W] as returned by a `ColumnParallelLinear`; y [..., out_features] has the same bits on all ranks, summed in the format `wire`.
-    sequence=True: x [W n, in_features / W], and y [n, out_features] is this rank's part of the rows, by `matmul_reduce_scatter`; the gradient of the bias is
-    then that of these rows.
+    x [..., in_features / W] as returned by a `ColumnParallelLinear`; y [..., out_features] has the same bits on all ranks, summed in the
+    format `wire`.
+    sequence=True: x [W n, in_features / W], and y [n, out_features] is this rank's part of the rows, by `matmul_reduce_scatter`; the
+    gradient of the bias is then that of these rows.
 
     Raises ValueError if in_features is not divisible by W."""
 

@@ -12,8 +12,8 @@ NORMAL32 = 2.0**-126  # the smallest above 0 that kernels do not take for 0
 
 
 def number(op: str, name: str, value: Any, accepted: str, *, whole: bool = False, finite: bool = False) -> None:
-    """Raises TypeError unless `value` is a number, a whole one where asked for, and ValueError for one that is not finite as a float32 where
-    that is, for a whole one of more than 64 bits, or for one that no float holds.
+    """Raises TypeError unless `value` is a number, a whole one where asked for, and ValueError for one that is not finite as a float32
+    where that is, for a whole one of more than 64 bits, or for one that no float holds.
 
     Comparisons alone: torch.compile traces them for numbers that it takes as dynamic, as it does not `isfinite`."""
     import torch
@@ -45,7 +45,8 @@ def positive(op: str, name: str, value: Any) -> None:
 
 
 def among(value: Any, accepted: Iterable[Any]) -> bool:
-    """``value in accepted`` for shapes and extents: torch.compile does not trace `in` for sizes that it takes as dynamic, as it does `==`."""
+    """``value in accepted`` for shapes and extents: torch.compile does not trace `in` for sizes that it takes as dynamic, as it does
+    `==`."""
     return any(value == a for a in accepted)
 
 
@@ -68,14 +69,17 @@ def written(op: str, name: str, t: Any) -> None:
     import torch
 
     if any(step == 0 and n > 1 for step, n in zip(t.stride(), t.shape, strict=True)):
-        raise ValueError(f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written into")
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: it is expanded, and cannot be written into"
+        )
     if torch.compiler.is_compiling() or t.is_contiguous():  # a trace does not order strides that it takes as dynamic
         return
     reach = 0  # from the first to the last element of the dimensions so far
     for step, n in sorted((step, n) for step, n in zip(t.stride(), t.shape, strict=True) if n > 1):
         if step <= reach:
             raise ValueError(
-                f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: its elements overlap, and it cannot be written into"
+                f"{op}: {name} has shape {tuple(t.shape)} and strides {tuple(t.stride())}: its elements overlap, and it cannot be written "
+                f"into"
             )
         reach += (n - 1) * step
 
@@ -85,13 +89,16 @@ def apart(op: str, first: str, a: Any, second: str, b: Any) -> None:
     import torch
 
     same = a is b
-    if not same and type(a) is torch.Tensor is type(b) and not torch.compiler.is_compiling() and a.numel() and b.numel():  # a fake one has no address
+    # a fake one has no address
+    if not same and type(a) is torch.Tensor is type(b) and not torch.compiler.is_compiling() and a.numel() and b.numel():
         try:
             same = a.data_ptr() == b.data_ptr() != 0
         except RuntimeError:  # nor has one under a transform
             same = False
     if same:
-        raise ValueError(f"{op}: {first} and {second} are the same tensor, or begin at the same address; they must not overlap, as each is written into")
+        raise ValueError(
+            f"{op}: {first} and {second} are the same tensor, or begin at the same address; they must not overlap, as each is written into"
+        )
 
 
 def wants_gradient(t: Any) -> bool:

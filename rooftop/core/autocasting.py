@@ -13,7 +13,8 @@ def _dtype(first: Tensor) -> Any:
     import torch
 
     device = first.device.type
-    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):  # other questions end a graph of torch.compile before torch 2.12
+    # other questions end a graph of torch.compile before torch 2.12
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return None
     return torch.get_autocast_dtype(device)
 

@@ -1,6 +1,7 @@
 """One call: which kernel with which config, which inputs are copied first, what is written, in which memory.
 
-Dispatch, the checker, the timer, the tuner, the simulator and the counters all run kernels through a `Call`; only the allocation of memory differs."""
+Dispatch, the checker, the timer, the tuner, the simulator and the counters all run kernels through a `Call`; only the allocation of memory
+differs."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ class Call:
         config: Mapping[str, Any] | None = None,
         chosen: Chosen | None = None,
     ) -> Call:
-        """The same for a problem that is known to be supported. `chosen`: what the family's function chose. Raises ChoiceError for a config that the kernel
-        refuses."""
+        """The same for a problem that is known to be supported. `chosen`: what the family's function chose. Raises ChoiceError for a config
+        that the kernel refuses."""
         used, source = implementation.resolve(kernel_problem, config, chosen)
         if chosen is not None and source == "heuristic" and (reason := implementation.breaks(kernel_problem, used)):
             raise ChoiceError(f"{implementation.path.parent.name}/{registry.CHOOSE}: {implementation.name} with {used}: {reason}")
@@ -169,8 +170,8 @@ class Call:
         return {n: t.contiguous() if n in self.copies and (t := tensors[n]) is not None else tensors[n] for n in self.inputs}
 
     def memory(self, given: Mapping[str, Tensor | None], runtime_values: Mapping[str, Number], allocate: Allocate) -> dict[str, Any]:
-        """Everything that the launches refer to, in the order of `names`: the inputs (as `given` returns them), outputs and scratch from `allocate`, runtime
-        options. An output that reuses an input's memory is that input's tensor."""
+        """Everything that the launches refer to, in the order of `names`: the inputs (as `given` returns them), outputs and scratch from
+        `allocate`, runtime options. An output that reuses an input's memory is that input's tensor."""
         memory: dict[str, Any] = {n: given[n] for n in self.inputs}
         for name, meta in self.outputs:
             memory[name] = memory[self.reused[name]] if name in self.reused else None if meta is None else allocate(name, meta)
@@ -183,7 +184,8 @@ class Call:
             memory[name].zero_()
 
     def runner(self, index: int) -> Callable[[int, Sequence[Any]], None]:
-        """The kernel, compiled and loaded on GPU `index` (or wherever its backend runs). Call it with a stream and the values of `memory`."""
+        """The kernel, compiled and loaded on GPU `index` (or wherever its backend runs). Call it with a stream and the values of
+        `memory`."""
         if self.idle:
             return _launch_nothing
         return self.implementation.bind(self.problem, self.config, self.names, index)
@@ -206,7 +208,9 @@ class Choice:
 
 def only_named(implementation: Implementation) -> str | None:
     """None, or why a call that names no implementation does not run this one."""
-    return None if implementation.automatic else f"runs only if a call names it: the compiler of {implementation.backend} is an optional extra"
+    return (
+        None if implementation.automatic else f"runs only if a call names it: the compiler of {implementation.backend} is an optional extra"
+    )
 
 
 Reasons = tuple[tuple[str, str], ...]  # (implementation, why it does not run)
@@ -227,8 +231,8 @@ def refusals(op: Contract, problem: Problem, without: str = "") -> Reasons:
 
 
 def first(op: Contract, problem: Problem) -> tuple[Implementation | None, Chosen | None]:
-    """The implementation that runs a problem as kernels see it, and what the family's function says of it. Without such a function, or if what it says does
-    not run on such a card, it is the first that supports the problem, in the order of backends and names."""
+    """The implementation that runs a problem as kernels see it, and what the family's function says of it. Without such a function, or if
+    what it says does not run on such a card, it is the first that supports the problem, in the order of backends and names."""
     chosen = registry.choose(op.name, problem)
     if isinstance(chosen, Chosen):
         found = registry.implementation(chosen.kernel)
@@ -245,7 +249,8 @@ TUNED = frozenset(TARGETS)  # architectures
 
 
 def _fits(found: Implementation, problem: Problem, chosen: Chosen | None = None) -> bool:
-    """Whether what is launched fits the shared memory of a block. Choices are made for the cards that kernels are tuned for; others may have less."""
+    """Whether what is launched fits the shared memory of a block. Choices are made for the cards that kernels are tuned for; others may
+    have less."""
     if problem.device.arch in TUNED and not problem.device.gfx:
         return True
     return all(x.shared <= problem.device.shared_per_block for x in found.launches(problem, found.resolve(problem, chosen=chosen)[0]))
@@ -264,8 +269,8 @@ def named(op: Contract, implementation: str) -> Implementation:
 def select(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
     """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
 
-    Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name, ChoiceError for a choice
-    that names no kernel, or a config that the kernel refuses."""
+    Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name,
+    ChoiceError for a choice that names no kernel, or a config that the kernel refuses."""
     if implementation is not None:
         candidate = named(op, implementation)
         return Choice(Call.of(op, candidate, problem, config), ())

@@ -1,5 +1,5 @@
-"""A separate Python process that runs jobs one after another: for a compiler or an interpreter that this process must not import, and for other people's
-code, which may end the process that runs it, fill its memory or never come to an end."""
+"""A separate Python process that runs jobs one after another: for a compiler or an interpreter that this process must not import, and for
+other people's code, which may end the process that runs it, fill its memory or never come to an end."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ class ChildTimeout(ChildError):
 
 
 class Process:
-    """Runs `module` with the interpreter `python`. The process reads each job as a line of JSON and answers with one. It is killed, with all that it has
-    started, if it does not answer in time, takes more memory than a simulation may, or answers more than ANSWER bytes.
+    """Runs `module` with the interpreter `python`. The process reads each job as a line of JSON and answers with one. It is killed, with
+    all that it has started, if it does not answer in time, takes more memory than a simulation may, or answers more than ANSWER bytes.
 
-    `error`, `timeout`: the exceptions to raise; `what`: a name of the process for messages; `slow`: added to the message about a job that did not end."""
+    `error`, `timeout`: the exceptions to raise; `what`: a name of the process for messages; `slow`: added to the message about a job that
+    did not end."""
 
     def __init__(
         self, python: Path, module: str, environment: Mapping[str, str], *, what: str, error: type[ChildError] = ChildError,
         timeout: type[ChildError] = ChildTimeout, slow: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._python, self._module, self._environment = python, module, dict(environment)
         self._what, self._error, self._timeout, self._slow = what, error, timeout, slow
         self._child: subprocess.Popen[bytes] | None = None
@@ -61,8 +62,8 @@ class Process:
         self._lock = threading.Lock()
 
     def ask(self, job: Mapping[str, Any], limit: float = LIMIT, *forms: type) -> Any:
-        """The answer to a job, as the first of `forms` that it has (`forms.formed`); an object of JSON where none is given. Raises `error` with the process's
-        error text, or for an answer that is none; `timeout` after `limit` seconds."""
+        """The answer to a job, as the first of `forms` that it has (`forms.formed`); an object of JSON where none is given. Raises `error`
+        with the process's error text, or for an answer that is none; `timeout` after `limit` seconds."""
         with self._lock:
             child = self._started()
             assert child.stdin is not None and child.stdout is not None
@@ -109,7 +110,7 @@ class Process:
             self._child = subprocess.Popen(
                 [str(self._python), "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env=settings.environment({**self._environment, "PYTHONPATH": settings.python_path()}), start_new_session=True, bufsize=0,
-            )  # fmt: skip
+            )
             self._pid = self._child.pid
         return self._child
 
@@ -125,7 +126,9 @@ class Process:
     def _ended(self) -> str:
         assert self._child is not None
         code = self._child.poll()  # None: it has closed its side alone
-        how = f" by {signal.Signals(-code).name}" if code is not None and code < 0 else "" if code in (None, 1) else f" with exit code {code}"
+        how = (
+            f" by {signal.Signals(-code).name}" if code is not None and code < 0 else "" if code in (None, 1) else f" with exit code {code}"
+        )
         return f"ended{how}: {self._last_words()}"
 
     def printed(self, most: int) -> str:
@@ -140,11 +143,13 @@ class Process:
     def _last_words(self) -> str:
         self._errors.seek(self._earlier_output)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]  # the reason, if a compiler aborts itself; a long stack trace follows
+        # the reason, if a compiler aborts itself; a long stack trace follows
+        why = [line for line in lines if re.match(r"F\d{4} |.*Check fail", line)]
         return " ".join((why or lines or ["it said nothing"])[-1].split())[:600]
 
     def close(self, patience: float = 2.0) -> None:
-        """Let the process end by itself, so that it removes its temporary files; it is killed if that takes longer than `patience` seconds."""
+        """Let the process end by itself, so that it removes its temporary files; it is killed if that takes longer than `patience`
+        seconds."""
         free = self._lock.acquire(timeout=patience)
         try:
             if free and self._child is not None and self._child.stdin is not None:
@@ -198,12 +203,13 @@ def _memory(leader: int) -> int:
 
 
 def alive() -> None:
-    """Called where a long step of a command has come on. A process that runs one for another replaces it: who waits for an answer waits longer then."""
+    """Called where a long step of a command has come on. A process that runs one for another replaces it: who waits for an answer waits
+    longer then."""
 
 
 class Jobs:
-    """The side of a process that answers: the jobs that it is given. What is printed goes to the standard error stream from now on, and is never taken for an
-    answer; the standard input is empty. It ends when the process that asks is gone, even in the middle of a job."""
+    """The side of a process that answers: the jobs that it is given. What is printed goes to the standard error stream from now on, and is
+    never taken for an answer; the standard input is empty. It ends when the process that asks is gone, even in the middle of a job."""
 
     def __init__(self) -> None:
         end_with_parent()

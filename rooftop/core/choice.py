@@ -2,9 +2,9 @@
 
     def softmax(p: Problem, named: str = "") -> Chosen | str
 
-It enumerates the kernels that could run, rejects those that cannot with a reason, and takes the fastest by the family's model of the hardware. It is a pure
-function of shapes, strides, dtypes, options and device. `named`: the kernel that the call asks for, which is then the only candidate. A string: the reason why
-no kernel runs."""
+It enumerates the kernels that could run, rejects those that cannot with a reason, and takes the fastest by the family's model of the
+hardware. It is a pure function of shapes, strides, dtypes, options and device. `named`: the kernel that the call asks for, which is then
+the only candidate. A string: the reason why no kernel runs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,18 @@ class ChoiceError(RegistryError):
 
 
 def asked(choose: Choose, where: str, kernels: tuple[str, ...], problem: Problem, named: str) -> Chosen | str:
-    """What `choose` says. Raises ChoiceError for an answer of another type, or one that names no kernel of the op, or another than `named`."""
+    """What `choose` says. Raises ChoiceError for an answer of another type, or one that names no kernel of the op, or another than
+    `named`."""
     found = choose(problem, named)
     if isinstance(found, str):
         return found
     if not isinstance(found, Chosen):
-        raise ChoiceError(f"{where}: {problem.op} returns {found!r}; it must return Chosen(kernel, config, why), or the reason why no kernel runs")
+        raise ChoiceError(
+            f"{where}: {problem.op} returns {found!r}; it must return Chosen(kernel, config, why), or the reason why no kernel runs"
+        )
     if found.kernel not in kernels or (named and found.kernel != named):
-        raise ChoiceError(f"{where}: {problem.op} chooses {found.kernel!r}; {'the call names ' + named if named else 'its kernels are ' + ', '.join(kernels)}")
+        raise ChoiceError(
+            f"{where}: {problem.op} chooses {found.kernel!r}; "
+            f"{'the call names ' + named if named else 'its kernels are ' + ', '.join(kernels)}"
+        )
     return found

@@ -122,8 +122,9 @@ def whole_elf(found: bytes) -> bool:
 
 
 def check_includes(source: str, name: str, folders: Folders = (SHARED,)) -> None:
-    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folders` nor CUDA's. Such a
-    file could change while the cached binary stays the same. `name` is the path shown. The headers in `folders` are searched too."""
+    """Raises CompileError, with file and line, for an include of a file that the cache key does not cover: one that is neither in `folders`
+    nor CUDA's. Such a file could change while the cached binary stays the same. `name` is the path shown. The headers in `folders` are
+    searched too."""
     own = {p.name: p for folder in reversed(folders) for p in sorted(folder.glob("*.cuh"))}
     allowed = f"CUDA's own headers and those of {' and '.join(map(_shown, folders))}: {', '.join(own)}"
     for path, text in ((name, source), *((str(p), p.read_text(encoding="utf-8")) for p in headers(source, folders))):
@@ -170,9 +171,9 @@ def compile_cuda(
 ) -> Binary:
     """Compile `source` for `target` (`sm_80`, `sm_90a`); `kernels` are name expressions such as ``softmax<float, 256>``.
 
-    `name` is the path shown in errors; `folders` are searched for includes (helpers.py). `of_many`: NVRTC precompiles the headers, which speeds up later
-    compilations in this process and costs a second and about 100 MB; the machine code is the same. Raises CompileError with the compiler's own text,
-    ToolchainError if NVRTC is missing."""
+    `name` is the path shown in errors; `folders` are searched for includes (helpers.py). `of_many`: NVRTC precompiles the headers, which
+    speeds up later compilations in this process and costs a second and about 100 MB; the machine code is the same. Raises CompileError with
+    the compiler's own text, ToolchainError if NVRTC is missing."""
     check_includes(source, name, folders)
     key = cache_key(source, target, kernels, options, folders)
     folder = settings.load().cache / "cuda" / key[:2]
@@ -188,7 +189,7 @@ def compile_cuda(
 
 def compiled(
     source: str, name: str, target: str, kernels: Sequence[str], options: Sequence[str], folders: Folders = (SHARED,), of_many: bool = False
-) -> Binary:  # fmt: skip
+) -> Binary:
     """What NVRTC makes of a source, in this process. Raises as `compile_cuda`."""
     program_class, options_class = _cuda_core()
     import io
@@ -201,7 +202,7 @@ def compiled(
                 name=name, arch=target, std=STANDARD, include_path=[*cuda_include(), *map(str, folders)],
                 device_as_default_execution_space=True, lineinfo=True, **_flags(options), **(_kept_headers() if of_many else {}),
             ),
-        )  # fmt: skip
+        )
         made = program.compile("cubin", name_expressions=tuple(kernels), logs=log)
     except (ToolchainError, CompileError):
         raise
@@ -250,7 +251,7 @@ def _compiled_apart(source: str, name: str, target: str, kernels: Sequence[str],
         _PROCESSES[os.getpid()] = child.Process(Path(sys.executable), "rooftop.core.compile_child", {}, what="NVRTC")
         atexit.register(_PROCESSES[os.getpid()].end)
     job = {"what": "compilation", "kernel": name, "source": source, "target": target, "kernels": list(kernels), "options": list(options),
-           "folders": list(map(str, folders))}  # fmt: skip
+           "folders": list(map(str, folders))}
     try:
         found = _PROCESSES[os.getpid()].ask(job, settings.load().step_seconds, Made, Refused, Absent)
         if isinstance(found, Made):
@@ -265,8 +266,8 @@ FEW, MANY = 2, 4  # programs that justify a process, which takes seconds to star
 
 
 def compile_many(jobs: Sequence[Job]) -> None:
-    """Compile missing programs into the disk cache, on all cores, in processes: within one process NVRTC compiles one program at a time. Errors are ignored;
-    whoever compiles the program again gets them."""
+    """Compile missing programs into the disk cache, on all cores, in processes: within one process NVRTC compiles one program at a time.
+    Errors are ignored; whoever compiles the program again gets them."""
     cache = settings.load().cache / "cuda"
     todo = [job for job in jobs if _read(cache / (key := cache_key(job[0], job[2], job[3], (), job[4]))[:2] / key, job[2]) is None]
     workers = min(settings.load().jobs, len(todo) // FEW)
@@ -275,7 +276,8 @@ def compile_many(jobs: Sequence[Job]) -> None:
         for part in parts:
             _compile_part(part)
         return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:  # a forked process would share a CUDA context
+    # a forked process would share a CUDA context
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_compile_part, parts))
 
 

@@ -1,6 +1,7 @@
 """The process in which NVRTC compiles what is not the package's own: it reads jobs as JSON lines and answers each with one line.
 
-Confined (`sandbox`) once NVRTC is loaded: a source can include, and so quote in an error, CUDA's headers and those of rooftop/kernels/_device alone."""
+Confined (`sandbox`) once NVRTC is loaded: a source can include, and so quote in an error, CUDA's headers and those of
+rooftop/kernels/_device alone."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def main() -> None:
 
 def _answer(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        made = compiling.compiled(job["source"], job["kernel"], job["target"], job["kernels"], job["options"], tuple(map(Path, job["folders"])))
+        made = compiling.compiled(
+            job["source"], job["kernel"], job["target"], job["kernels"], job["options"], tuple(map(Path, job["folders"]))
+        )
     except compiling.CompileError as error:
         return {"refused": str(error)}
     except compiling.ToolchainError as error:

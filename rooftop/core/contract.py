@@ -13,21 +13,23 @@ from rooftop.core.digests import digest
 from rooftop.core.layouts import meta_of
 from rooftop.core.names import UnknownName
 from rooftop.core.spec import Case, Meta, Option, Problem, Work, dtype_of
+from rooftop.core.specialised import PRESENT
 from rooftop.core.sweeps import Sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 KINDS: Mapping[str, str] = {
-    "Tensor": "Tensor", "Tensor | None": "Tensor?", "list[Tensor]": "Tensor[]", "int": "SymInt", "float": "float", "bool": "bool", "str": "str",
-}  # fmt: skip
+    "Tensor": "Tensor", "Tensor | None": "Tensor?", "list[Tensor]": "Tensor[]", "int": "SymInt", "float": "float", "bool": "bool",
+    "str": "str",
+}
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The error that is allowed: `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two units in the last
-    place if torch happens to be exact. `exact`: the bits must be equal, and -0.0 differs from 0.0; any NaN equals any other. `flushed`: values below float32's
-    smallest normal number, 2^-126, may become zero, as `ex2.approx.ftz` does."""
+    """The error that is allowed: `multiple` times that of the same computation in plain torch at the same precision, never above 4; or two
+    units in the last place if torch happens to be exact. `exact`: the bits must be equal, and -0.0 differs from 0.0; any NaN equals any
+    other. `flushed`: values below float32's smallest normal number, 2^-126, may become zero, as `ex2.approx.ftz` does."""
 
     multiple: float = 2.0
     exact: bool = False
@@ -47,8 +49,8 @@ class Tolerance:
 class Grad:
     """How gradients are computed. `backward(*d_outputs, *saved, *options)` is plain torch and returns one gradient for each of `wrt`.
 
-    With `outputs` (a shape function, as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`. Without it,
-    `backward` is composed of ops and runs as written.
+    With `outputs` (a shape function, as the op's) the backward is an op of its own, `<op>_bwd`, with kernels; its reference is `backward`.
+    Without it, `backward` is composed of ops and runs as written.
 
     wrt     the inputs that have gradients; if two share one (`"x=residual"`), it is computed once
     saves   names of inputs or outputs; `"s|x"` is the first of them that is present, and the backward calls it `s`
@@ -58,8 +60,8 @@ class Grad:
     tolerance  of the backward's outputs; by default the forward's, if that is one for all outputs
     narrow     the gradients at the same precision, if that is not `backward` in float32, rounded once; parameters as `backward`'s
     cpu        as the contract's: torch's own function for the gradients on the CPU, where torch does not differentiate the forward's
-    undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may be too. So a kernel
-               may multiply the NaN of a hidden pair by 0, or skip it
+    undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may
+               be too. So a kernel may multiply the NaN of a hidden pair by 0, or skip it
 
     The gradient of an output may be absent (the output was not used, or is absent itself) if `backward` annotates it `Tensor | None`."""
 
@@ -96,7 +98,8 @@ class Grad:
 
 @dataclass(frozen=True)
 class Judged:
-    """The arguments of a contract's own comparison (`compare`): tensors by name. `got`: outputs and mutated inputs as the kernel wrote them; `exact` and
+    """The arguments of a contract's own comparison (`compare`): tensors by name. `got`: outputs and mutated inputs as the kernel wrote
+    them; `exact` and
     `same`: the expected values, in float64 and at the same precision; `tensors`: the inputs before the call."""
 
     got: Mapping[str, Any]
@@ -106,46 +109,100 @@ class Judged:
     options: Mapping[str, Option]
 
 
-class Contract:
-    """An op: maths, shapes, cases, tolerance, work, peers. `rooftop.core.op.Op` is a contract that can be called.
+@dataclass(frozen=True)
+class Values:
+    """What a contract says of the values of its inputs.
 
-    reference   plain torch; its parameters name the tensors and options, its annotations give their kinds. A parameter with a default can be left out by
+    arrange          (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page
+                     tables, codes) by consistent ones of the same shape and dtype
+    runtime_options  options that influence only values, such as a seed or a scale: kernels get them at each call by name, as signed 32-bit
+                     integers or float32"""
+
+    arrange: Callable[..., Mapping[str, Any]] | None = None
+    runtime_options: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How results are judged where a tolerance does not say it.
+
+    same       the result at the same precision, if that is not the reference in float32, rounded once; parameters as the reference's
+    compare    output -> its own comparison instead of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
+    sizes      output -> the output that holds the number of its valid leading elements; the others are not compared
+    undefined  (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
+    deterministic  two runs give equal bits"""
+
+    same: Callable[..., Any] | None = None
+    compare: Mapping[str, Callable[[Judged], str | None]] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    undefined: Callable[..., Any] | None = None
+    deterministic: bool = True
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What a contract says of calls: of the public function, on the CPU, by several processes.
+
+    cpu         torch's own function for calls on tensors of the CPU, with the reference's parameters: plain torch on the tensors as they
+                are, which torch itself differentiates. Its results are within the contract (`rooftop.lab.check.contracts` holds it to
+                that); it returns NotImplemented where torch's function computes something else, and the reference runs. It may leave out
+                (None) outputs that the public function does not return, or returns only where it calls the op with `implementation=""`,
+                which runs the reference. No kernel is judged by it
+    public      (tensors, options) -> (args, kwargs) of the public function, if that has other parameters than the reference; None if no
+                call of it produces such a case
+    objects     the public function takes or returns an object instead of tensors: tests of its own call it, not the generic ones nor the
+                fuzzer
+    faults      (the reference's parameters) -> None or what is wrong: finds values that only the device can see; called under
+                `rooftop.debug()`
+    strict      what `faults` finds is an error on tensors of the CPU without `rooftop.debug()`, too
+    ranks       (tensors, options, group) -> this rank's outputs by name: the public function run by several processes, each with its slice
+                of the tensors along their first dimension. The gathered result is judged as the outputs are (`rooftop ranks`). A kernel
+                that runs this way defines `on_ranks` with these parameters (`rooftop check` and `bench` under torchrun)
+    ranks_peers name -> a callable with the parameters of `ranks`, which a user of several ranks would use instead; timed alone, and may
+    overwrite its tensors"""
+
+    cpu: Callable[..., Any] | None = None
+    public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]] | None] | None = None
+    objects: bool = False
+    faults: Callable[..., str | None] | None = None
+    strict: bool = False
+    ranks: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Mapping[str, Any]] | None = None
+    ranks_peers: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Any], Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a contract says to whoever times its kernels, beyond `work` and `peers`.
+
+    measured_work  (problem, tensors) -> Work, if the work depends on values
+    bucket         (problem) -> the problem that represents similar ones in the tables of tuned configs
+    beside         name -> factory of a callable with the reference's signature, timed together with the kernels and not judged: the part of
+                   the work that every kernel must do, such as the products of a fused op; ValueError for a case that it does not support"""
+
+    measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None
+    bucket: Callable[[Problem], Problem] | None = None
+    beside: Mapping[str, Callable[[], Callable[..., Any]]] = field(default_factory=dict)
+
+
+class Contract:
+    """An op: maths, shapes, cases, tolerance, work, peers. `rooftop.core.op.Op` is a contract that can be called. The fields of `values`,
+    `judging`, `calls` and `timed` are attributes of the contract, too.
+
+    reference   plain torch; its parameters name the tensors and options, its annotations give their kinds. A parameter with a default can
+                be left out by
                 kernels: one whose head does not name it refuses problems in which it differs (`Problem.extra`)
     outputs     shape function: Metas and options in, {name: Meta} out; also used as the fake kernel. None for an absent output
-    into        output -> the input whose memory it reuses if the option `inplace` is true (for a backward, from its Grad)
     work        the minimum of bytes and operations of a problem
     canonical   the problem as kernels see it (with dimensions collapsed); None if an input must first be copied into contiguous memory
-    mutates     names of the tensors that the op writes into; the reference writes into them too. There may then be no outputs
-    runtime_options  options that influence only values, such as a seed or a scale: kernels get them at each call by name, as signed 32-bit integers or float32
-    arrange     (tensors, options, generator) -> {name: tensor}: replaces inputs of a case that depend on each other (offsets, page tables, codes) by consistent
-                ones of the same shape and dtype
     tolerance   one for all outputs, or name -> Tolerance
-    cpu         torch's own function for calls on tensors of the CPU, with the reference's parameters: plain torch on the tensors as they are, which
-                torch itself differentiates. Its results are within the contract (`rooftop.lab.check.contracts` holds it to that); it returns
-                NotImplemented where torch's function computes something else, and the reference runs. It may leave out (None) outputs that the public
-                function does not return, or returns only where it calls the op with `implementation=""`, which runs the reference. No kernel is judged
-                by it
-    strict      what `faults` finds is an error on tensors of the CPU without `rooftop.debug()`, too
-    same        the result at the same precision, if that is not the reference in float32, rounded once; parameters as the reference's
-    compare     output -> its own comparison instead of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
-    sizes       output -> the output that holds the number of its valid leading elements; the others are not compared
-    measured_work  (problem, tensors) -> Work, if the work depends on values
-    faults      (the reference's parameters) -> None or what is wrong: finds values that only the device can see; called under `rooftop.debug()`
-    bucket      (problem) -> the problem that represents similar ones in the tables of tuned configs
-    undefined   (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
-    public      (tensors, options) -> (args, kwargs) of the public function, if that has other parameters than the reference; None if no call of it produces
-                such a case
-    objects     the public function takes or returns an object instead of tensors: tests of its own call it, not the generic ones nor the fuzzer
-    ranks       (tensors, options, group) -> this rank's outputs by name: the public function run by several processes, each with its slice of the tensors along
-                their first dimension. The gathered result is judged as the outputs are (`rooftop ranks`). A kernel that runs this way defines `on_ranks` with
-                these parameters (`rooftop check` and `bench` under torchrun)
-    ranks_peers name -> a callable with the parameters of `ranks`, which a user of several ranks would use instead; timed alone, and may overwrite its tensors
-    swept       which numbers are sizes, and their ranges: `rooftop sweep` draws its points from them; a backward's are its forward's
-    twin_of     the contract whose kernels this one runs in place (`rooftop.core.op.in_place`)
+    mutates     names of the tensors that the op writes into; the reference writes into them too. There may then be no outputs
     peers       name -> factory of a callable with the reference's signature; an ImportError means that the peer is absent
-    beside      name -> factory of a callable with the reference's signature, timed together with the kernels and not judged: the part of the work that every
-                kernel must do, such as the products of a fused op; ValueError for a case that it does not support
-    wrong       known-wrong callables that the checker must reject"""
+    wrong       known-wrong callables that the checker must reject
+    swept       which numbers are sizes, and their ranges: `rooftop sweep` draws its points from them; a backward's are its forward's
+
+    Of contracts that are made from others: `forward`, the contract whose backward this is; `twin_of`, the one whose kernels this runs in
+    place (`rooftop.core.op.in_place`); `into`, output -> the input whose memory it reuses if the option `inplace` is true (for a backward,
+    from its Grad)."""
 
     def __init__(
         self,
@@ -158,41 +215,28 @@ class Contract:
         tolerance: Tolerance | Mapping[str, Tolerance] | None = None,
         grad: Grad | None = None,
         mutates: Sequence[str] = (),
-        deterministic: bool = True,
         peers: Mapping[str, Callable[[], Callable[..., Any]]] | None = None,
-        beside: Mapping[str, Callable[[], Callable[..., Any]]] | None = None,
         wrong: Mapping[str, Callable[..., Any]] | None = None,
         name: str | None = None,
-        forward: Contract | None = None,
-        into: Mapping[str, str] | None = None,
-        runtime_options: Sequence[str] = (),
-        arrange: Callable[..., Mapping[str, Any]] | None = None,
-        cpu: Callable[..., Any] | None = None,
-        strict: bool = False,
-        same: Callable[..., Any] | None = None,
-        compare: Mapping[str, Callable[[Judged], str | None]] | None = None,
-        sizes: Mapping[str, str] | None = None,
-        measured_work: Callable[[Problem, Mapping[str, Any]], Work] | None = None,
-        faults: Callable[..., str | None] | None = None,
-        bucket: Callable[[Problem], Problem] | None = None,
-        undefined: Callable[..., Any] | None = None,
-        public: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Sequence[Any], Mapping[str, Any]] | None] | None = None,
-        objects: bool = False,
-        twin_of: Contract | None = None,
         swept: Sizes | None = None,
-        ranks: Callable[[Mapping[str, Any], Mapping[str, Any], Any], Mapping[str, Any]] | None = None,
-        ranks_peers: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any], Any], Any]] | None = None,
+        values: Values = Values(),
+        judging: Judging = Judging(),
+        calls: Calls = Calls(),
+        timed: Timed = Timed(),
     ) -> None:
         self.name = name or reference.__module__.rpartition(".")[2]
         self.reference, self.outputs, self.work, self.canonical = reference, outputs, work, canonical
-        self._tolerance, self.grad, self.mutates, self.deterministic = tolerance or Tolerance(), grad, tuple(mutates), deterministic
-        self.arrange, self.same, self.compare, self.sizes = arrange, same, dict(compare or {}), dict(sizes or {})
-        self.measured_work, self.faults, self.bucket, self.public, self.twin_of = measured_work, faults, bucket, public, twin_of
-        self.ranks, self.swept, self.ranks_peers, self.beside = ranks, swept, dict(ranks_peers or {}), dict(beside or {})
-        self.undefined, self.cpu, self.strict = undefined, cpu, strict
-        self.peers, self.wrong, self.forward, self.into = dict(peers or {}), dict(wrong or {}), forward, dict(into or {})
-        self.runtime_options = tuple(runtime_options)
-        self.objects = objects
+        self._tolerance, self.grad, self.mutates, self.swept = tolerance or Tolerance(), grad, tuple(mutates), swept
+        self.peers, self.wrong = dict(peers or {}), dict(wrong or {})
+        self.arrange, self.runtime_options = values.arrange, tuple(values.runtime_options)
+        self.same, self.compare, self.sizes = judging.same, dict(judging.compare), dict(judging.sizes)
+        self.undefined, self.deterministic = judging.undefined, judging.deterministic
+        self.cpu, self.public, self.objects, self.faults, self.strict = calls.cpu, calls.public, calls.objects, calls.faults, calls.strict
+        self.ranks, self.ranks_peers = calls.ranks, dict(calls.ranks_peers)
+        self.measured_work, self.bucket, self.beside = timed.measured_work, timed.bucket, dict(timed.beside)
+        self.forward: Contract | None = None
+        self.twin_of: Contract | None = None
+        self.into: Mapping[str, str] = {}
         self.cases: tuple[Case, ...] = tuple(cases)
         if not self.cases:
             raise ValueError(f"{self.name} has no case: a contract needs at least one")
@@ -320,13 +364,15 @@ class Contract:
             self.name, (*flat, *outputs.items()), tuple((k, v) for k, v in options.items() if k not in self.runtime_options),
             runtime_options=self.runtime_options, runtime_floats=self.runtime_floats, bucket=self.bucket,
             extra=self._extra(metas, options), **({} if device is None else {"device": device}),
-        )  # fmt: skip
+        )
         return problem
 
     @cached_property
     def _optional(self) -> Mapping[str, Any]:
         """The parameters that the reference gives a default, with it."""
-        return {n: p.default for n, p in self.parameters.items() if p.default is not inspect.Parameter.empty and n not in self.runtime_options}
+        return {
+            n: p.default for n, p in self.parameters.items() if p.default is not inspect.Parameter.empty and n not in self.runtime_options
+        }
 
     def _extra(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option]) -> tuple[str, ...]:
         """Those of them that do not have it here."""
@@ -354,15 +400,17 @@ class Contract:
         return problem if self.canonical is None else self.canonical(problem)
 
     def contiguous(self, problem: Problem) -> Problem:
-        """The same problem after its non-contiguous inputs were copied. The others keep their memory, whatever its alignment. Strides of dimensions of extent
-        1, which have no effect, become those of a contiguous tensor."""
+        """The same problem after its non-contiguous inputs were copied. The others keep their memory, whatever its alignment. Strides of
+        dimensions of extent 1, which have no effect, become those of a contiguous tensor."""
         inputs = self.inputs_of(problem)
         metas = {n: m and Meta(m.shape, m.dtype, (), m.align if m.contiguous else 16) for n, m in problem.tensors if n in inputs}
-        return self.problem_of(metas, {n: problem.option(n) if n not in self.runtime_options else 0 for n in self.option_names}, problem.device)
+        return self.problem_of(
+            metas, {n: problem.option(n) if n not in self.runtime_options else 0 for n in self.option_names}, problem.device
+        )
 
     def idle(self, problem: Problem) -> bool:
-        """Whether there is nothing to write: every output is absent or empty, and so is every tensor that the op writes into, or nothing is to be written there
-        (no new tokens for a cache)."""
+        """Whether there is nothing to write: every output is absent or empty, and so is every tensor that the op writes into, or nothing is
+        to be written there (no new tokens for a cache)."""
 
         def empty(names: Sequence[str]) -> bool:
             return all((m := problem.get(n)) is None or m.numel == 0 for n in names)
@@ -370,7 +418,8 @@ class Contract:
         return empty(self.output_names) and (empty(self.mutates) or self.work(problem).write == 0)
 
     def reused(self, problem: Problem) -> dict[str, str]:
-        """Output -> the input whose memory it reuses in this problem: if `inplace` is true and both have the same shape, dtype and strides."""
+        """Output -> the input whose memory it reuses in this problem: if `inplace` is true and both have the same shape, dtype and
+        strides."""
         if not self.into or not problem.option("inplace"):
             return {}
 
@@ -384,13 +433,15 @@ class Contract:
     def _backward_op(self) -> Self:
         grad = self.grad
         assert grad is not None and grad.outputs is not None and grad.work is not None
-        return type(self)(
+        made = type(self)(
             grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
-            deterministic=self.deterministic, peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", forward=self,
-            into=grad.into, same=grad.narrow, cpu=grad.cpu, undefined=grad.undefined, swept=self.swept,
-            runtime_options=tuple(n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters),
-        )  # fmt: skip
+            peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", swept=self.swept,
+            values=Values(runtime_options=[n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters]),
+            judging=Judging(same=grad.narrow, undefined=grad.undefined, deterministic=self.deterministic), calls=Calls(cpu=grad.cpu),
+        )
+        made.forward, made.into = self, dict(grad.into)
+        return made
 
     def _bwd_metas(self, case: Case) -> dict[str, Meta | None]:
         """The inputs of `<op>_bwd`: a gradient for each output, then the tensors that the forward saved."""
@@ -407,18 +458,19 @@ class Contract:
     # -- what its records depend on ---------------------------------------------------------------------------------
 
     def digest(self, case: Case) -> str:
-        """Hash of what is computed for a case: the reference as far as this case goes, the tensors with their values' kind, the work. It does not depend on
-        other cases, nor on parameters that have their defaults and were added later."""
+        """Hash of what is computed for a case: the reference as far as this case goes, the tensors with their values' kind, the work. It
+        does not depend on other cases, nor on parameters that have their defaults and were added later."""
         problem, options = self.problem(case), self.options(case)
         default = {n: self._default(n) for n in options}
         known: dict[str, Any] = {n: v for n, v in options.items() if v is None or isinstance(v, (bool, str)) or _same(v, default[n])}
-        known |= {n: None if problem.get(n) is None else normal_form.PRESENT for n in self.tensor_names if n not in self.list_names}
+        known |= {n: None if problem.get(n) is None else PRESENT for n in self.tensor_names if n not in self.list_names}
         work, shapes = self.work(problem), replace(problem, options=())
         inputs = {n: f"{i.shape} {i.dtype} {i.fill} {i.layout}" for n, i in case.tensors() if i is not None}
         others = {n: v for n, v in options.items() if not _same(v, default[n])}
         return digest(
-            normal_form.of_object(self.reference, known), sorted(shapes.signature.split(" ")), inputs, others, work.read, work.write, dict(work.ops)
-        )  # fmt: skip
+            normal_form.of_object(self.reference, known), sorted(shapes.signature.split(" ")), inputs, others, work.read, work.write,
+            dict(work.ops)
+        )
 
     def _default(self, name: str) -> Any:
         """The default of an option; a backward's are its forward's."""

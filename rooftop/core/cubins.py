@@ -1,7 +1,8 @@
 """A disk cache of cubins that a compiler in another process makes: those of cuTile and CuTe DSL kernels.
 
-The key of a cubin is the text of its kernel, what it was compiled with, and its target, but not the compiler. So a cubin that was made elsewhere, and copied
-into the cache's folder, runs where the compiler is not installed. If the compiler is installed, a cubin of another version is compiled again."""
+The key of a cubin is the text of its kernel, what it was compiled with, and its target, but not the compiler. So a cubin that was made
+elsewhere, and copied into the cache's folder, runs where the compiler is not installed. If the compiler is installed, a cubin of another
+version is compiled again."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def folder_of(part: str, name: str) -> Path:
 
 
 def read(part: str, name: str, compiler: str) -> Cubin | None:
-    """The cached cubin; None if there is none, if it is damaged, or if it was made by another compiler than `compiler` (empty: none is installed)."""
+    """The cached cubin; None if there is none, if it is damaged, or if it was made by another compiler than `compiler` (empty: none is
+    installed)."""
     try:
         head, _, code = regular(folder_of(part, name).with_suffix(".cubin")).partition(b"\n")
         text = json.loads(head)
@@ -72,12 +74,12 @@ def read(part: str, name: str, compiler: str) -> Cubin | None:
 
 
 def write(part: str, name: str, cubin: Cubin) -> None:
-    """Writes one file, a line of JSON and then the cubin: complete or absent, even if others write at the same time. A cache that cannot be written is not an
-    error."""
+    """Writes one file, a line of JSON and then the cubin: complete or absent, even if others write at the same time. A cache that cannot be
+    written is not an error."""
     text = {
         "symbol": cubin.symbol, "compiler": cubin.compiler, "seconds": cubin.seconds, "facts": dict(cubin.facts),
         "sha256": hashlib.sha256(cubin.code).hexdigest(),
-    }  # fmt: skip
+    }
     path = folder_of(part, name).with_suffix(".cubin")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

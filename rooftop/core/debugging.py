@@ -1,8 +1,8 @@
 """`rooftop.debug()`: finds values that only the device can see, and raises an error with the op's name.
 
-Kernels do not check indices, offsets and page tables: one out of range gives a harmless result, which the op's docstring states, and never a write outside the
-output. Under `debug` every call first asks its contract whether there is such a value, and then waits for its kernel to complete, so that an error is raised by
-the call that caused it."""
+Kernels do not check indices, offsets and page tables: one out of range gives a harmless result, which the op's docstring states, and never
+a write outside the output. Under `debug` every call first asks its contract whether there is such a value, and then waits for its kernel to
+complete, so that an error is raised by the call that caused it."""
 
 from __future__ import annotations
 

@@ -53,12 +53,12 @@ class Datasheet:
 def floor_seconds(sheet: Datasheet, dram_bytes: float, ops: Mapping[str, float], *, clock_mhz: float | None = None) -> float:
     """The seconds below which no measurement can be true: device memory or one of the SM's units at its peak.
 
-    `dram_bytes` are only the bytes that must cross the memory bus, without those that may stay in L2. `ops` counts operations by unit (`fma32`, `exp`,
-    `tensor-bf16`, ...), one FMA as one. `clock_mhz` is the card's own highest SM clock if it is known; the higher of it and the datasheet's is used, for cards
-    sold overclocked.
+    `dram_bytes` are only the bytes that must cross the memory bus, without those that may stay in L2. `ops` counts operations by unit
+    (`fma32`, `exp`, `tensor-bf16`, ...), one FMA as one. `clock_mhz` is the card's own highest SM clock if it is known; the higher of it
+    and the datasheet's is used, for cards sold overclocked.
 
-    A unit is a specific one: `fma32` is the instruction, so an op that other units could compute as well must not name it. Raises ValueError for an unknown
-    unit or a negative count."""
+    A unit is a specific one: `fma32` is the instruction, so an op that other units could compute as well must not name it. Raises
+    ValueError for an unknown unit or a negative count."""
     for name, amount in (("dram_bytes", dram_bytes), *ops.items()):
         if not amount >= 0:
             raise ValueError(f"{name} is {amount}; it must be at least 0")

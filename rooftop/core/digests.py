@@ -1,4 +1,5 @@
-"""Source text without the parts that do not change the machine code, and its hash. One scanner, with the same result on every Python version."""
+"""Source text without the parts that do not change the machine code, and its hash. One scanner, with the same result on every Python
+version."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _C = re.compile(r"(?P<keep>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|(?P<comme
 
 
 def strip(text: str, language: str) -> str:
-    """`text` without comments, docstrings (a triple-quoted string alone on its lines) and superfluous white space. `language`: python or c."""
+    """`text` without comments, docstrings (a triple-quoted string alone on its lines) and superfluous white space. `language`: python or
+    c."""
     pattern = _PYTHON if language == "python" else _C
     bare = pattern.sub(lambda m: m["keep"] or "", text)
     lines = (re.sub(r"[ \t]+", " ", line.rstrip()) if language == "c" else line.rstrip() for line in bare.splitlines())
@@ -29,8 +31,8 @@ _BETWEEN = re.compile(r"(?<=[\w.]) (?=[\w.])|(?<=([+\-<>&|=])) (?=\1)")  # a spa
 
 
 def c_code(text: str) -> str:
-    """C++ `text` without comments, the inclusion of the toolkit's headers, `#pragma once`, and white space that parts nothing; one line for all that stands
-    between two directives."""
+    """C++ `text` without comments, the inclusion of the toolkit's headers, `#pragma once`, and white space that parts nothing; one line for
+    all that stands between two directives."""
     lines, code = [], ""
     for line in _C.sub(lambda m: m["keep"] or " ", text.replace("\\\n", " ")).splitlines():
         if not (directive := line.lstrip()).startswith("#"):

@@ -1,7 +1,7 @@
 """The cache of compiled kernels: its contents, its size limit, and how to empty it.
 
-Entries are keyed by a hash of their source, so any of them may be removed at any time: it is made again. An entry is the files of one folder whose names are
-equal up to the first dot."""
+Entries are keyed by a hash of their source, so any of them may be removed at any time: it is made again. An entry is the files of one
+folder whose names are equal up to the first dot."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _digest(text: str) -> str:
 
 
 def mend_triton() -> int:
-    """Remove the folders of Triton's cache with an index that Triton cannot read, which makes Triton fail; returns their number. Their kernels are compiled
-    again when needed."""
+    """Remove the folders of Triton's cache with an index that Triton cannot read, which makes Triton fail; returns their number. Their
+    kernels are compiled again when needed."""
     removed = 0
     for path in settings.triton_cache().glob("*/*.json"):
         try:
@@ -117,7 +117,8 @@ def mend_triton() -> int:
 
 
 def ready() -> None:
-    """Raises OSError if the cache of compiled kernels, or Triton's, cannot be written. Called before work in which that would look like a fault of a kernel."""
+    """Raises OSError if the cache of compiled kernels, or Triton's, cannot be written. Called before work in which that would look like a
+    fault of a kernel."""
     for folder in (settings.load().cache, settings.triton_cache()):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -128,8 +129,8 @@ def ready() -> None:
 
 
 def trim() -> int:
-    """Remove the least recently used entries until the cache is below its limit (ROOFTOP_CACHE_MIB); returns the bytes removed. Runs at most once an hour, and
-    keeps what was used within the last hour. A cache that cannot be read or written is not an error."""
+    """Remove the least recently used entries until the cache is below its limit (ROOFTOP_CACHE_MIB); returns the bytes removed. Runs at
+    most once an hour, and keeps what was used within the last hour. A cache that cannot be read or written is not an error."""
     now = time.time()
     try:
         chosen = settings.load()

@@ -1,8 +1,10 @@
-"""From a call to its launches: the implementation and the config are chosen and prepared once for each kind of input; later calls only launch.
+"""From a call to its launches: the implementation and the config are chosen and prepared once for each kind of input; later calls only
+launch.
 
-Eager calls on plain tensors run the prepared launches directly and are recorded for autograd if a gradient is needed. torch.compile, functional transforms,
-dispatch modes and tensor subclasses go through the op registered with `torch.library`. Eager calls on tensors of the CPU run torch's own function, where the
-contract names one (`Contract.cpu`), and torch differentiates it; else the reference. The functional transforms (`torch.func`) have the reference there."""
+Eager calls on plain tensors run the prepared launches directly and are recorded for autograd if a gradient is needed. torch.compile,
+functional transforms, dispatch modes and tensor subclasses go through the op registered with `torch.library`. Eager calls on tensors of the
+CPU run torch's own function, where the contract names one (`Contract.cpu`), and torch differentiates it; else the reference. The functional
+transforms (`torch.func`) have the reference there."""
 
 from __future__ import annotations
 
@@ -158,7 +160,8 @@ def _executor(op: Contract) -> Callable[[Plan | Idle, Sequence[Any], Sequence[Te
 
 
 def caller(op: Contract) -> Callable[..., Any]:
-    """The function that `OP(...)` becomes after its first use. Arguments are validated and in the reference's order, with defaults filled in."""
+    """The function that `OP(...)` becomes after its first use. Arguments are validated and in the reference's order, with defaults filled
+    in."""
     import torch
 
     registered = register(op)
@@ -192,8 +195,8 @@ def caller(op: Contract) -> Callable[..., Any]:
         return call(*args, implementation=implementation) if on_gpu else library.on_cpu(op, args, implementation)
 
     def elsewhere(args: Sequence[Any], implementation: str | None, grad: bool) -> Any:
-        """A call with a gradient, or not on plain tensors of a GPU. What is read with another sign than memory has (the imaginary part of a conjugate) is
-        written out before."""
+        """A call with a gradient, or not on plain tensors of a GPU. What is read with another sign than memory has (the imaginary part of a
+        conjugate) is written out before."""
         tensor_kinds.refuse(op.name, [(names[i], args[i]) for i in tensor_positions])
         passed = list(args)
         for i in tensor_positions:
@@ -223,11 +226,16 @@ def caller(op: Contract) -> Callable[..., Any]:
         if grad:  # in a trace as well, which would take such a write for the identity
             for i in mutated_positions:
                 if args[i] is not None and args[i].requires_grad:
-                    raise RuntimeError(f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()")
+                    raise RuntimeError(
+                        f"{op.name} writes into a tensor that requires a gradient, and has no derivative: call it under torch.no_grad()"
+                    )
         if is_compiling():
             return registered(*args, implementation or "")
         top = transform()
-        if top is not None and not (implementation or mutated_positions or lists) and all(args[i] is None or _dense_on_cpu(args[i]) for i in tensor_positions):
+        if (
+            top is not None and not (implementation or mutated_positions or lists)
+            and all(args[i] is None or _dense_on_cpu(args[i]) for i in tensor_positions)
+        ):
             return library.transformed(op, args)
         if native and top is None and implementation is None and not modes():
             for i in tensor_positions:
@@ -240,12 +248,16 @@ def caller(op: Contract) -> Callable[..., Any]:
                     return found
         if modes() or top is not None:
             if top is not None and top.key() in differentiating:
-                raise NotImplementedError(f"{op.name}: torch.func's grad, vjp and jvp do not reach kernels; torch.autograd and torch.compile do")
+                raise NotImplementedError(
+                    f"{op.name}: torch.func's grad, vjp and jvp do not reach kernels; torch.autograd and torch.compile do"
+                )
             return registered(*args, implementation or "")
         if lists:
             tensor_kinds.refuse(op.name, [(names[i], args[i]) for i in tensor_positions])
             return registered(*args, implementation or "")
-        if forward._current_level >= 0 and any(forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None):
+        if forward._current_level >= 0 and any(
+            forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None
+        ):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
         key: list[Any] = [implementation]
         tensors: list[Tensor | None] = []
@@ -280,7 +292,8 @@ def caller(op: Contract) -> Callable[..., Any]:
 
 
 def _common() -> set[int]:
-    """What torch's dispatcher sees in a dense tensor of the CPU, one of inference mode too: neither sparse, nested, quantised nor negated, and no transform."""
+    """What torch's dispatcher sees in a dense tensor of the CPU, one of inference mode too: neither sparse, nested, quantised nor negated,
+    and no transform."""
     import torch
 
     key = torch._C.DispatchKey
@@ -298,7 +311,10 @@ def explain(op: Contract, args: Sequence[Any]) -> Explanation:
     tensors, options = op.flattened(args)
     first = next(t for t in tensors.values() if t is not None)
     if not first.is_cuda:
-        what = "the reference, in plain torch" if op.cpu is None else "torch's own function where that computes it, else the reference, in plain torch"
+        what = (
+            "the reference, in plain torch" if op.cpu is None
+            else "torch's own function where that computes it, else the reference, in plain torch"
+        )
         return Explanation(op.name, str(first.device), None, f"{what} (kernels run on CUDA tensors)")
     device = _device(_device_index(op, tensors))
     return explain_problem(op, op.problem_of(metas_of(tensors), options, device))
@@ -310,6 +326,8 @@ def explain_problem(op: Contract, problem: Problem) -> Explanation:
     call = choice.call
     if call is None:
         return Explanation(op.name, problem.device.name, choice, "the reference, in plain torch: no implementation takes this input")
-    path = " then ".join(f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in call.launches) or "a call of torch"
+    path = " then ".join(
+        f"{getattr(x.kernel, '__name__', x.kernel)} on a grid of {'x'.join(map(str, x.grid))}" for x in call.launches
+    ) or "a call of torch"
     others = refusals(call.base, call.problem, call.implementation.name)
     return Explanation(op.name, problem.device.name, choice, f"{call.implementation.name}: {path}", others)

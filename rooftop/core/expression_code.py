@@ -1,7 +1,9 @@
-"""Compiles expressions of a head to Python code, for speed. The code gives the same value as the tree walk of `rooftop.core.expressions`, or raises.
+"""Compiles expressions of a head to Python code, for speed. The code gives the same value as the tree walk of `rooftop.core.expressions`,
+or raises.
 
-It is compiled from a tree that is already checked: that has only arithmetic, comparisons and calls of the named functions, and no names of Python's. The code
-supports simple values (whole numbers, floats, texts, tensors). In all other cases, including every error, it raises, and the tree is walked."""
+It is compiled from a tree that is already checked: that has only arithmetic, comparisons and calls of the named functions, and no names of
+Python's. The code supports simple values (whole numbers, floats, texts, tensors). In all other cases, including every error, it raises, and
+the tree is walked."""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ class NotPlain(Exception):
 
 
 def code_of(tree: ast.expr, functions: Mapping[str, tuple[Callable[..., Any], int, int]], most: int) -> Code | None:
-    """Compiles the tree to a function of the scope, which raises if a number exceeds `most`. None if a call has the wrong number of arguments, or the tree is
-    too deep."""
+    """Compiles the tree to a function of the scope, which raises if a number exceeds `most`. None if a call has the wrong number of
+    arguments, or the tree is too deep."""
 
     def bounded(value: Any) -> Any:
         kind = type(value)

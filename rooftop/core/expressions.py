@@ -1,6 +1,7 @@
 """Expressions of a head: arithmetic on whole numbers and shape names, and nothing else.
 
-A text is checked before it is evaluated: its tree, from Python's parser, may contain only the nodes of `_ALLOWED` and the functions of `FUNCTIONS`."""
+A text is checked before it is evaluated: its tree, from Python's parser, may contain only the nodes of `_ALLOWED` and the functions of
+`FUNCTIONS`."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ MAX_VALUE = 1 << 80
 
 
 class ExpressionError(ValueError):
-    """An expression is malformed, uses something that is not allowed, or has a value that is not allowed. `placed`: the text already says where it is."""
+    """An expression is malformed, uses something that is not allowed, or has a value that is not allowed. `placed`: the text already says
+    where it is."""
 
     def __init__(self, text: str, *, placed: bool = False) -> None:
         super().__init__(text)
@@ -28,7 +30,8 @@ class ExpressionError(ValueError):
 
 
 class Scope(dict[str, Any]):
-    """The values of names, and the names of `let`, each of which is evaluated when it is first used, and once. A tensor's value is its Meta; None: absent.
+    """The values of names, and the names of `let`, each of which is evaluated when it is first used, and once. A tensor's value is its
+    Meta; None: absent.
 
     `lets`: name -> (expression, its location in error messages). There are no circular references."""
 
@@ -88,8 +91,8 @@ def _stride(tensor: Any, axis: Value) -> int:
 
 
 def _aligned(tensor: Any, boundary: Value) -> bool:
-    """Whether the address and every stride are multiples of `boundary` bytes. The last axis of stride 1 is exempt: a window that slides by one element has two
-    such axes."""
+    """Whether the address and every stride are multiples of `boundary` bytes. The last axis of stride 1 is exempt: a window that slides by
+    one element has two such axes."""
     meta = _facts(tensor, "aligned")
     if meta is None:
         return True
@@ -184,7 +187,7 @@ _ALLOWED = (
     ast.Constant, ast.Name, ast.Load, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call,
     ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Div, ast.USub, ast.UAdd, ast.Not, ast.And, ast.Or,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
-)  # fmt: skip
+)
 
 
 @lru_cache(maxsize=4096)

@@ -61,7 +61,8 @@ class Head:
     let: Mapping[str, str] = field(default_factory=dict)  # the file's own, and those of the headers that it includes
     inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that come from a header, with that header
     without: tuple[str, ...] = ()  # optional tensors of the op that the kernel does not support: calls that have one are refused
-    ops: tuple[str, ...] = ()  # the ops that the file serves, if it is not the one of its name; optional tensors of `args` may then be absent from an op
+    # the ops that the file serves, if it is not the one of its name; optional tensors of `args` may then be absent from an op
+    ops: tuple[str, ...] = ()
     python: tuple[str, ...] = ()  # functions that the .py file of the same stem defines (rooftop.core.backends.cuda)
 
     # -- evaluated for a problem --------------------------------------------------------------------------------
@@ -71,7 +72,8 @@ class Head:
         return {name: (text, self.place(name)) for name, text in self.let.items()}
 
     def _evaluated(self, problem: Problem) -> _Evaluated:
-        """The evaluated parts for `problem`; those of the last problem are cached. Problems are immutable, so identity is enough to recognise one."""
+        """The evaluated parts for `problem`; those of the last problem are cached. Problems are immutable, so identity is enough to
+        recognise one."""
         last: _Evaluated | None = self.__dict__.get("_last")
         if last is None or last.problem is not problem:
             last = self.__dict__["_last"] = _Evaluated(problem)
@@ -137,8 +139,8 @@ class Head:
                 raise Unfit(f"{arg.name}[{', '.join(arg.dims)}]: {name} is {want} elsewhere and {extent} here")
 
     def supports(self, problem: Problem) -> str | None:
-        """None, or the reason why this kernel does not support the problem. Raises HeadError if the head itself is wrong, so that no problem could be
-        supported."""
+        """None, or the reason why this kernel does not support the problem. Raises HeadError if the head itself is wrong, so that no
+        problem could be supported."""
         evaluated = self._evaluated(problem)
         if not evaluated.support_known:
             evaluated.refusal = self._refusal(problem)
@@ -158,8 +160,8 @@ class Head:
         return reason
 
     def refuses(self, problem: Problem, words: frozenset[str] = frozenset()) -> str | None:
-        """None, or why the kernel does not support the card or the tensors, whatever the constants. `words`: names of parameters that its Python file reads.
-        Raises like `supports`."""
+        """None, or why the kernel does not support the card or the tensors, whatever the constants. `words`: names of parameters that its
+        Python file reads. Raises like `supports`."""
         if problem.device.arch < self.arch:
             return f"needs sm_{self.arch} or later; {problem.device.name} is sm_{problem.device.arch}"
         self._check_names(problem)
@@ -176,12 +178,15 @@ class Head:
     def complete(self, op: str, optional: Sequence[str]) -> None:
         """Raises HeadError if the head does not mention an optional tensor of its op: a call with that tensor would give a wrong result."""
         if unknown := [n for n in self.without if n not in optional]:
-            raise HeadError(f"{self.path}: without lists {', '.join(unknown)}; optional tensors of {op} are {', '.join(optional) or 'none'}")
+            raise HeadError(
+                f"{self.path}: without lists {', '.join(unknown)}; optional tensors of {op} are {', '.join(optional) or 'none'}"
+            )
         missing = [n for n in optional if n not in self._named and n not in self.without]
         if missing and not self.python:
             listed = ", ".join(f'"{n}"' for n in missing)
             raise HeadError(
-                f"{self.path}: the head does not mention {' and '.join(missing)}, which a call of {op} may have: list {'it' if len(missing) == 1 else 'them'} "
+                f"{self.path}: the head does not mention {' and '.join(missing)}, which a call of {op} may have: list "
+                f"{'it' if len(missing) == 1 else 'them'} "
                 f"in args with a '?' at the end, or write without = [{listed}] to be checked on calls without"
             )
 
@@ -348,9 +353,9 @@ class Head:
         if meta is None:
             return None
         made = TensorMap(
-            arg.tensor, tuple(integer(n, scope) for n in arg.box), integer(arg.swizzle, scope), tuple(integer(n, scope) for n in arg.steps), arg.dtype,
-            integer(arg.promote, scope), arg.fill,
-        )  # fmt: skip
+            arg.tensor, tuple(integer(n, scope) for n in arg.box), integer(arg.swizzle, scope), tuple(integer(n, scope) for n in arg.steps),
+            arg.dtype, integer(arg.promote, scope), arg.fill,
+        )
         if reason := tensor_maps.refused(made, meta):
             raise Unfit(f"{self.path}: {arg.name}: {reason}")
         return tensor_maps.settled(made, meta)
@@ -364,7 +369,7 @@ class Head:
             kernel=self.kernel_name(head.kernel, scope), grid=self._extents(head.grid, "grid", (2**31 - 1, 65535, 65535), scope),
             args=args, types=types, block=block, cluster=self._extents(head.cluster, "cluster", (16, 16, 16), scope),
             shared=integer(head.shared, scope), chained=head.chained and scope["arch"] >= 90, cooperative=head.cooperative,
-        )  # fmt: skip
+        )
 
     def _extents(self, texts: Sequence[str], what: str, most: Sequence[int], scope: Scope) -> tuple[int, ...]:
         values = tuple(integer(t, scope) for t in texts)

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-RANGES: Mapping[str, tuple[int, int]] = {"i32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1), "i64": (-(2**63), 2**63 - 1), "u64": (0, 2**64 - 1)}
+RANGES: Mapping[str, tuple[int, int]] = {
+    "i32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1), "i64": (-(2**63), 2**63 - 1), "u64": (0, 2**64 - 1)
+}
 BRACES = re.compile(r"\{([^{}]*)\}")  # an expression in a kernel's name
 
 

@@ -1,5 +1,5 @@
-"""Reads and checks the text of a head: TOML in the first comment of a `.cu` file or of a header. docs/head.md describes the format, `rooftop.core.head`
-evaluates it."""
+"""Reads and checks the text of a head: TOML in the first comment of a `.cu` file or of a header. docs/head.md describes the format,
+`rooftop.core.head` evaluates it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from rooftop.core.spec import DTYPES
 
 C_TYPES: Mapping[str, str] = {
     "i32": "int", "u32": "unsigned int", "i64": "long long", "u64": "unsigned long long", "f32": "float", "f64": "double", "bool": "bool",
-}  # fmt: skip
+}
 _TENSOR = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*\[([^\]]*)\]\s*(\?)?\s*$")
 _NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(\w+)\s*(?:=\s*(.+?))?\s*$")
 _MAP = re.compile(r"^\s*(\w+)\s*:\s*map\s*=\s*(\w+)\s*\[([^\]]*)\]\s*(.*?)\s*$")
 _MAP_WORD = re.compile(r"(swizzle|promote|fill|as)\s+([^\s\[\]]+)\s*|(steps)\s*\[([^\]]*)\]\s*")
 _ZEROED = re.compile(r"\s*=\s*0\s*$")
-PYTHON = ("supports", "choose", "configs", "launches", "scratch", "zeroed", "explains")  # functions that the .py file beside a .cu may define
+# functions that the .py file beside a .cu may define
+PYTHON = ("supports", "choose", "configs", "launches", "scratch", "zeroed", "explains")
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
 
 
@@ -78,7 +79,8 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
 
 
 def _inherit(own: Head) -> Head:
-    """The head together with the names of `let` of the headers that its file includes. Raises HeadError, with both files, if two define the same name."""
+    """The head together with the names of `let` of the headers that its file includes. Raises HeadError, with both files, if two define the
+    same name."""
     let, inherited = dict(own.let), dict[str, str]()
     taken = dict.fromkeys(_TAKEN, "expressions") | dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]")
     taken |= dict.fromkeys(own.scratch, "[scratch]")
@@ -90,7 +92,9 @@ def _inherit(own: Head) -> Head:
             if name in inherited:
                 raise HeadError(f"{own.path}: {name!r} is in the [let] of two headers that it includes, {inherited[name]} and {where}")
             if name in taken:
-                raise HeadError(f"{own.path}: {name!r} of its {taken[name]} is also in the [let] of {where}, which it includes; use another name")
+                raise HeadError(
+                    f"{own.path}: {name!r} of its {taken[name]} is also in the [let] of {where}, which it includes; use another name"
+                )
             let[name], inherited[name] = text, where
     found = dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
     _check_no_cycle(found)
@@ -117,7 +121,9 @@ def _header_formulas(text: str, where: str) -> dict[str, str]:
         raise HeadError(f"{where}: the head must be at the start of the file")
     data = _toml(*split(text, where), where)
     if set(data) != {"let"} or not isinstance(data["let"], dict):
-        raise HeadError(f"{where}: the head of a header may contain only [let], not {', '.join(k for k in data if k != 'let') or 'nothing'}")
+        raise HeadError(
+            f"{where}: the head of a header may contain only [let], not {', '.join(k for k in data if k != 'let') or 'nothing'}"
+        )
     return _formulas(data["let"], where)
 
 
@@ -155,7 +161,8 @@ def without_head(text: str) -> str:
 
 
 def of_python(text: str, path: str | Path) -> Head:
-    """The head of a rung in Python: the literal values of IDEA, PREDICT and LIMIT, read without importing the file. Raises HeadError without an IDEA."""
+    """The head of a rung in Python: the literal values of IDEA, PREDICT and LIMIT, read without importing the file. Raises HeadError
+    without an IDEA."""
     found: dict[str, Any] = {}
     try:
         tree = ast.parse(text)
@@ -177,7 +184,7 @@ _KEYS = {
     "op": str, "idea": str, "predict": dict, "limit": str, "arch": int, "dtypes": list, "args": list, "requires": dict, "demands": dict,
     "config": dict, "configs": list, "choice": list, "valid": str, "scratch": dict, "launch": list, "implementation": str,
     "let": dict, "python": list, "tensors": list, "without": list, "ops": list,
-}  # fmt: skip
+}
 _LAUNCH_KEYS = {"kernel", "grid", "block", "when", "cluster", "shared", "chained", "cooperative", "args"}
 _TAKEN = frozenset({"sms", "card", "arch", "T", "op"})  # names defined in every expression
 
@@ -247,14 +254,18 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         if name in config:
             raise HeadError(f"{path}: let.{name}: a constant of [config] has this name; use another one")
         if name in dims | _TAKEN:
-            raise HeadError(f"{path}: let.{name}: a name of its own is needed; {'a dimension' if name in dims else 'every expression'} has this one")
+            raise HeadError(
+                f"{path}: let.{name}: a name of its own is needed; {'a dimension' if name in dims else 'every expression'} has this one"
+            )
     scratch, zeroed = {}, []
     for name, text in data.get("scratch", {}).items():
         if isinstance(text, str) and _ZEROED.search(text):
             zeroed.append(name)
         parsed = _arg(f"{name}: {_ZEROED.sub('', str(text))}", path, extents=True)
         if not isinstance(text, str) or not isinstance(parsed, TensorArg):
-            raise HeadError(f"{path}: scratch.{name} must read like \"f32[R, 8]\", or \"i32[R] = 0\" where it must hold zeros, not {text!r}")
+            raise HeadError(
+                f"{path}: scratch.{name} must read like \"f32[R, 8]\", or \"i32[R] = 0\" where it must hold zeros, not {text!r}"
+            )
         scratch[name] = parsed
     further = (one for extra in data.get("configs", []) for one in _combinations(extra))
     return Head(
@@ -265,7 +276,7 @@ def _build(data: dict[str, Any], source: str, path: str, toml: bool) -> Head:
         configs=tuple({**config, **one} for one in further), choices=tuple(choices), valid=data.get("valid"),
         scratch=scratch, zeroed=tuple(zeroed), launches=launches, implementation=data.get("implementation"), let=data.get("let", {}),
         python=tuple(data.get("python", [])), tensors=tuple(a for a in tensors if isinstance(a, TensorArg)), ops=tuple(data.get("ops", [])),
-    )  # fmt: skip
+    )
 
 
 def _predictable(predict: Mapping[str, Any], path: str | Path) -> None:
@@ -310,10 +321,10 @@ def _launch_heads(tables: list[dict[str, Any]], path: str) -> Iterator[LaunchHea
             if not isinstance(table.get(key, False), bool):
                 raise HeadError(f"{where}: {key} must be true or false; given {table[key]!r}")
         yield LaunchHead(
-            kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"), shared=shared,
-            chained=table.get("chained", False), args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None,
-            cooperative=table.get("cooperative", False),
-        )  # fmt: skip
+            kernel=table["kernel"], grid=texts("grid"), block=texts("block"), cluster=texts("cluster"), when=table.get("when"),
+            shared=shared, chained=table.get("chained", False),
+            args=tuple(_arg(a, path) for a in table["args"]) if "args" in table else None, cooperative=table.get("cooperative", False),
+        )
 
 
 def _reads(text: Any, where: str) -> None:
@@ -364,11 +375,15 @@ def _map(found: re.Match[str], text: str, path: str) -> MapArg:
         word = _MAP_WORD.match(rest, at)
         key = word and (word[1] or word[3])
         if word is None or key is None or key in said:
-            raise HeadError(f"{path}: arg {text!r}: {rest[at:]!r} is not swizzle 128, steps [1, 2], as tf32, promote 256 or fill nan, each once at most")
+            raise HeadError(
+                f"{path}: arg {text!r}: {rest[at:]!r} is not swizzle 128, steps [1, 2], as tf32, promote 256 or fill nan, each once at most"
+            )
         said[key] = word[2] or word[4]
         at = word.end()
     boxes, steps = (tuple(d.strip() for d in one.split(",") if d.strip()) for one in (box, said.get("steps", "")))
-    made = MapArg(name, tensor, boxes, said.get("swizzle", "0"), steps, said.get("as", ""), said.get("promote", "256"), said.get("fill", "zero"))
+    made = MapArg(
+        name, tensor, boxes, said.get("swizzle", "0"), steps, said.get("as", ""), said.get("promote", "256"), said.get("fill", "zero")
+    )
     for expression in made.expressions():
         names(expression)
     if made.fill not in tensor_maps.FILLS:

@@ -3,7 +3,8 @@
     kernels/<family>/_<name>.{cuh,py}   private helpers of a family, beside its kernels
     kernels/_device/<name>.{cuh,py}     what two or more families use
 
-An `#include` is looked up in the folder of the kernel's family, then in kernels/_device. Rungs and users' files belong to the family of their op. Python
+An `#include` is looked up in the folder of the kernel's family, then in kernels/_device. Rungs and users' files belong to the family of
+their op. Python
 imports name the folder: `from rooftop.kernels.norm._ring import x`."""
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Folders = tuple[Path, ...]
 KERNELS = settings.PACKAGE / "kernels"
 SHARED = KERNELS / "_device"
 _GAP = r"[ \t\f\v\r]*"
-INCLUDE = re.compile(rf"^{_GAP}(?:#|%:|\?\?=){_GAP}(?:include|include_next|import|embed)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M)
+INCLUDE = re.compile(
+    rf"^{_GAP}(?:#|%:|\?\?=){_GAP}(?:include|include_next|import|embed)\b{_GAP}(?:\"([^\"\n]*)\"|<([^>\n]*)>|([^\n]*))", re.M
+)
 _SPLICED = re.compile(r"((?:[^\n]*\\[ \t\f\v\r]*\n)+)([^\n]*)")
 _SPLICE = re.compile(r"\\[ \t\f\v\r]*\n")
 _IMPORT = re.compile(r"^from rooftop\.kernels\.(\w+)(?:\.(\w+) import |(?: import (?:\(([^)]*)\)|([^\n(]*))))", re.M)
@@ -50,7 +53,8 @@ def family(op: str) -> Path | None:
 
 
 def folders(path: Path, op: str) -> Folders:
-    """The folders in which includes are looked up, in order. `path`: the kernel's file. `op`: of a rung or a user's file, which may have none."""
+    """The folders in which includes are looked up, in order. `path`: the kernel's file. `op`: of a rung or a user's file, which may have
+    none."""
     own = path.parent if path.parent.parent == KERNELS and path.parent != SHARED else family(op)
     return (SHARED,) if own is None else (own, SHARED)
 
@@ -89,8 +93,8 @@ def _names(source: str) -> tuple[str, ...]:
 
 
 def expanded(source: str, where: Sequence[Path], seen: set[Path] | None = None) -> str:
-    """`source` with the headers of the folders `where` in place of their first inclusion, as the compiler sees it: the name and the place of a header, and how
-    code is divided among headers, do not show."""
+    """`source` with the headers of the folders `where` in place of their first inclusion, as the compiler sees it: the name and the place
+    of a header, and how code is divided among headers, do not show."""
     done = set() if seen is None else seen
 
     def text(found: re.Match[str]) -> str:

@@ -26,14 +26,15 @@ class Prepared(Protocol):
 
 
 class Runner(Protocol):
-    """The prepared work of one call: ``runner(stream, values)`` with the tensors and runtime numbers of a call, in the order that `Implementation.bind` was
-    given (None for an absent tensor). Thread-safe."""
+    """The prepared work of one call: ``runner(stream, values)`` with the tensors and runtime numbers of a call, in the order that
+    `Implementation.bind` was given (None for an absent tensor). Thread-safe."""
 
     def __call__(self, stream: int, values: Sequence[Any]) -> None: ...
 
 
 class Launches:
-    """The runner of a backend that launches kernels. `addressed` takes addresses instead of tensors (0 for an absent one) and does not use torch."""
+    """The runner of a backend that launches kernels. `addressed` takes addresses instead of tensors (0 for an absent one) and does not use
+    torch."""
 
     __slots__ = ("prepared",)
 
@@ -98,7 +99,8 @@ class Implementation:
     platform = "gpu"  # the kind of device: "gpu" or "tpu"
     contract: Callable[[], Contract] | None = None  # the contract of its op
     automatic = True  # whether it may be chosen if a call names no kernel
-    weighed: Callable[[Problem], Chosen | str | None] | None = None  # of a shipped kernel: what its family's `choose.py` says of this kernel alone
+    # of a shipped kernel: what its family's `choose.py` says of this kernel alone
+    weighed: Callable[[Problem], Chosen | str | None] | None = None
     own_instructions = False  # whether it uses instructions of its architecture that later ones do not have (wgmma)
     unordered = ""  # why two runs may differ in their last bits (rungs only); shipped kernels are as deterministic as the contract requires
 
@@ -132,7 +134,8 @@ class Implementation:
         raise NotImplementedError
 
     def choose(self, problem: Problem) -> Any:
-        """The config that the heuristic chooses, a pure function of the problem: that of the family's function, or that of the kernel's own file.
+        """The config that the heuristic chooses, a pure function of the problem: that of the family's function, or that of the kernel's own
+        file.
 
         Raises UnsupportedError if the family's function refuses the problem."""
         found = self.chosen(problem)
@@ -172,7 +175,8 @@ class Implementation:
         return ""
 
     def stand_in(self, arch: int) -> Device:
-        """The device for which configs are chosen if there is none here: the card of `arch`, or of the lowest architecture that the kernel supports."""
+        """The device for which configs are chosen if there is none here: the card of `arch`, or of the lowest architecture that the kernel
+        supports."""
         return TARGETS[max(arch, self.arch)]
 
     def where(self) -> Where:
@@ -188,20 +192,20 @@ class Implementation:
         return f"{self.name} {launch.kernel}"
 
     def bind(self, problem: Problem, config: Any, names: Sequence[str], index: int) -> Runner:
-        """Compiles and loads everything for one call on GPU `index`, and returns its runner; nothing is launched. `names`: the order of a call's values
-        (inputs, outputs, scratch, runtime options). Fast if the kernels are compiled and loaded already."""
+        """Compiles and loads everything for one call on GPU `index`, and returns its runner; nothing is launched. `names`: the order of a
+        call's values (inputs, outputs, scratch, runtime options). Fast if the kernels are compiled and loaded already."""
         return Launches(self.prepare(problem, self.launches(problem, config), names, index, self.scratch(problem, config)))
 
     def prepare(
         self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
     ) -> list[Prepared]:
-        """The launches, compiled and loaded on GPU `index`; `names` is the order of the addresses. `scratch`: that of the config used; None: that of the config
-        resolved for the problem."""
+        """The launches, compiled and loaded on GPU `index`; `names` is the order of the addresses. `scratch`: that of the config used;
+        None: that of the config resolved for the problem."""
         raise NotImplementedError
 
     def machine_code(self, problem: Problem, launch: Launch, scratch: Mapping[str, Meta]) -> MachineCode:
-        """Compiles one of the launches for the problem's device. Raises the compiler's error, or HeadError if the arguments do not match the kernel's
-        parameters."""
+        """Compiles one of the launches for the problem's device. Raises the compiler's error, or HeadError if the arguments do not match
+        the kernel's parameters."""
         raise NotImplementedError
 
     @property
@@ -214,8 +218,8 @@ class Implementation:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of all code of the kernel that runs on the device, whatever is launched of it. It does not depend on where the code stands, nor on code of the
-        host."""
+        """Hash of all code of the kernel that runs on the device, whatever is launched of it. It does not depend on where the code stands,
+        nor on code of the host."""
         raise NotImplementedError
 
     def source(self, steps: Sequence[Step]) -> str:
@@ -281,6 +285,11 @@ def device_of(index: int) -> Device:
     p = torch.cuda.get_device_properties(index)
     l2 = int(getattr(p, "L2_cache_size", 0))
     if torch.version.hip:
-        return Device(p.name, 80, p.multi_processor_count, int(getattr(p, "shared_memory_per_block", 64 * 1024)), l2, gfx=p.gcnArchName.partition(":")[0])
+        return Device(
+            p.name, 80, p.multi_processor_count, int(getattr(p, "shared_memory_per_block", 64 * 1024)), l2,
+            gfx=p.gcnArchName.partition(":")[0]
+        )
     shared = getattr(p, "shared_memory_per_block_optin", 0) or {80: 163, 86: 99, 89: 99, 90: 227}.get(p.major * 10 + p.minor, 99) * 1024
-    return Device(p.name, p.major * 10 + p.minor, p.multi_processor_count, int(shared), l2, resident_clusters(index) if p.major >= 9 else ())
+    return Device(
+        p.name, p.major * 10 + p.minor, p.multi_processor_count, int(shared), l2, resident_clusters(index) if p.major >= 9 else ()
+    )

@@ -15,7 +15,7 @@ from rooftop.core.spec import Launch, TensorMap
 CTYPES: dict[str, type] = {  # by the types in `Launch.types`
     "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64, "u64": ctypes.c_uint64,
     "f32": ctypes.c_float, "f64": ctypes.c_double, "bool": ctypes.c_bool, "ptr": ctypes.c_uint64, "map": ctypes.c_char * tensor_maps.BYTES,
-}  # fmt: skip
+}
 OPTIONS = ("carveout", "spread")  # of `Launch.options`
 _NOTHING = b".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n\0"
 _HALF = 120_000  # bytes of shared memory of which a multiprocessor can hold only one block's
@@ -74,7 +74,8 @@ def _attributes(driver: Any, launch: Launch, clusters: bool) -> list[Any]:
 
 
 def resident_clusters(index: int) -> tuple[int, ...]:
-    """How many clusters of 1, 2, 4, 8 and 16 blocks are resident at once on GPU `index` (sm_90 or later), with one block a multiprocessor."""
+    """How many clusters of 1, 2, 4, 8 and 16 blocks are resident at once on GPU `index` (sm_90 or later), with one block a
+    multiprocessor."""
     from cuda.bindings import driver
 
     device = _checked(driver.cuDeviceGet(index), f"GPU {index}")
@@ -120,10 +121,12 @@ _contexts: dict[int, Any] = {}  # primary contexts by device, each retained once
 
 
 def _enter_context(driver: Any, device: int) -> bool:
-    """Make the device's primary context current in this thread. A thread that has not called the CUDA runtime yet has no context: autograd's threads, for
-    example, if one of these kernels is their first launch."""
+    """Make the device's primary context current in this thread. A thread that has not called the CUDA runtime yet has no context:
+    autograd's threads, for example, if one of these kernels is their first launch."""
     if device not in _contexts:
-        _contexts[device] = _checked(driver.cuDevicePrimaryCtxRetain(_checked(driver.cuDeviceGet(device), "finding the device")), "finding its context")
+        _contexts[device] = _checked(
+            driver.cuDevicePrimaryCtxRetain(_checked(driver.cuDeviceGet(device), "finding the device")), "finding its context"
+        )
     return bool(driver.cuCtxSetCurrent(_contexts[device])[0] == 0)
 
 
@@ -131,8 +134,8 @@ class PreparedCuda:
     """One kernel launch in which only the addresses change: ``prepared(stream, addresses)``. Thread-safe."""
 
     def __init__(self, driver: Any, kernel: Any, launch: Launch, names: Sequence[str], device: int, granted: int = 0) -> None:
-        """`granted`: the most dynamic shared memory that any launch of the kernel requests. It is an attribute of the kernel, not of the launch: a lower value
-        would make launches fail that were prepared before."""
+        """`granted`: the most dynamic shared memory that any launch of the kernel requests. It is an attribute of the kernel, not of the
+        launch: a lower value would make launches fail that were prepared before."""
         if unknown := set(launch.options) - set(OPTIONS):
             raise ValueError(f"{launch.kernel}: options are {', '.join(sorted(unknown))}; a launch of CUDA C++ takes {', '.join(OPTIONS)}")
         if launch.shared:  # static shared memory counts towards the 48 KiB that need no opt-in

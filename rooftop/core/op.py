@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rooftop.core import dispatch
-from rooftop.core.contract import Contract, Grad, Judged, Tolerance, like
+from rooftop.core.contract import Calls, Contract, Grad, Judged, Judging, Timed, Tolerance, Values, like
 from rooftop.core.spec import Case, Problem
 from rooftop.core.sweeps import Sizes
 
-__all__ = ["Grad", "Judged", "Op", "Sizes", "Tolerance", "in_place", "like"]
+__all__ = ["Calls", "Grad", "Judged", "Judging", "Op", "Sizes", "Timed", "Tolerance", "Values", "in_place", "like"]
 
 
 def constant(function: Any) -> Any:
-    """Like `torch.compiler.assume_constant_result`, but without importing torch: during tracing, which an op's first call may be part of, the function runs and
-    its result is a constant."""
+    """Like `torch.compiler.assume_constant_result`, but without importing torch: during tracing, which an op's first call may be part of,
+    the function runs and its result is a constant."""
     function._dynamo_marked_constant = True
     return function
 
@@ -50,13 +50,14 @@ class Op(Contract):
 
 
 def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None = None) -> Op:
-    """The in-place twin of an op, `<op>_`: the same kernels; each output of `into` is written over the input that it names. The other outputs must be absent.
+    """The in-place twin of an op, `<op>_`: the same kernels; each output of `into` is written over the input that it names. The other
+    outputs must be absent.
 
-    Only for kernels in which every thread reads the elements that it overwrites before it writes. It has an op file of its own: ``OP = in_place(rope.OP,
-    {"out": "x"})``.
+    Only for kernels in which every thread reads the elements that it overwrites before it writes. It has an op file of its own: ``OP =
+    in_place(rope.OP, {"out": "x"})``.
 
-    The contract of the op applies to the twin, by the inputs' names: `compare`, `sizes` and `tolerance` of an output become those of the input that it
-    overwrites. Peers are the twin's own.
+    The contract of the op applies to the twin, by the inputs' names: `compare`, `sizes` and `tolerance` of an output become those of the
+    input that it overwrites. Peers are the twin's own.
 
     cases   those of the op whose inputs can hold the outputs; by default all of them
 
@@ -64,7 +65,7 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
     for out, given in into.items():
         if out not in op.output_names or op.kinds.get(given) not in ("Tensor", "Tensor | None"):
             raise ValueError(f"{op.name}_: into is {{{out!r}: {given!r}}}; it takes an output ({', '.join(op.output_names)}) to a tensor "
-                             f"({', '.join(n for n in op.tensor_names if n not in op.list_names)})")  # fmt: skip
+                             f"({', '.join(n for n in op.tensor_names if n not in op.list_names)})")
 
     def written(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -91,14 +92,21 @@ def in_place(op: Contract, into: Mapping[str, str], cases: Sequence[Case] | None
         return lambda j: comparison(Judged(named(j.got), named(j.exact), named(j.same), j.tensors, j.options))
 
     bucket, measured = op.bucket, op.measured_work
-    return Op(
-        written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)), name=f"{op.name}_",
-        mutates=tuple(into.values()), into=into, runtime_options=op.runtime_options, twin_of=op, deterministic=op.deterministic,
-        tolerance={given: op.tolerance_of(out) for out, given in into.items()}, arrange=op.arrange, faults=op.faults, public=op.public,
-        objects=op.objects, swept=op.swept, same=written(op.same) if op.same else None, cpu=written(op.cpu) if op.cpu else None,
-        compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},
-        sizes={given: into[op.sizes[out]] for out, given in into.items() if out in op.sizes},
-        bucket=None if bucket is None else lambda p: bucket(as_op(p)),
-        measured_work=None if measured is None else lambda p, tensors: measured(as_op(p), named(tensors)),
-        wrong={**{name: written(function) for name, function in op.wrong.items()}, "nothing written": lambda *args: None},
-    )  # fmt: skip
+    made = Op(
+        written(op.reference), outputs=lambda **_: {}, cases=op.cases if cases is None else cases, work=lambda p: op.work(as_op(p)),
+        name=f"{op.name}_", mutates=tuple(into.values()), tolerance={given: op.tolerance_of(out) for out, given in into.items()},
+        swept=op.swept, wrong={**{name: written(function) for name, function in op.wrong.items()}, "nothing written": lambda *args: None},
+        values=Values(op.arrange, op.runtime_options),
+        judging=Judging(
+            same=written(op.same) if op.same else None, deterministic=op.deterministic,
+            compare={given: judged(op.compare[out]) for out, given in into.items() if out in op.compare},
+            sizes={given: into[op.sizes[out]] for out, given in into.items() if out in op.sizes},
+        ),
+        calls=Calls(cpu=written(op.cpu) if op.cpu else None, public=op.public, objects=op.objects, faults=op.faults),
+        timed=Timed(
+            bucket=None if bucket is None else lambda p: bucket(as_op(p)),
+            measured_work=None if measured is None else lambda p, tensors: measured(as_op(p), named(tensors)),
+        ),
+    )
+    made.twin_of, made.into = op, into
+    return made

@@ -1,8 +1,9 @@
 """Compares the parameters of a compiled kernel, read from its cubin, with those in its head.
 
-A cubin is an ELF file. Its section `.nv.info.<kernel>` is a list of attributes, with one for each parameter: its index and its size in bytes. NVIDIA publishes
-no layout of that section; `cuobjdump --dump-elf` prints it (CUDA Binary Utilities), and tests compare what is read here with that. Only sizes are known: a
-pointer cannot be told from an i64, nor an i32 from an f32."""
+A cubin is an ELF file. Its section `.nv.info.<kernel>` is a list of attributes, with one for each parameter: its index and its size in
+bytes. NVIDIA publishes no layout of that section; `cuobjdump --dump-elf` prints it (CUDA Binary Utilities), and tests compare what is read
+here with that. Only
+sizes are known: a pointer cannot be told from an i64, nor an i32 from an f32."""
 
 from __future__ import annotations
 
@@ -39,12 +40,15 @@ def check(launch: Launch, cubin: bytes, symbol: str, path: str) -> None:
         )
     wrong = [(i, *one, size) for i, (one, size) in enumerate(zip(given, takes, strict=True), 1) if one[2] != size]
     if wrong:
-        said = "; ".join(f"parameter {i}, {name}: the head says {kind}, {mine} bytes, and the kernel takes {size}" for i, name, kind, mine, size in wrong)
+        said = "; ".join(
+            f"parameter {i}, {name}: the head says {kind}, {mine} bytes, and the kernel takes {size}" for i, name, kind, mine, size in wrong
+        )
         raise HeadError(f"{path}: the head's args do not fit {launch.kernel}: {said}")
 
 
 def sizes(cubin: bytes, symbol: str) -> tuple[int, ...]:
-    """Bytes of each parameter of a kernel (its mangled symbol), in order. Raises BinaryError if the cubin cannot be read or does not contain the kernel."""
+    """Bytes of each parameter of a kernel (its mangled symbol), in order. Raises BinaryError if the cubin cannot be read or does not
+    contain the kernel."""
     try:
         listed = [_PARAMETER.unpack(value) for key, value in _attributes(cubin, symbol) if key == _PARAMETER_INFO]
     except (struct.error, IndexError) as error:

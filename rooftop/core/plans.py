@@ -69,8 +69,8 @@ class Plan:
 
 
 class Idle:
-    """The plan for a kind of input for which there is nothing to write: returns the empty outputs. Nothing is launched. The reference does not run either: it
-    may synchronise with the device, which a graph capture does not allow."""
+    """The plan for a kind of input for which there is nothing to write: returns the empty outputs. Nothing is launched. The reference does
+    not run either: it may synchronise with the device, which a graph capture does not allow."""
 
     def __init__(self, op: Contract, problem: Problem, index: int) -> None:
         self.index = index

@@ -263,13 +263,13 @@ def chooser(op_name: str, house: House = HOUSE) -> tuple[Choose, str, tuple[str,
     """The function that chooses among the kernels of an op, the file that it is in, and the kernels. None: the op has no function, and its first kernel
     that supports a problem runs, in the order of backends and names.
 
-    Raises RegistryError if the file is not valid Python."""
+    Raises RegistryError if the file is not valid Python, or imports a helper that does not exist."""
     files = [f for f in kernel_files(house) if f.op == op_name]
     path = files[0].path.parent / CHOOSE if files else None
     if path is None or not path.is_file():
         return None
     try:
-        module = importlib.import_module(f"rooftop.kernels.{path.parent.name}.choose") if house == HOUSE else load_file(path)
+        module = load_file(path)
     except SyntaxError as error:
         raise RegistryError(not_python(error)) from None
     function = getattr(module, op_name, None)

@@ -1,7 +1,7 @@
 """The header of a safetensors file, read and checked without torch.
 
-Eight bytes, little end first, say how long the header is; the header is JSON, name -> {"dtype", "shape", "data_offsets": [begin, end]} and "__metadata__",
-text -> text; the tensors' bytes follow, offsets counted from their begin.
+Eight bytes, little end first, say how long the header is; the header is JSON, name -> {"dtype", "shape", "data_offsets": [begin, end]} and
+"__metadata__", text -> text; the tensors' bytes follow, offsets counted from their begin.
 
 Source: github.com/huggingface/safetensors, "Format"."""
 
@@ -20,7 +20,7 @@ TORCH: Mapping[str, tuple[str, int]] = {  # dtype of the format -> torch's, and 
     "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1), "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1), "F8_E8M0": ("float8_e8m0fnu", 1), "I16": ("int16", 2),
     "U16": ("uint16", 2), "F16": ("float16", 2), "BF16": ("bfloat16", 2), "I32": ("int32", 4), "U32": ("uint32", 4), "F32": ("float32", 4),
     "I64": ("int64", 8), "U64": ("uint64", 8), "F64": ("float64", 8), "C64": ("complex64", 8),
-}  # fmt: skip
+}
 LONGEST = 100_000_000  # bytes of a header
 
 
@@ -35,13 +35,16 @@ class Entry:
 
 
 def header(data: bytes | memoryview, path: str | Path) -> tuple[dict[str, Entry], dict[str, str], int]:
-    """The tensors by name, the metadata, and where the data begin. Raises ValueError, naming the file and the tensor, where it is truncated or no
+    """The tensors by name, the metadata, and where the data begin. Raises ValueError, naming the file and the tensor, where it is truncated
+    or no
     safetensors file: a tensor that is not as long as its shape and dtype, that lies outside of the data or within another."""
     if len(data) < 8:
         raise ValueError(f"{path} is no safetensors file: it has {len(data)} bytes; one has 8 at least")
     (length,) = struct.unpack("<Q", data[:8])
     if length > LONGEST or 8 + length > len(data):
-        raise ValueError(f"{path} is truncated, or is no safetensors file: its header should be {length} bytes long, the file is {len(data)}")
+        raise ValueError(
+            f"{path} is truncated, or is no safetensors file: its header should be {length} bytes long, the file is {len(data)}"
+        )
     try:
         found = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=_unique)
         if not isinstance(found, dict):
@@ -73,7 +76,9 @@ def _entry(name: str, t: Any, size: int) -> Entry:
         raise ValueError(f"tensor {name!r} is {str(t)[:80]}; it must be a table of dtype, shape and data_offsets")
     dtype, shape, offsets = t["dtype"], t["shape"], t["data_offsets"]
     said = f"tensor {name!r} of {str(dtype)[:20]} {str(shape)[:80]} at {str(offsets)[:60]}"
-    if not isinstance(dtype, str) or not all(isinstance(v, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in v) for v in (shape, offsets)):
+    if not isinstance(dtype, str) or not all(
+        isinstance(v, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in v) for v in (shape, offsets)
+    ):
         raise ValueError(f"{said}: the dtype must be a text, shape and offsets whole numbers of at least 0")
     if len(offsets) != 2 or not offsets[0] <= offsets[1] <= size:
         raise ValueError(f"{said}: it lies outside of the data, which are {size} bytes: the file is truncated, or no safetensors file")

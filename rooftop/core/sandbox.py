@@ -1,11 +1,14 @@
-"""What a process that runs simulated code, or compiles a source, is kept from: the network, other processes and programs, all files but those it needs.
+"""What a process that runs simulated code, or compiles a source, is kept from: the network, other processes and programs, all files but
+those it needs.
 
-Means of Linux, each used where the system has it (docs/trust.md): a seccomp filter (which calls of the system are answered), Landlock (which files may be
-read or written), a network namespace of its own, limits of resources. The filter allows a list of calls and refuses all others. It is written here as it
-stands in the kernel, a few instructions a call: the packages that could assemble it need libseccomp, which a wheel does not bring along everywhere.
+Means of Linux, each used where the system has it (docs/trust.md): a seccomp filter (which calls of the system are answered), Landlock
+(which files may be read or written), a network namespace of its own, limits of resources. The filter allows a list of calls and refuses all
+others. It is written here as it stands in the kernel, a few instructions a call: the packages that could assemble it need libseccomp, which
+a wheel does not bring along everywhere.
 Sources: seccomp(2), landlock(7), Documentation/userspace-api/landlock.rst of Linux.
 
-Needs the standard library alone, since it is a program too: `python sandbox.py JSON COMMAND...` confines itself and becomes the command (`tool`)."""
+Needs the standard library alone, since it is a program too: `python sandbox.py JSON COMMAND...` confines itself and becomes the command
+(`tool`)."""
 
 from __future__ import annotations
 
@@ -32,15 +35,17 @@ ALLOWED: dict[str, Numbers] = {
     # the libraries that it loads, by descriptors that it was given or that Landlock let it open; the answer
     "read": (0, 63), "pread64": (17, 67), "write": (1, 64), "close": (3, 57), "lseek": (8, 62), "fstat": (5, 80),
     # threads of its own: workers, and the one that looks whether they get anywhere
-    "futex": (202, 98), "set_robust_list": (273, 99), "rseq": (334, 293), "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "getcpu": (309, 168),
-    "getpid": (39, 172), "gettid": (186, 178),
+    "futex": (202, 98), "set_robust_list": (273, 99), "rseq": (334, 293), "sched_yield": (24, 124), "sched_getaffinity": (204, 123),
+    "getcpu": (309, 168), "getpid": (39, 172), "gettid": (186, 178),
     # its signals: a simulated thread that crashes ends its launch, not the process
-    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132), "restart_syscall": (219, 128),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
+    "restart_syscall": (219, 128),
     # time and chance, where the C library does not find them without a call
     "clock_gettime": (228, 113), "clock_getres": (229, 114), "gettimeofday": (96, 169), "time": (201, None), "getrandom": (318, 278),
     "exit": (60, 93), "exit_group": (231, 94),
-}  # fmt: skip
-ABSENT: dict[str, Numbers] = {"clone3": (435, 435), "openat2": (437, 437), "statx": (332, 291)}  # the C library then makes another call, which is looked at
+}
+# the C library then makes another call, which is looked at
+ABSENT: dict[str, Numbers] = {"clone3": (435, 435), "openat2": (437, 437), "statx": (332, 291)}
 AUDIT = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # place in the pairs above, the architecture as seccomp sees it
 ALLOW, REFUSE, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _ANY_BIT, _AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06  # of classic BPF
@@ -60,7 +65,8 @@ def _half(argument: int, high: bool = False) -> int:
 def looked_at(pid: int) -> dict[str, tuple[Numbers, tuple[Test, ...]]]:
     """Calls that are answered where their arguments pass every test. `pid`: the process that is confined."""
     own: tuple[Test, ...] = ((_half(0), _EQUAL, pid, True),)
-    asks: tuple[Test, ...] = ((_half(0), _EQUAL, 0, True), (_half(2), _EQUAL, 0, True), (_half(2, True), _EQUAL, 0, True))  # a limit, which is not set
+    # a limit, which is not set
+    asks: tuple[Test, ...] = ((_half(0), _EQUAL, 0, True), (_half(2), _EQUAL, 0, True), (_half(2, True), _EQUAL, 0, True))
     return {
         "clone": ((56, 220), ((_half(0), _ANY_BIT, CLONE_THREAD, True), (_half(0), _ANY_BIT, CLONE_NEW, False))),
         "open": ((2, None), ((_half(1), _ANY_BIT, WRITES, False),)),
@@ -75,11 +81,16 @@ def looked_at(pid: int) -> dict[str, tuple[Numbers, tuple[Test, ...]]]:
 
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
-EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_DIR, MAKE_FILE, TRUNCATE = 1, 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 7, 1 << 8, 1 << 14
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_DIR, MAKE_FILE, TRUNCATE = (
+    1, 1 << 1, 1 << 2, 1 << 3, 1 << 5, 1 << 7, 1 << 8, 1 << 14
+)
 READS, WRITES_INTO = READ_FILE | READ_DIR, READ_FILE | READ_DIR | WRITE_FILE | REMOVE_FILE | MAKE_DIR | MAKE_FILE | TRUNCATE
 LANDLOCK_RIGHTS = (13, 14, 15, 15, 16)  # rights of files that version 1, 2, ... knows
 NET_VERSION, SCOPE_VERSION = 4, 6  # from which on it keeps from TCP; from signals and named sockets of others
-SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/proc/self/maps", "/dev/null")
+SYSTEM = (
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/sys/devices/system/cpu", "/proc/self/maps",
+    "/dev/null"
+)
 PROGRAMS = (*SYSTEM, "/usr/bin", "/bin", "/usr/include", "/usr/local/include", "/usr/libexec")  # of a tool
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 38, 22
 CAPSET = (126, 91)
@@ -112,7 +123,8 @@ def on_the_clock(seconds: int) -> int:
 
 
 def confine(readable: Iterable[Path]) -> None:
-    """Keep this process, for the rest of its life, from all but what a simulation needs. `readable`: folders and files beside the system's libraries.
+    """Keep this process, for the rest of its life, from all but what a simulation needs. `readable`: folders and files beside the system's
+    libraries.
 
     What the system has no means for is left open: `missing` says what."""
     _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -128,7 +140,12 @@ def confine_tool(readable: Iterable[Path], writable: Iterable[Path] = ()) -> Non
     _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _no_network()
     into = dict.fromkeys(writable, WRITES_INTO)
-    _landlocked({**dict.fromkeys(map(Path, PROGRAMS), READS | EXECUTE), **dict.fromkeys(readable, READS | EXECUTE), Path("/dev/null"): WRITES_INTO, **into})
+    _landlocked(
+        {
+            **dict.fromkeys(map(Path, PROGRAMS), READS | EXECUTE), **dict.fromkeys(readable, READS | EXECUTE),
+            Path("/dev/null"): WRITES_INTO, **into
+        }
+    )
     _no_capabilities()
 
 
@@ -205,7 +222,7 @@ def program(pid: int) -> list[tuple[int, int, int, int]]:
     made: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, KILL_PROCESS), (_LOAD, 0, 0, _NUMBER),
         (_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, REFUSE | errno.ENOSYS),  # x32
-    ]  # fmt: skip
+    ]
     for numbers, answer in (*((n, ALLOW) for n in ALLOWED.values()), *((n, REFUSE | errno.ENOSYS) for n in ABSENT.values())):
         if (number := numbers[column]) is not None:
             made += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, answer)]

@@ -81,7 +81,8 @@ def _whole(name: str, default: int, unit: str, least: int, most: int = 10**9) ->
 
 
 def _folder(text: str) -> Path:
-    """A path of a variable; what is relative is so to the folder in which this process is now: the programs that it starts may be in another."""
+    """A path of a variable; what is relative is so to the folder in which this process is now: the programs that it starts may be in
+    another."""
     return Path(os.path.abspath(text))  # noqa: PTH100 - Path.resolve would follow links
 
 

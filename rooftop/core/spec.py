@@ -1,7 +1,7 @@
 """The data types of the package: dtypes, tensor metadata, cases, problems, work, launches.
 
-Everything here is plain data that needs neither torch nor a GPU, so the kernel and the config that a call would use can be computed, tested and explained on
-any machine."""
+Everything here is plain data that needs neither torch nor a GPU, so the kernel and the config that a call would use can be computed, tested
+and explained on any machine."""
 
 from __future__ import annotations
 
@@ -151,10 +151,16 @@ class Device:
     gfx: str = field(default="", repr=False, kw_only=True)  # AMD's architecture, "gfx942"; `arch` is then 80: configs without TMA and wgmma
 
     def resident(self, blocks: int) -> int:
-        """How many clusters of `blocks` blocks are resident at once, with one block a multiprocessor. It may be fewer than sms / blocks: a cluster must fit
-        into one GPC (a group of multiprocessors), and on each card other multiprocessors of a GPC are disabled."""
+        """How many clusters of `blocks` blocks are resident at once, with one block a multiprocessor. It may be fewer than sms / blocks: a
+        cluster must fit into one GPC (a group of multiprocessors), and on each card other multiprocessors of a GPC are disabled."""
         size = max(blocks - 1, 0).bit_length()  # the next power of two
         return self.clusters[size] if size < len(self.clusters) else max(1, self.sms // blocks)
+
+    @property
+    def pdl(self) -> bool:
+        """Whether kernels are launched by programmatic dependent launch, before the preceding kernel in the stream has completed
+        (docs/head.md)."""
+        return self.arch >= 90
 
     @property
     def target(self) -> str:
@@ -163,8 +169,9 @@ class Device:
 
 
 class Targets(Mapping[int, Device]):
-    """Cards to compile for and to choose configs for without a GPU: one for each architecture, by its number or name (90, "90", "sm_90a", "gfx942"), and by a
-    name of its own ("h100", "b200", or torch's name). Iterates over the architectures that kernels are tuned and tested for; others are found as well."""
+    """Cards to compile for and to choose configs for without a GPU: one for each architecture, by its number or name (90, "90", "sm_90a",
+    "gfx942"), and by a name of its own ("h100", "b200", or torch's name). Iterates over the architectures that kernels are tuned and tested
+    for; others are found as well."""
 
     def __init__(self, tuned: Mapping[int, Device], names: Mapping[str, Device]) -> None:
         self._tuned, self.names = tuned, names
@@ -194,7 +201,8 @@ class Targets(Mapping[int, Device]):
 _A800 = Device("NVIDIA A800-SXM4-80GB", 80, 108, 163 * 1024, 40 << 20)
 _RTX4090 = Device("NVIDIA GeForce RTX 4090", 89, 128, 99 * 1024, 72 << 20)
 _H100 = Device("NVIDIA H100 80GB HBM3", 90, 132, 227 * 1024, 50 << 20, (132, 66, 30, 15, 7))
-_H200 = Device("NVIDIA H200", 90, 132, 227 * 1024, 60 << 20, _H100.clusters)  # the same chip; which multiprocessors are off differs from card to card
+# the same chip; which multiprocessors are off differs from card to card
+_H200 = Device("NVIDIA H200", 90, 132, 227 * 1024, 60 << 20, _H100.clusters)
 TARGETS = Targets(
     {80: _A800, 89: _RTX4090, 90: _H100},
     {
@@ -211,7 +219,7 @@ TARGETS = Targets(
         "mi350x": Device("AMD Instinct MI350X", 80, 256, 160 * 1024, 4 << 20, gfx="gfx950"),
         "rx7900xtx": Device("AMD Radeon RX 7900 XTX", 80, 96, 64 * 1024, 6 << 20, gfx="gfx1100"),
     },
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -257,15 +265,15 @@ class Problem:
         changed = tuple([(k, tensors.get(k, m)) for k, m in self.tensors])
         return Problem(
             self.op, changed, self.options, self.device, self.runtime_options, self.runtime_floats, self.extra, self.bucket
-        )  # fmt: skip
+        )
 
     def on(self, device: Device) -> Problem:
         return replace(self, device=device)
 
     @property
     def tune_key(self) -> str:
-        """The key of tuned configs: the signature, without float options, which influence only values, of the problem that the contract's `bucket` puts in
-        place of similar ones (with row counts in buckets, for example)."""
+        """The key of tuned configs: the signature, without float options, which influence only values, of the problem that the contract's
+        `bucket` puts in place of similar ones (with row counts in buckets, for example)."""
         p = self if self.bucket is None else self.bucket(self)
         return replace(p, options=tuple((k, v) for k, v in p.options if not isinstance(v, float))).signature
 
@@ -316,8 +324,8 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A TMA descriptor as an argument of a launch of Triton or Gluon: a host-side `TensorDescriptor`, made for the address of each call. `layout` (Gluon only):
-    an `NVMMASharedLayout`. It is only useful on sm_90; in Triton it works everywhere."""
+    """A TMA descriptor as an argument of a launch of Triton or Gluon: a host-side `TensorDescriptor`, made for the address of each call.
+    `layout` (Gluon only): an `NVMMASharedLayout`. It is only useful on sm_90; in Triton it works everywhere."""
 
     tensor: str
     block: tuple[int, ...]  # elements of one copy
@@ -330,21 +338,22 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or runtime options (their value is passed); other values are numbers,
-    tensor maps or descriptors.
+    """One kernel launch as data. Strings in `args` name tensors (their address is passed) or runtime options (their value is passed); other
+    values are numbers, tensor maps or descriptors.
 
-    Triton, Gluon: `kernel` is the jit function, `args` go by parameter name (constexprs too); `warps`, `stages` and `options` apply: any option of Triton's
-    backend (`num_ctas`, `maxnreg`, `enable_fp_fusion`, `launch_cooperative_grid`, ...).
-    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types; `block`, `cluster`, `shared`, `cooperative` and `options`
+    Triton, Gluon: `kernel` is the jit function, `args` go by parameter name (constexprs too); `warps`, `stages` and `options` apply: any
+    option of Triton's backend (`num_ctas`, `maxnreg`, `enable_fp_fusion`, `launch_cooperative_grid`, ...).
+    CUDA C++: `kernel` is the name expression, `args` go by position, `types` are their C types; `block`, `cluster`, `shared`, `cooperative`
+    and `options`
     apply: `carveout` (percent of the L1 to use as shared memory) and `spread` (distribute clusters over all GPCs).
 
-    `cooperative`: a cooperative launch: all blocks are resident and may wait for each other (`cooperative_groups::this_grid().sync()`); a grid with more blocks
-    is refused.
+    `cooperative`: a cooperative launch: all blocks are resident and may wait for each other (`cooperative_groups::this_grid().sync()`); a
+    grid with more blocks is refused.
 
-    `chained`: programmatic dependent launch (from sm_90 on; below it has no effect): the kernel may start before the preceding kernel in the stream, whatever
-    kernel that is, has completed. Every thread must wait for it (`gdc_wait`, `griddepcontrol.wait`) before its first access of global memory, without
-    exception; `rooftop inspect` checks the machine code. After the wait a kernel may release the dependent kernel (`gdc_launch_dependents`,
-    `griddepcontrol.launch_dependents`); otherwise it is released when this kernel completes."""
+    `chained`: programmatic dependent launch (from sm_90 on; below it has no effect): the kernel may start before the preceding kernel in
+    the stream, whatever kernel that is, has completed. Every thread must wait for it (`gdc_wait`, `griddepcontrol.wait`) before its first
+    access of global memory, without exception; `rooftop inspect` checks the machine code. After the wait a kernel may release the dependent
+    kernel (`gdc_launch_dependents`, `griddepcontrol.launch_dependents`); otherwise it is released when this kernel completes."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -375,8 +384,8 @@ class View:
 
 @dataclass(frozen=True)
 class TorchCall:
-    """A call of torch between launches, for example a cuBLAS product: `function(**args)` on torch's current stream. `args` may contain numbers and `View`s,
-    which become tensors. The function writes into those; it may not allocate memory of their size, nor synchronise."""
+    """A call of torch between launches, for example a cuBLAS product: `function(**args)` on torch's current stream. `args` may contain
+    numbers and `View`s, which become tensors. The function writes into those; it may not allocate memory of their size, nor synchronise."""
 
     function: Callable[..., None]
     args: Mapping[str, Any]
@@ -391,7 +400,8 @@ Step: TypeAlias = Launch | TorchCall
 
 @dataclass(frozen=True)
 class Input:
-    """How to make one input tensor of a case. `fill` and `layout` are names in `rooftop.lab.inputs`; integers are 0 to 99, or "below 1000"."""
+    """How to make one input tensor of a case. `fill` and `layout` are names in `rooftop.lab.inputs`; integers are 0 to 99, or "below
+    1000"."""
 
     shape: tuple[int, ...]
     dtype: str = "f32"
@@ -405,8 +415,9 @@ class Input:
 
 @dataclass(frozen=True)
 class Case:
-    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU). A list of inputs is a tuple of `Input`. `part`:
-    the share of the work that its values require, if shapes alone do not determine it, for example with ignored tokens."""
+    """One shape, dtype and option set of an op. `tags`: `edge`, `bench`, `model`, `huge` (needs a large GPU). A list of inputs is a tuple
+    of `Input`. `part`: the share of the work that its values require, if shapes alone do not determine it, for example with ignored
+    tokens."""
 
     name: str
     inputs: Mapping[str, Input | tuple[Input, ...] | Option | None]
@@ -439,3 +450,14 @@ class Case:
 def case(name: str, *, tags: str = "", why: str = "", part: float = 1.0, **inputs: Any) -> Case:
     """Makes a case in one line: ``case("tall", x=Input((4096, 128)), dim=-1, tags="bench model")``."""
     return Case(name, MappingProxyType(dict(inputs)), frozenset(tags.split()), why, part)
+
+
+def instance(name: str, *arguments: Any) -> str:
+    """A kernel's name with its template arguments, as C++ writes them."""
+    return f"{name}<{', '.join([str(a).lower() if isinstance(a, bool) else str(a) for a in arguments])}>"
+
+
+def typed_arguments(p: Problem, listed: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or null if it is absent."""
+    args = {name: (name if p.get(name) is not None else None) if kind == "ptr" else value for name, (kind, value) in listed.items()}
+    return args, tuple([kind for kind, _ in listed.values()])

@@ -17,7 +17,8 @@ class Sizes:
 
     inputs   (dtype, **sizes) -> the inputs of a case, as in `Case`
     ranges   size -> (least, most)
-    rows     the size that is computed from the bytes of a point and the other sizes; the bytes must grow linearly with it. "": every size is drawn
+    rows     the size that is computed from the bytes of a point and the other sizes; the bytes must grow linearly with it. "": every size
+             is drawn
     models   size -> the model dimension that it stands for (a name of `rooftop.lab.timing.models.WIDTHS`)
     powers   sizes that are powers of two, such as the side of a block; their ranges start and end at one
     dtypes   of the first tensor, or of the values whose codes it holds

@@ -1,4 +1,5 @@
-"""Kinds of tensors that no public function takes: sparse, nested, quantised and MKL-DNN ones. One refusal for all of them, with the way out.
+"""Kinds of tensors that no public function takes: sparse, nested, quantised and MKL-DNN ones. One refusal for all of them, with the way
+out.
 
 Complex numbers are a matter of dtypes, which each function names itself; tensors on the meta device have results on it."""
 

@@ -16,11 +16,12 @@ BYTES = 128  # of a map
 ALIGN = 128  # of the memory that the driver writes it to (64 before CUDA 13)
 _KEPT = 256  # maps kept, by address, of one argument of one launch
 
-# Our name of an element type: the driver's number (CUtensorMapDataType). TMA copies bits, so 8-bit types are all one; "tf32" rounds what it copies.
+# Our name of an element type: the driver's number (CUtensorMapDataType). TMA copies bits, so 8-bit types are all one; "tf32" rounds what it
+# copies.
 TYPES: Mapping[str, int] = {
     "u8": 0, "i8": 0, "bool": 0, "f8e4m3": 0, "f8e5m2": 0, "i16": 1, "i32": 3, "i64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
     "f32ftz": 10, "tf32": 11, "tf32ftz": 12,
-}  # fmt: skip
+}
 _FLOAT32 = ("f32", "f32ftz", "tf32", "tf32ftz")
 SWIZZLES: Mapping[int, int] = {0: 0, 32: 1, 64: 2, 128: 3}  # bytes: CUtensorMapSwizzle
 PROMOTIONS: Mapping[int, int] = {0: 0, 64: 1, 128: 2, 256: 3}  # bytes: CUtensorMapL2promotion
@@ -28,8 +29,8 @@ FILLS: Mapping[str, int] = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill
 
 
 def laid_out(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a tensor, or of another view of it. The stride of a dimension with one element has no effect: it is replaced by one that TMA
-    accepts."""
+    """Shape and strides of a tensor, or of another view of it. The stride of a dimension with one element has no effect: it is replaced by
+    one that TMA accepts."""
     shape, size = shape or meta.shape, meta.itemsize
     found = list(strides or meta.strides)
     for i in reversed(range(len(shape))):
@@ -54,14 +55,17 @@ def refused(given: TensorMap, meta: Meta) -> str | None:
             return f"{what} of {len(found)} dimensions for a tensor of {rank}"
     if not _alike(meta.dtype, given.dtype or meta.dtype):
         return f"a {meta.dtype} tensor cannot be taken for {given.dtype}; TMA knows {', '.join(TYPES)}, and takes one of the same size"
-    for name, value, accepted in (("swizzle", given.swizzle, SWIZZLES), ("promote", given.promote, PROMOTIONS), ("fill", given.fill, FILLS)):
+    for name, value, accepted in (
+        ("swizzle", given.swizzle, SWIZZLES), ("promote", given.promote, PROMOTIONS), ("fill", given.fill, FILLS)
+    ):
         if value not in accepted:
             return f"{name} is {value!r}; it is one of {', '.join(map(str, accepted))}"
     return _unmapped(settled(given, meta), meta)
 
 
 def not_copied(meta: Meta, shape: tuple[int, ...] = (), strides: tuple[int, ...] = (), *, stored: bool = False) -> str | None:
-    """None, or why TMA cannot copy a tensor with this Meta, whatever the box; for a kernel's `supports`. Shape and strides may be those of another view.
+    """None, or why TMA cannot copy a tensor with this Meta, whatever the box; for a kernel's `supports`. Shape and strides may be those of
+    another view.
 
     stored   whether TMA writes it: its rows must then be multiples of 16 bytes. On an H200 a store into a row of 2 bytes wrote 16"""
     shape, strides = laid_out(meta, shape, strides)
@@ -104,8 +108,8 @@ def _alike(tensor: str, taken: str) -> bool:
 
 
 class Encoder:
-    """The map of one argument for the address of each call: `encoder(address)` gives its 128 bytes. `function`: the driver's cuTensorMapEncodeTiled. Maps are
-    cached by address, since callers often pass the same ones."""
+    """The map of one argument for the address of each call: `encoder(address)` gives its 128 bytes. `function`: the driver's
+    cuTensorMapEncodeTiled. Maps are cached by address, since callers often pass the same ones."""
 
     def __init__(self, function: Callable[..., int], given: TensorMap) -> None:
         rank = len(given.shape)
@@ -116,7 +120,7 @@ class Encoder:
         self._after = (
             (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*given.box[::-1]),
             (ctypes.c_uint32 * rank)(*given.steps[::-1]), 0, SWIZZLES[given.swizzle], PROMOTIONS[given.promote], FILLS[given.fill],
-        )  # fmt: skip
+        )
         self._memory = (ctypes.c_char * (BYTES + ALIGN))()
         start = ctypes.addressof(self._memory)
         self._place = start + -start % ALIGN
@@ -139,9 +143,12 @@ def _size(dtype: str) -> int:
 
 
 def encode_function(driver: Any) -> Callable[..., int]:
-    """cuTensorMapEncodeTiled, called without cuda-bindings: its CUtensorMap is not aligned as the driver requires (github.com/NVIDIA/cuda-python/pull/1692)."""
+    """cuTensorMapEncodeTiled, called without cuda-bindings: its CUtensorMap is not aligned as the driver requires
+    (github.com/NVIDIA/cuda-python/pull/1692)."""
     status, pointer, *_ = driver.cuGetProcAddress(b"cuTensorMapEncodeTiled", 12000, 0)
     if int(status) != 0 or not int(pointer):
         raise ValueError(f"this driver makes no tensor maps: {status.name}")
     kind, u32, pointers = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
-    return ctypes.CFUNCTYPE(kind, pointers, kind, u32, pointers, pointers, pointers, pointers, pointers, kind, kind, kind, kind)(int(pointer))
+    return ctypes.CFUNCTYPE(
+        kind, pointers, kind, u32, pointers, pointers, pointers, pointers, pointers, kind, kind, kind, kind
+    )(int(pointer))

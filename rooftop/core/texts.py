@@ -17,7 +17,8 @@ def printable(text: str) -> str:
 
 
 def markdown(value: Any) -> Any:
-    """The same with the texts and keys in it (of tables, of lists) such that Markdown has them as they are: no markup, no cell of a table, no HTML."""
+    """The same with the texts and keys in it (of tables, of lists) such that Markdown has them as they are: no markup, no cell of a table,
+    no HTML."""
     if isinstance(value, str):
         return MARKED.sub(lambda found: " " if found[0] == "\n" else "\\" + found[0], value) if MARKED.search(value) else value
     if isinstance(value, dict):

@@ -1,8 +1,9 @@
 """Google's TPUs as targets of kernels: the facts of a chip that a kernel may use, and where the toolchain is found.
 
-Figures are from `jax.experimental.pallas.tpu.get_tpu_info_for_chip` of jax 0.10.2; nothing here imports jax. A v5p has two cores, between which libtpu divides
-the parallel dimensions of a grid: its rates are those of both, its VMEM that of one. The clock is derived from those figures: operations a second over
-operations a cycle. For v6e they are inconsistent (its two units of 256 x 256 would have to run at 3.5 GHz), so its clock is not stated."""
+Figures are from `jax.experimental.pallas.tpu.get_tpu_info_for_chip` of jax 0.10.2; nothing here imports jax. A v5p has two cores, between
+which libtpu divides the parallel dimensions of a grid: its rates are those of both, its VMEM that of one. The clock is derived from those
+figures: operations a second over operations a cycle. For v6e they are inconsistent (its two units of 256 x 256 would have to run at 3.5
+GHz), so its clock is not stated."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ EXTRA = f"{extra('tpu')}, with Python 3.11; or make npu-env there"
 
 @dataclass(frozen=True)
 class Tpu(Device):
-    """A chip as one device. `sms` is 1 and `shared_per_block` is the VMEM that a kernel may use, so that code for a `Device` can read it."""
+    """A chip as one device. `sms` is 1 and `shared_per_block` is the VMEM that a kernel may use, so that code for a `Device` can read
+    it."""
 
     topology: str = ""  # as libtpu calls four of them
     kind: str = ""  # as jax calls it
@@ -62,7 +64,8 @@ ANY = TPUS["v5e"]  # used if no chip is named
 
 
 def python(folder: str = ".venv-tpu", package: str = "jax") -> Path | None:
-    """The Python interpreter with the toolchain: this one if it has it, else that of the checkout's environment; None if there is neither."""
+    """The Python interpreter with the toolchain: this one if it has it, else that of the checkout's environment; None if there is
+    neither."""
     if importlib.util.find_spec(package) is not None:
         return Path(sys.executable)
     found = settings.CHECKOUT / folder / "bin" / "python"
@@ -76,8 +79,8 @@ def absent() -> str | None:
 
 @dataclass(frozen=True)
 class On:
-    """Where a kernel runs. `interpret`: False (compiled), True (the plain interpreter), or the parameters of the TPU interpreter. `vmem`: bytes that it may
-    take. `mesh`: four devices in a ring, axis "x"."""
+    """Where a kernel runs. `interpret`: False (compiled), True (the plain interpreter), or the parameters of the TPU interpreter. `vmem`:
+    bytes that it may take. `mesh`: four devices in a ring, axis "x"."""
 
     interpret: Any
     vmem: int

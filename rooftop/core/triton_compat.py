@@ -43,7 +43,8 @@ def version() -> tuple[int, int]:
 class Compiled:
     """A kernel compiled ahead of time.
 
-    The entry ``name`` takes the parameters that are not constants, in order, then two pointers to scratch memory (null if ``scratch`` is 0)."""
+    The entry ``name`` takes the parameters that are not constants, in order, then two pointers to scratch memory (null if ``scratch`` is
+    0)."""
 
     name: str
     arch: int | str
@@ -69,13 +70,14 @@ def compile_for(
     """Compile a ``@triton.jit`` or Gluon kernel for ``arch`` (80, 89, 90; Triton makes sm_90a of 90; "gfx942") without a GPU or a driver.
 
     signature   Triton's type of each parameter that is not a constant: "*bf16", "i32", "fp32", "tensordesc<bf16[64,64]>", ...
-    constants   the value of each constexpr, and of any other parameter to be compiled in (an integer of 1, None for a pointer); missing constexprs get their
-                default
+    constants   the value of each constexpr, and of any other parameter to be compiled in (an integer of 1, None for a pointer); missing
+                constexprs get their default
     aligned     parameters known to be divisible by 16: addresses in bytes, integers as they are
     options     more of the backend's options (maxnreg, enable_fp_fusion, launch_pdl, ...)
 
-    Raises ValueError if the parameters do not match the kernel, and Triton's error if the kernel does not compile. A kernel with instructions that ``arch``
-    does not have (wgmma on 80) ends the whole process inside LLVM: compile such kernels in a separate process."""
+    Raises ValueError if the parameters do not match the kernel, and Triton's error if the kernel does not compile. A kernel with
+    instructions that ``arch`` does not have (wgmma on 80) ends the whole process inside LLVM: compile such kernels in a separate
+    process."""
     version()
     values: dict[str, Any] = {p.name: p.default for p in kernel.params if p.is_constexpr and p.has_default} | dict(constants)
     names = list(kernel.arg_names)
@@ -84,7 +86,8 @@ def compile_for(
     both = sorted(set(signature) & set(values))
     if missing or unknown or both:
         raise ValueError(
-            f"{kernel.__name__} takes {', '.join(names)}; missing are {missing}, unknown are {unknown}, in both signature and constants are {both}"
+            f"{kernel.__name__} takes {', '.join(names)}; missing are {missing}, unknown are {unknown}, in both signature and constants "
+            f"are {both}"
         )
     if bad := sorted(set(aligned) & set(values)):
         raise ValueError(f"aligned names {bad}, which are constants")
@@ -96,8 +99,8 @@ def compile_for(
 
 
 def compile_launch(launch: Launch, tensors: Mapping[str, Meta | None], arch: int | str, runtime_floats: Collection[str] = ()) -> Compiled:
-    """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as in Triton's own launch, without a GPU or
-    a driver. ``tensors``: the Metas of the tensors that the launch names. Raises like ``compile_for``."""
+    """Compile what ``launch`` would compile on ``arch``, specialised on the values and alignments of its arguments as in Triton's own
+    launch, without a GPU or a driver. ``tensors``: the Metas of the tensors that the launch names. Raises like ``compile_for``."""
     types, places, attrs = _specialised(launch, tensors, arch, runtime_floats)
     return _compile(launch.kernel, types, places, attrs, arch, options_of(launch))
 
@@ -109,16 +112,19 @@ def variant(launch: Launch, tensors: Mapping[str, Meta | None], arch: int | str,
     return f"{kernel.__module__}.{kernel.__name__} {facts} {sorted(options_of(launch).items())}"
 
 
-def _specialised(launch: Launch, tensors: Mapping[str, Meta | None], arch: int | str, runtime_floats: Collection[str]) -> tuple[Any, Any, Any]:
+def _specialised(
+    launch: Launch, tensors: Mapping[str, Meta | None], arch: int | str, runtime_floats: Collection[str]
+) -> tuple[Any, Any, Any]:
     """Types, constants and attributes of the parameters, as Triton derives them from the arguments."""
     options = options_of(launch)
-    values = {**{n: options[n] for n in launch.kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}  # Gluon's may take num_warps
+    # Gluon's may take num_warps
+    values = {**{n: options[n] for n in launch.kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}
     return _of_values(launch.kernel, values, arch, options)
 
 
 def compile_values(kernel: Any, values: Mapping[str, Any], arch: int, options: Mapping[str, Any]) -> Compiled:
-    """Compile what a launch of ``kernel`` with these arguments by name, tensors among them, and these options compiles on ``arch``. Raises like
-    ``compile_for``."""
+    """Compile what a launch of ``kernel`` with these arguments by name, tensors among them, and these options compiles on ``arch``. Raises
+    like ``compile_for``."""
     chosen = {**DEFAULTS, "num_warps": 4, "num_stages": 3, **options}
     return _compile(kernel, *_of_values(kernel, values, arch, chosen), arch, chosen)
 
@@ -154,8 +160,8 @@ def _target(arch: int | str) -> Any:
 
 @cache
 def give_amd_libdevice() -> None:
-    """Let Triton's compiler for AMD take AMD's functions where a kernel names those of CUDA's libdevice. It does so by itself only for kernels that import
-    `triton.language.extra.libdevice`, which lacks what depends on CUDA."""
+    """Let Triton's compiler for AMD take AMD's functions where a kernel names those of CUDA's libdevice. It does so by itself only for
+    kernels that import `triton.language.extra.libdevice`, which lacks what depends on CUDA."""
     from triton.backends.amd.compiler import HIPBackend
     from triton.language import core
     from triton.language.extra.hip import libdevice
@@ -206,8 +212,8 @@ def constants_of(kernel: Any) -> frozenset[str]:
 
 
 def seen_as(kernel: Any, name: str, value: Any) -> Any:
-    """Equal for arguments, tensors apart, that Triton compiles alike: constants whole; of a whole number whether it is 1, a multiple of 16, and of how many
-    bits; of a float that it is one."""
+    """Equal for arguments, tensors apart, that Triton compiles alike: constants whole; of a whole number whether it is 1, a multiple of 16,
+    and of how many bits; of a float that it is one."""
     if name in constants_of(kernel):
         return "constant", value
     if type(value) is int:
@@ -226,7 +232,8 @@ class Pointer:
 
 
 def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats: Collection[str] = ()) -> dict[str, Any]:
-    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, RUNTIME_INTEGER for a runtime option.
+    """The launch's arguments by parameter name, tensors as pointers of no memory, None for a tensor that is left out, RUNTIME_INTEGER for a
+    runtime option.
 
     Raises ValueError for a `Descriptor` of a tensor that TMA does not copy."""
     found: dict[str, Any] = {}
@@ -245,7 +252,8 @@ def values_of(launch: Launch, tensors: Mapping[str, Meta | None], runtime_floats
 
 
 def descriptor(given: Descriptor, meta: Meta, base: Any) -> Any:
-    """Triton's (with a layout, Gluon's) own `TensorDescriptor`. `base`: a tensor, or an address. Raises ValueError where TMA copies no such tensor."""
+    """Triton's (with a layout, Gluon's) own `TensorDescriptor`. `base`: a tensor, or an address. Raises ValueError where TMA copies no such
+    tensor."""
     shape, strides = tensor_maps.laid_out(meta, given.shape, given.strides)
     if reason := tensor_maps.not_copied(meta, shape, strides):
         raise ValueError(f"a descriptor of {given.tensor}: {reason}")

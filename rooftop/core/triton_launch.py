@@ -17,12 +17,15 @@ _KEPT = 256  # descriptors kept, by address, of one argument of one launch
 class DescriptorSlot:
     """The position of one descriptor among the arguments of the C function, and its value for the address of each call.
 
-    Triton 3.6 passes its C function a tensor map and then each size and stride (on targets without TMA an address instead, and all of them twice). Encoding the
-    map is a driver call, so maps are cached by address. Other versions pass the descriptor, and Triton does the rest."""
+    Triton 3.6 passes its C function a tensor map and then each size and stride (on targets without TMA an address instead, and all of them
+    twice). Encoding the map is a driver call, so maps are cached by address. Other versions pass the descriptor, and Triton does the
+    rest."""
 
     __slots__ = ("_given", "_kept", "_make", "_meta", "index", "name", "place", "size")
 
-    def __init__(self, name: str, given: Descriptor, meta: Meta, index: int, place: int, size: int, make: Callable[[Any], list[Any]]) -> None:
+    def __init__(
+        self, name: str, given: Descriptor, meta: Meta, index: int, place: int, size: int, make: Callable[[Any], list[Any]]
+    ) -> None:
         """`name`: the parameter's."""
         self.name, self._given, self._meta, self._make = name, given, meta, make
         self.index, self.place, self.size = index, place, size
@@ -44,8 +47,8 @@ class DescriptorSlot:
 
 
 def _expanded(compiled: Any) -> tuple[Callable[..., Any], Callable[[Any, Any], list[Any]], list[Any]] | None:
-    """For a kernel with descriptors in Triton 3.6: its C function, the function that makes a descriptor's arguments, and its metadata for each. None for other
-    versions of Triton."""
+    """For a kernel with descriptors in Triton 3.6: its C function, the function that makes a descriptor's arguments, and its metadata for
+    each. None for other versions of Triton."""
     import inspect
 
     from triton.backends.nvidia import driver
@@ -60,18 +63,18 @@ def _expanded(compiled: Any) -> tuple[Callable[..., Any], Callable[[Any, Any], l
 class PreparedTriton:
     """One kernel launch in which only the addresses change: ``prepared(stream, addresses)``. Thread-safe.
 
-    A call copies a list, fills in stream and addresses and makes one C call. It skips Triton's binder, cache key, check of changed globals and launch hooks,
-    and the driver query whether an address is the GPU's: the caller must ensure that, and that the current device is the one the launch was prepared for.
-    Raises ValueError if an address is not a multiple of 16 although the kernel was compiled for that."""
+    A call copies a list, fills in stream and addresses and makes one C call. It skips Triton's binder, cache key, check of changed globals
+    and launch hooks, and the driver query whether an address is the GPU's: the caller must ensure that, and that the current device is the
+    one the launch was prepared for. Raises ValueError if an address is not a multiple of 16 although the kernel was compiled for that."""
 
     __slots__ = ("_call", "_fixed", "_maps", "_numbers", "_rest", "_slots", "compiled")
 
     def __init__(
         self, compiled: Any, grid: tuple[int, ...], values: Mapping[str, Any], places: Mapping[str, int],
         descriptors: Mapping[str, tuple[Descriptor, Meta]] | None = None,
-    ) -> None:  # fmt: skip
-        """``compiled``: Triton's CompiledKernel with initialised handles. ``values``: the arguments in order. ``places``: the position of each tensor
-        parameter's address among the addresses of a call; ``descriptors``: those that are descriptors."""
+    ) -> None:
+        """``compiled``: Triton's CompiledKernel with initialised handles. ``values``: the arguments in order. ``places``: the position of
+        each tensor parameter's address among the addresses of a call; ``descriptors``: those that are descriptors."""
         self.compiled = compiled
         runner = compiled.run
         own = bool(runner.global_scratch_size or runner.profile_scratch_size or getattr(runner, "gsan_enabled", False))
@@ -145,7 +148,7 @@ def _made(inner: Callable[[Any, Any], list[Any]], fact: Any, made: Any) -> list[
 def _arguments(
     values: Mapping[str, Any], places: Mapping[str, int], descriptors: Mapping[str, tuple[Descriptor, Meta]],
     expanded: tuple[Callable[..., Any], Callable[[Any, Any], list[Any]], list[Any]] | None,
-) -> tuple[list[Any], dict[str, int], list[DescriptorSlot]]:  # fmt: skip
+) -> tuple[list[Any], dict[str, int], list[DescriptorSlot]]:
     """The arguments in the launcher's order, the position of each parameter's first one, and the descriptors among them."""
     given: list[Any] = []
     order: dict[str, int] = {}
@@ -197,7 +200,8 @@ def _allocator() -> Iterator[None]:
 
 
 def _from_torch(size: int, alignment: int, stream: int | None) -> Any:
-    """Memory of torch's caching allocator, on the current device and stream, which are the launch's: it is reused only by work that comes after the launch."""
+    """Memory of torch's caching allocator, on the current device and stream, which are the launch's: it is reused only by work that comes
+    after the launch."""
     import torch
 
     made = torch.empty(size + alignment, dtype=torch.uint8, device=torch.device("cuda", torch.cuda.current_device()))
@@ -209,8 +213,8 @@ def prepare(
 ) -> PreparedTriton:
     """Compile (or find in Triton's cache) and load a launch for the GPU ``device``; nothing is launched.
 
-    ``tensors``: the Metas of the tensors that the launch names; later calls must pass addresses of tensors like these. ``names`` is the order of those
-    addresses. Raises TypeError if arguments do not match the kernel's parameters."""
+    ``tensors``: the Metas of the tensors that the launch names; later calls must pass addresses of tensors like these. ``names`` is the
+    order of those addresses. Raises TypeError if arguments do not match the kernel's parameters."""
     key = _same_binary(launch, tensors, names, device, runtime_floats)
     known = None if key is None else _PREPARED.get(key)
     if known is not None:
@@ -227,7 +231,9 @@ PREPARED = 2048  # launches kept: another launch of the same binary is copied fr
 _PREPARED: dict[Any, PreparedTriton] = {}
 
 
-def _same_binary(launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]) -> Any:
+def _same_binary(
+    launch: Launch, tensors: Mapping[str, Meta | None], names: Sequence[str], device: int, runtime_floats: Collection[str]
+) -> Any:
     """A key that is equal for launches of the same binary with the same order of addresses; None if an argument cannot be compared."""
     facts: list[Any] = []
     for name, value in launch.args.items():
@@ -255,7 +261,8 @@ def _prepare(
     from triton.runtime import driver
 
     kernel, options = launch.kernel, options_of(launch)
-    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}  # Gluon's may take num_warps
+    # Gluon's may take num_warps
+    values = {**{n: options[n] for n in kernel.arg_names if n in options}, **values_of(launch, tensors, runtime_floats)}
     missing = [p.name for p in kernel.params if p.name not in values and not p.has_default]
     unknown = sorted(set(values) - set(kernel.arg_names))
     if missing or unknown:
@@ -276,7 +283,9 @@ def _prepare(
         asked = launch.args.get(name)
         if isinstance(asked, str) and value is not None:
             if asked not in names:
-                raise ValueError(f"{kernel.__name__}: {name} is {asked!r}, which names no tensor; give a constant that chooses code as a number")
+                raise ValueError(
+                    f"{kernel.__name__}: {name} is {asked!r}, which names no tensor; give a constant that chooses code as a number"
+                )
             places[name] = names.index(asked)
         elif isinstance(asked, Descriptor) and (meta := tensors.get(asked.tensor)) is not None:
             places[name], descriptors[name] = names.index(asked.tensor), (asked, meta)

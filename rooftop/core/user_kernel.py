@@ -18,7 +18,8 @@ from rooftop.core.public_arguments import arguments_of
 
 
 class Loaded:
-    """The return value of `rooftop.load`. Calls with a known kind of input only launch. `on_cpu(op, implementation, values)` runs the kernel on CPU tensors.
+    """The return value of `rooftop.load`. Calls with a known kind of input only launch. `on_cpu(op, implementation, values)` runs the
+    kernel on CPU tensors.
 
     Results have no gradient: an input that requires one is an error."""
 
@@ -94,8 +95,8 @@ class Loaded:
         return values
 
     def _called_as_public(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the arguments are those of the public function: they match its signature, and either mean the same there or are not all that the contract
-        requires."""
+        """Whether the arguments are those of the public function: they match its signature, and either mean the same there or are not all
+        that the contract requires."""
         if self._public is None:
             return False
         try:
@@ -125,7 +126,9 @@ class Loaded:
         for name, tensor in tensors.items():
             if tensor is not None and not getattr(tensor, "is_cuda", False):
                 where = getattr(tensor, "device", "no device")
-                raise ValueError(f"{self!r}: {name} is a {type(tensor).__name__} on {where}; all tensors must be on one GPU, or all on the CPU")
+                raise ValueError(
+                    f"{self!r}: {name} is a {type(tensor).__name__} on {where}; all tensors must be on one GPU, or all on the CPU"
+                )
         index = _device_index(self.op, tensors)
         problem = self.op.problem_of(metas_of(tensors), {n: v for n, v in values.items() if n not in tensors}, _device(index))
         return Plan(Call.of(self.op, self.implementation, problem), index)

@@ -1,4 +1,5 @@
-"""Writes files completely or not at all: a partial file, after a full disk for example, never replaces the old one. Reads files that are files."""
+"""Writes files completely or not at all: a partial file, after a full disk for example, never replaces the old one. Reads files that are
+files."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def scaled_dot_product_attention(
             accepted = ", ".join(map(str, dict.fromkeys((torch.bool, query.dtype, torch.float32))))
             raise TypeError(f"{op}: attn_mask is {attn_mask.dtype}; accepted are {accepted}")
         more["mask" if attn_mask.dtype == torch.bool else "bias"] = _as_four(attn_mask, (*outer, heads, rows, keys), batch)
-    out = attention(q, k, v, scale=scale, dropout_p=dropout_p, seed=drawn() if dropout_p else 0, order="bshd", **more)
+    out = attention(q, k, v, scale=scale, dropout_p=dropout_p, order="bshd", **more)
     return out.transpose(1, 2).reshape(*outer, heads, rows, value.shape[-1])
 
 
@@ -88,7 +88,9 @@ def drawn() -> int:
     """A seed for dropout from torch's default generator of the CPU, which checkpoints of activations restore."""
     import torch
 
-    return int(torch.randint(2**31, ()))
+    from rooftop.ops import _randomness
+
+    return int(_randomness.seed("attention", None, None, torch.empty(0)))
 
 
 def _alike(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:

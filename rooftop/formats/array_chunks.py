@@ -46,7 +46,9 @@ class Part:
         tz, ty, tx = self.tile
         if not self.whole:
             sub = np.pad(sub, [(0, 0), *((0, a * t - n) for n, a, t in zip(self.extents[1:], self.tiles[1:], self.tile, strict=True))])
-        return np.ascontiguousarray(sub.reshape(b, nz, tz, ny, ty, nx, tx).transpose(0, 1, 3, 5, 2, 4, 6)).reshape(self.last - self.first, tz * ty * tx)
+        return np.ascontiguousarray(
+            sub.reshape(b, nz, tz, ny, ty, nx, tx).transpose(0, 1, 3, 5, 2, 4, 6)
+        ).reshape(self.last - self.first, tz * ty * tx)
 
     def join(self, values: np.ndarray, grid: np.ndarray) -> None:
         """The reverse of `cut`: into the grid."""
@@ -100,7 +102,9 @@ def parts(h: Header, first: int = 0, last: int | None = None, limit: int = LIMIT
                     tiles = (b1 - b0, z1 - z0, y1 - y0, x1 - x0)
                     end = at + tiles[0] * tiles[1] * tiles[2] * tiles[3]
                     if at < last and end > first:
-                        box = (slice(b0, b1), slice(z0 * tz, min(z1 * tz, z)), slice(y0 * ty, min(y1 * ty, y)), slice(x0 * tx, min(x1 * tx, x)))
+                        box = (
+                            slice(b0, b1), slice(z0 * tz, min(z1 * tz, z)), slice(y0 * ty, min(y1 * ty, y)), slice(x0 * tx, min(x1 * tx, x))
+                        )
                         yield Part(at, end, box, tiles, h.tile)
 
 

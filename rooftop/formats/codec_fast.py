@@ -1,4 +1,5 @@
-"""The codecs `fast` and `shuffle` on the CPU: chunks of 4096 whole numbers as differences, bit planes of 32 numbers at a time, a width a block.
+"""The codecs `fast` and `shuffle` on the CPU: chunks of 4096 whole numbers as differences, bit planes of 32 numbers at a time, a width a
+block.
 
 docs/codecs.md has a chunk word by word. The CUDA C++ kernels `compress_blocks` and `decompress_blocks` write and read the same bits."""
 
@@ -36,8 +37,8 @@ def bit_lengths(v: np.ndarray) -> np.ndarray:
 
 
 def differences(v: np.ndarray, tile: tuple[int, int, int], predictor: int) -> np.ndarray:
-    """Of [n, Z * Y * X] along the `predictor` innermost dimensions, modulo 2^32 or 2^64; what lies outside of a chunk is 0. Along the other dimensions only the
-    first of each line (1), of each plane (2): else it would be as wide as the chunk's whole range."""
+    """Of [n, Z * Y * X] along the `predictor` innermost dimensions, modulo 2^32 or 2^64; what lies outside of a chunk is 0. Along the other
+    dimensions only the first of each line (1), of each plane (2): else it would be as wide as the chunk's whole range."""
     u = v.reshape(-1, *tile)
     for axis in (3, 2, 1)[:predictor]:
         d = u.copy()
@@ -141,7 +142,10 @@ def encode(bits: np.ndarray, part: Part, h: Header) -> tuple[np.ndarray, np.ndar
     coded = np.flatnonzero(~raw)
     at = starts[coded]
     found_any: np.ndarray = np.zeros(n, bool) if exceptions is None else np.asarray(found > 0)
-    out[at] = 1 | predictor[coded] << 4 | least[coded].astype(np.uint32) << 8 | planes[coded].astype(np.uint32) << 16 | found_any[coded].astype(np.uint32) << 24
+    out[at] = (
+        1 | predictor[coded] << 4 | least[coded].astype(np.uint32) << 8 | planes[coded].astype(np.uint32) << 16
+        | found_any[coded].astype(np.uint32) << 24
+    )
     out[at + 1] = base[coded].astype(np.uint32)
     if per == 2:
         out[at + 2] = (base[coded] >> base.dtype.type(32)).astype(np.uint32)
@@ -193,8 +197,8 @@ def least_words(counts: np.ndarray, h: Header) -> np.ndarray:
 
 
 def decode(words: np.ndarray, starts: np.ndarray, part: Part, h: Header) -> np.ndarray:
-    """The bits [n, 4096] of the chunks that begin at `starts` (i64 [n + 1], with the end) in `words`. Raises FormatError where a chunk is damaged; reads
-    nothing outside of the chunks, whatever they hold."""
+    """The bits [n, 4096] of the chunks that begin at `starts` (i64 [n + 1], with the end) in `words`. Raises FormatError where a chunk is
+    damaged; reads nothing outside of the chunks, whatever they hold."""
     e, n, per = h.element, part.last - part.first, 2 if h.element.wide else 1
     out = np.zeros((n, ROWS * BLOCK), e.bits)
     valid, counts = part.valid(), part.counts()
@@ -249,7 +253,10 @@ def decode(words: np.ndarray, starts: np.ndarray, part: Part, h: Header) -> np.n
         masks[flagged] = words[_runs(at, marks)]
         exceptions = np.unpackbits(masks.view(np.uint8).reshape(len(coded), -1), axis=1, bitorder="little").astype(bool)
         refuse((flagged & (masks == 0)).any(1) | ((some == 1) & (marks == 0)), coded, "a block without exceptions is marked")
-        refuse(np.zeros(len(coded), bool) if valid is None else (exceptions & ~valid[coded]).any(1), coded, "an exception lies outside of the array")
+        refuse(
+            np.zeros(len(coded), bool) if valid is None else (exceptions & ~valid[coded]).any(1), coded,
+            "an exception lies outside of the array"
+        )
         found = exceptions.sum(1)
         at = at + marks
         size = size + -(-found * e.bytes // 4)

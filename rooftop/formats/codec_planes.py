@@ -1,4 +1,5 @@
-"""The codec `planes` on the CPU: of each value the 8 bits that have most to tell (of floats the exponent) are coded by rANS, the rest is kept as it is.
+"""The codec `planes` on the CPU: of each value the 8 bits that have most to tell (of floats the exponent) are coded by rANS, the rest is
+kept as it is.
 
 docs/codecs.md has a chunk word by word. The CUDA C++ kernels `compress_planes` and `decompress_planes` write and read the same bits."""
 
@@ -18,7 +19,8 @@ SHIFTS = {"f64": 52, "f32": 23, "f16": 7, "bf16": 7, "f8e4m3": 0, "f8e5m2": 0}
 
 
 def shift(e: Element) -> int:
-    """The lowest of the 8 bits that are coded: of floats the exponent's (its lowest 8, or with mantissa bits below it), of integers the highest byte."""
+    """The lowest of the 8 bits that are coded: of floats the exponent's (its lowest 8, or with mantissa bits below it), of integers the
+    highest byte."""
     return SHIFTS.get(e.name, 8 * (e.bytes - 1))
 
 
@@ -45,7 +47,8 @@ def _whole(symbols: np.ndarray, rest: np.ndarray, e: Element) -> np.ndarray:
 
 
 def _steps(values: np.ndarray) -> np.ndarray:
-    """[n, 8192] in the order of values -> [n, step, lane]: lane l of steps 4 g to 4 g + 3 has values 128 g + 4 l and the three that follow."""
+    """[n, 8192] in the order of values -> [n, step, lane]: lane l of steps 4 g to 4 g + 3 has values 128 g + 4 l and the three that
+    follow."""
     return values.reshape(len(values), -1, rans.LANES, 4).swapaxes(2, 3).reshape(len(values), STEPS, rans.LANES)
 
 
@@ -133,7 +136,10 @@ def decode(words: np.ndarray, starts: np.ndarray, part: Part, h: Header, frequen
     off = (front[coded] >> 8).astype(np.int64)
     refuse(front[coded] & 0xFF != 1, coded, "it is neither coded nor raw")
     plane_words = [-(-counts[coded] * size // 4) for _, size in rest_planes(e)]
-    refuse(lengths[coded] != 33 + (off + 1) // 2 + sum(plane_words, np.zeros(len(coded), np.int64)), coded, "its length is not that of its planes")
+    refuse(
+        lengths[coded] != 33 + (off + 1) // 2 + sum(plane_words, np.zeros(len(coded), np.int64)), coded,
+        "its length is not that of its planes"
+    )
     states = words[starts[coded][:, None] + np.arange(1, 33)]
     at = starts[coded] + 33
     halves = words.view(np.uint16)

@@ -32,7 +32,8 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
 
     Values beyond the largest become it, infinities too where the format has none. NaN becomes the code of NaN, or 0 in formats without one.
 
-    Raises ValueError for an unknown format or rounding, missing random bits and a zero point of a float format, TypeError for other dtypes."""
+    Raises ValueError for an unknown format or rounding, missing random bits and a zero point of a float format, TypeError for other
+    dtypes."""
     import torch
 
     f = _element("encode", element)
@@ -52,8 +53,8 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
 def decode(codes: Tensor, element: str, zero: Tensor | int | None = None) -> Tensor:
     """The values of codes (uint8, one a byte) in float32; exact. `element`, `zero`: as in `encode`.
 
-    Raises ValueError for an unknown format, a zero point of a float format and, on the CPU, codes of more bits than the format has, TypeError for other
-    dtypes."""
+    Raises ValueError for an unknown format, a zero point of a float format and, on the CPU, codes of more bits than the format has,
+    TypeError for other dtypes."""
     import torch
 
     f = _element("decode", element)
@@ -67,7 +68,8 @@ def decode(codes: Tensor, element: str, zero: Tensor | int | None = None) -> Ten
 def pack(codes: Tensor, bits: int) -> Tensor:
     """Codes of one byte each, packed along the last dimension: [..., n] to [..., ceil(n * bits / 8)]. `bits`: 4, 6 or 8.
 
-    Raises ValueError for other bits, a tensor without dimensions and, on the CPU, codes outside 0 to 2^bits - 1, TypeError for other dtypes."""
+    Raises ValueError for other bits, a tensor without dimensions and, on the CPU, codes outside 0 to 2^bits - 1, TypeError for other
+    dtypes."""
     import torch
 
     _bits("pack", bits)
@@ -82,7 +84,8 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     """The inverse of `pack`: [..., bytes] to [..., count] codes of one byte each.
 
-    Raises ValueError for other bits than 4, 6 and 8, and where the bytes are not those of `count` codes, TypeError for other dtypes than uint8."""
+    Raises ValueError for other bits than 4, 6 and 8, and where the bytes are not those of `count` codes, TypeError for other dtypes than
+    uint8."""
     import torch
 
     _bits("unpack", bits)
@@ -91,7 +94,9 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
     if isinstance(count, bool) or not isinstance(count, (int, torch.SymInt)):
         raise TypeError(f"unpack: count is {count!r}; it must be a whole number of at least 0")
     if packed.dim() == 0 or count < 0:
-        raise ValueError(f"unpack: packed has {packed.dim()} dimensions and count is {count}; it must have at least one, and count be at least 0")
+        raise ValueError(
+            f"unpack: packed has {packed.dim()} dimensions and count is {count}; it must have at least one, and count be at least 0"
+        )
     return number_formats.unpack(packed, bits, count)
 
 
@@ -120,7 +125,9 @@ def _zero(op: str, f: Format, zero: Any) -> None:
         return
     if f.exponent:
         raise ValueError(f"{op}: zero is given for {f.name}; zero points are for int8, uint8, int4, uint4")
-    whole = not (zero.is_floating_point() or zero.is_complex() or zero.dtype == torch.bool) if isinstance(zero, torch.Tensor) else isinstance(zero, int)
+    whole = not (
+        zero.is_floating_point() or zero.is_complex() or zero.dtype == torch.bool
+    ) if isinstance(zero, torch.Tensor) else isinstance(zero, int)
     if not whole:
         raise TypeError(f"{op}: zero is {_said(zero)}; it must be a whole number or a tensor of integers")
 

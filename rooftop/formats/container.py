@@ -143,9 +143,9 @@ def to_bytes(s: Stream) -> bytes:
     h = s.header
     shape = (*h.shape, *(0,) * (4 - len(h.shape)))
     front = (
-        MAGIC, VERSION, CODEC_NUMBERS[h.codec], h.element.code, len(h.shape), BOUND_NUMBERS[h.bound], h.rank, 0, h.asked, h.eb, *shape, len(s.words),
-        len(s.payload), len(s.parameters),
-    )  # fmt: skip
+        MAGIC, VERSION, CODEC_NUMBERS[h.codec], h.element.code, len(h.shape), BOUND_NUMBERS[h.bound], h.rank, 0, h.asked, h.eb, *shape,
+        len(s.words), len(s.payload), len(s.parameters),
+    )
     table = np.stack((s.words, s.checks), 1).astype("<u4").tobytes()
     head = HEADER.pack(*front, 0)[:-4]
     crc = zlib.crc32(table, zlib.crc32(s.parameters, zlib.crc32(head)))
@@ -153,8 +153,9 @@ def to_bytes(s: Stream) -> bytes:
 
 
 def from_bytes(data: bytes | bytearray | memoryview) -> Stream:
-    """Take a container apart. Raises FormatError for anything that no compressor of this version writes, as far as it shows without decoding chunks:
-    lengths that do not add up, a wrong checksum of header or table. The chunks' own checksums are compared when they are decoded (`verify`)."""
+    """Take a container apart. Raises FormatError for anything that no compressor of this version writes, as far as it shows without
+    decoding chunks: lengths that do not add up, a wrong checksum of header or table. The chunks' own checksums are compared when they are
+    decoded (`verify`)."""
     view = memoryview(data).cast("B")
     if len(view) < HEADER.size:
         raise FormatError(f"not a container: {len(view)} bytes, a header has {HEADER.size}")
@@ -171,7 +172,10 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Stream:
         raise FormatError(f"damaged header: shape {tuple(shape4)} of {ndim} dimensions")
     name = CODECS[codec]
     lossless = name in LOSSLESS
-    if lossless != (bound == 0) or (rank == 0) != (name == "planes") or not (asked >= 0 and eb >= 0 and math.isfinite(asked) and math.isfinite(eb)):
+    if (
+        lossless != (bound == 0) or (rank == 0) != (name == "planes")
+        or not (asked >= 0 and eb >= 0 and math.isfinite(asked) and math.isfinite(eb))
+    ):
         raise FormatError(f"damaged header: codec {name!r}, bound {BOUNDS[bound]!r} {asked}, {eb}, rank {rank}")
     if (lossless and (asked or eb)) or (not lossless and (eb == 0 or asked == 0)) or (name == "ratio" and OF_CODE[dtype].kind != "float"):
         raise FormatError(f"damaged header: codec {name!r} of {OF_CODE[dtype].name} with the bounds {asked} and {eb}")
@@ -179,7 +183,8 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Stream:
     at = HEADER.size + parameters
     if chunks != h.chunks or len(view) != at + 8 * chunks + 4 * words:
         raise FormatError(
-            f"damaged or cut off: {len(view)} bytes with {chunks} chunks of {words} words; shape {shape} has {h.chunks} chunks, which with the words would be "
+            f"damaged or cut off: {len(view)} bytes with {chunks} chunks of {words} words; shape {shape} has {h.chunks} chunks, which with "
+            f"the words would be "
             f"{at + 8 * h.chunks + 4 * words} bytes"
         )
     if zlib.crc32(view[HEADER.size : at + 8 * chunks], zlib.crc32(view[: HEADER.size - 4])) != crc:
@@ -187,7 +192,9 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Stream:
     table = np.frombuffer(view[HEADER.size + parameters : at + 8 * chunks], "<u4").reshape(-1, 2)
     stream = Stream(h, bytes(view[HEADER.size : at]), table[:, 0].copy(), table[:, 1].copy(), np.frombuffer(view[at + 8 * chunks :], "<u4"))
     if int(stream.words.sum(dtype=np.uint64)) != words or (chunks and not stream.words.all()):
-        raise FormatError(f"damaged chunk table: its chunks have {int(stream.words.sum(dtype=np.uint64))} words, the payload {words}; none may be empty")
+        raise FormatError(
+            f"damaged chunk table: its chunks have {int(stream.words.sum(dtype=np.uint64))} words, the payload {words}; none may be empty"
+        )
     return stream
 
 

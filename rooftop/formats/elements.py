@@ -48,14 +48,14 @@ ELEMENTS: Mapping[str, Element] = MappingProxyType(
     {
         e.name: e
         for e in (
-            _floats(1, "f64", 8, 52), _floats(2, "f32", 4, 23), _floats(3, "f16", 2, 10), _floats(4, "bf16", 2, 7), _floats(5, "f8e4m3", 1, 3),
-            _floats(6, "f8e5m2", 1, 2),
+            _floats(1, "f64", 8, 52), _floats(2, "f32", 4, 23), _floats(3, "f16", 2, 10), _floats(4, "bf16", 2, 7),
+            _floats(5, "f8e4m3", 1, 3), _floats(6, "f8e5m2", 1, 2),
             *(Element(c, f"i{8 * b}", b, "int") for c, b in ((7, 8), (8, 4), (9, 2), (10, 1))),
             *(Element(c, f"u{8 * b}", b, "uint") for c, b in ((11, 8), (12, 4), (13, 2), (14, 1))),
             Element(15, "bool", 1, "uint"),
         )
     }
-)  # fmt: skip
+)
 OF_CODE: Mapping[int, Element] = MappingProxyType({e.code: e for e in ELEMENTS.values()})
 
 

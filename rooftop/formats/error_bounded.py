@@ -6,9 +6,9 @@ Floats (float64 in float64, all others in float32):
     k = rint(x * inverse);  back(k) = the element type's number nearest to k * step;  where |x - back(k)| > E: k moves by 1 towards x
     stored as k where |x - back(k)| <= E, |k| < 2^30 (2^62) and x is +0 or a normal number; else x is an exception, stored as it is
 
-The comparison is exact. The difference is rounded, but rounding is monotone: where it comes out below E, the true one is below E. Where it comes out
-as E it is exact by Sterbenz' lemma, as x and back(k) then lie within a factor of two of each other; |k| = 1 alone is on the edge, and k = 1 is not
-taken there.
+The comparison is exact. The difference is rounded, but rounding is monotone: where it comes out below E, the true one is below E. Where it
+comes out as E it is exact by Sterbenz' lemma, as x and back(k) then lie within a factor of two of each other; |k| = 1 alone is on the edge,
+and k = 1 is not taken there.
 
 Integers: E = floor(eb), step = 2 E + 1, k = floor((x + E) / step), back(k) = k * step held within the type's range: always within E."""
 

@@ -8,9 +8,9 @@
     mx...           groups of 32 elements of one of these with a power of two (e8m0) as scale
     nvfp4           groups of 16 e2m1 with an e4m3 scale, and a float32 scale of the whole tensor
 
-Bytes: each row of codes along the last dimension begins at a byte and is a string of bits, lowest first. So 4-bit codes 0 and 1 are the low and the high
-half of byte 0; of 6-bit codes a, b, c, d the first three bytes are a | b << 6, b >> 2 | c << 4, c >> 4 | d << 2 (each modulo 256). A last byte that
-is not full ends in zeros.
+Bytes: each row of codes along the last dimension begins at a byte and is a string of bits, lowest first. So 4-bit codes 0 and 1 are the low
+and the high half of byte 0; of 6-bit codes a, b, c, d the first three bytes are a | b << 6, b >> 2 | c << 4, c >> 4 | d << 2 (each modulo
+256). A last byte that is not full ends in zeros.
 
 Sources: OCP 8-bit Floating Point (OFP8) 1.0; OCP Microscaling Formats (MX) 1.0, sections 5 and 6; NVIDIA's description of NVFP4."""
 
@@ -132,7 +132,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "fp8_e4m3": "e4m3", "fp8_e5m2": "e5m2", "fp8": "e4m3", "fp6_e3m2": "e3m2", "fp6_e2m3": "e2m3", "fp4_e2m1": "e2m1", "fp4": "e2m1",
         "mxfp8": "mxfp8_e4m3", "mxfp6": "mxfp6_e2m3",
     }
-)  # fmt: skip
+)
 
 
 def format_of(name: str | Format) -> Format:
@@ -155,11 +155,12 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
     """Codes (uint8, one a byte, unused high bits 0) of float32 values that have been divided by their scale.
 
     nearest: ties to even. zero: cut off.
-    stochastic: up (of floats: away from zero) where `random` (16 bits an element) plus the fraction reaches one, so with probability fraction and never
-    off a value that has a code. The fraction is that of the value in units of the gap that it lies in, rounded to 16 bits (ties of ints to even, of
-    floats up; below a float's smallest normal number to 23 - mantissa bits before that).
-    dither: nearest of v + (random + 0.5) / 65536 - 0.5, of ints; of floats, whose steps differ, the same as stochastic: noise of the value's gap.
-    What lies beyond the largest value becomes it, infinities too where the format has none. NaN becomes the code of NaN (0x7f), of formats without one 0.
+    stochastic: up (of floats: away from zero) where `random` (16 bits an element) plus the fraction reaches one, so with probability
+    fraction and never off a value that has a code. The fraction is that of the value in units of the gap that it lies in, rounded to 16
+    bits (ties of ints to even, of floats up; below a float's smallest normal number to 23 - mantissa bits before that).
+    dither: nearest of v + (random + 0.5) / 65536 - 0.5, of ints; of floats, whose steps differ, the same as stochastic: noise of the
+    value's gap. What lies beyond the largest value becomes it, infinities too where the format has none. NaN becomes the code of NaN
+    (0x7f), of formats without one 0.
 
     zero: the zero point of ints, added after rounding; the codes then use the whole range. None: the symmetric one."""
     import torch
@@ -186,12 +187,15 @@ def encode(v: Tensor, element: str, rounding: str = "nearest", random: Tensor | 
     size = v.abs().clamp(max=f.max).contiguous()
     exponent = (size.view(torch.int32) & 0x7F800000).clamp(min=(128 - f.bias) << 23)
     t = size / (exponent - (f.mantissa << 23)).view(torch.float32)  # units of the gap: exact, below 2^(mantissa + 1)
-    if rounding in ("stochastic", "dither"):  # float32 with the format's least exponent as its own counts by 2^-24 of the code, once shifted
+    # float32 with the format's least exponent as its own counts by 2^-24 of the code, once shifted
+    if rounding in ("stochastic", "dither"):
         assert random is not None
         raised = (size.nan_to_num(0) * 2.0 ** (f.bias - 127)).view(torch.int32).to(torch.int64) << (1 + f.mantissa)
         code = (raised + (random << 8) + 128) >> 24
     else:
-        code = (t.floor() if rounding == "zero" else t.round()).nan_to_num(0).to(torch.int64) + (((exponent >> 23) - (128 - f.bias)) << f.mantissa)
+        code = (t.floor() if rounding == "zero" else t.round()).nan_to_num(0).to(torch.int64) + (
+            ((exponent >> 23) - (128 - f.bias)) << f.mantissa
+        )
     code = code + ((bits < 0).to(torch.int64) << (f.bits - 1))
     if f.inf:
         code = torch.where(v.isinf(), (((1 << f.exponent) - 1) << f.mantissa) + ((bits < 0).to(torch.int64) << (f.bits - 1)), code)
@@ -220,8 +224,8 @@ def decode(codes: Tensor, element: str, zero: Tensor | int | None = None) -> Ten
 
 
 def noise(codes: Tensor, element: str, random: Tensor) -> Tensor:
-    """What a dither added before rounding, float32, by the codes and the `random` bits that they were made with: half a step more or less, of floats half the
-    gap above the code, away from zero."""
+    """What a dither added before rounding, float32, by the codes and the `random` bits that they were made with: half a step more or less,
+    of floats half the gap above the code, away from zero."""
     import torch
 
     f = ELEMENTS[element]
@@ -250,7 +254,8 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The inverse: [..., bytes] to [..., count] codes of one byte each. Raises ValueError where the bytes are not those of `count` codes."""
+    """The inverse: [..., bytes] to [..., count] codes of one byte each. Raises ValueError where the bytes are not those of `count`
+    codes."""
     import torch
 
     if packed.shape[-1] != -(-count * bits // 8):
@@ -268,9 +273,10 @@ def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def store_scale(scale: Tensor, type_: str) -> Tensor:
-    """A float32 scale in its type: float32, float16, bfloat16, or the bytes of e8m0 and e4m3. Held between `TINY` and `LARGEST` of the type, then rounded to
-    nearest (e8m0: up to a power of two): a scale is never zero, infinite or NaN. Float16's subnormal numbers are scales too. They have few bits, so below 2^-14
-    a scale is rounded up: rounded down it could saturate a third of a group."""
+    """A float32 scale in its type: float32, float16, bfloat16, or the bytes of e8m0 and e4m3. Held between `TINY` and `LARGEST` of the
+    type, then rounded to
+    nearest (e8m0: up to a power of two): a scale is never zero, infinite or NaN. Float16's subnormal numbers are scales too. They have few
+    bits, so below 2^-14 a scale is rounded up: rounded down it could saturate a third of a group."""
     import torch
 
     if type_ == "e8m0":

@@ -1,18 +1,20 @@
 """Weights packed once for every kernel of `rooftop.quantized_matmul`: in the order in which tensor cores take them from registers.
 
-Codes lie in blocks of 16 rows by 128 columns of the weight W [N, K] (N outputs, K inputs), block (s, b) at codes[s, b]: 256 bytes for each bit of a code.
-A block is a plane of bits after another: of 8, 4 and 2 bits one plane, of 6 bits the low four and then the high two. A plane of B bits is chunks of 512
-bytes, each 16 rows by 256 / B columns. In a chunk each of 32 lanes has 16 bytes, four words of 32 bits, little end first. Lane 4 g + t holds, of rows g
-and g + 8, what `mma` m16n8k16 and `wgmma` ask of that lane as operand A, pair by pair. Pair q = 4 step + 2 h + r of a lane is the codes of
+Codes lie in blocks of 16 rows by 128 columns of the weight W [N, K] (N outputs, K inputs), block (s, b) at codes[s, b]: 256 bytes for each
+bit of a code. A block is a plane of bits after another: of 8, 4 and 2 bits one plane, of 6 bits the low four and then the high two. A plane
+of B bits is chunks of 512 bytes, each 16 rows by 256 / B columns. In a chunk each of 32 lanes has 16 bytes, four words of 32 bits, little
+end first. Lane 4 g + t holds, of rows g and g + 8, what `mma` m16n8k16 and `wgmma` ask of that lane as operand A, pair by pair. Pair q = 4
+step + 2 h + r of a lane is the codes of
 
     row    16 s + 8 r + g
     column 128 b + (256 / B) chunk + 16 step + 8 h + 2 t, and the next one
 
-It lies in word q // (16 / B); with i = q % (16 / B) its first code takes bits B i and up, its second bits 16 + B i and up. So a word masked by
-((1 << B) - 1) * 0x10001 after a shift by B i is a pair of 16-bit numbers, and a warp that loads 16 bytes a lane reads 512 neighbouring bytes.
+It lies in word q // (16 / B); with i = q % (16 / B) its first code takes bits B i and up, its second bits 16 + B i and up. So a word masked
+by ((1 << B) - 1) * 0x10001 after a shift by B i is a pair of 16-bit numbers, and a warp that loads 16 bytes a lane reads 512 neighbouring
+bytes.
 
-Integers are stored without a sign, lowest value 0 (two's complement with the highest bit turned). Floats keep their bits. Rows past N and columns past K
-hold the code 0. scale[s, j, i] belongs to row 16 s + i and group j of K; zero likewise. 1 and 0 stand past N.
+Integers are stored without a sign, lowest value 0 (two's complement with the highest bit turned). Floats keep their bits. Rows past N and
+columns past K hold the code 0. scale[s, j, i] belongs to row 16 s + i and group j of K; zero likewise. 1 and 0 stand past N.
 
     value = (u - zero) * scale       ints, u the stored number; without zero points zero is 2^(bits - 1)
     value = decode(code) * scale     floats"""
@@ -65,7 +67,8 @@ def blocks(n: int, of: int) -> int:
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight [N, K] in codes, as `rooftop.quantized_matmul` reads it. `rooftop.quant.pack_weight` makes it; the module's docstring says where each bit lies.
+    """A weight [N, K] in codes, as `rooftop.quantized_matmul` reads it. `rooftop.quant.pack_weight` makes it; the module's docstring says
+    where each bit lies.
 
     It is a pytree node and goes through `torch.compile` and `torch.save`; `tensors()` and `facts()` are what a safetensors file holds.
 
@@ -101,7 +104,9 @@ class PackedWeight:
 
     def to(self, device: Any) -> PackedWeight:
         """On another device."""
-        return PackedWeight(*(None if t is None else t.to(device) for t in self._leaves()), *(getattr(self, n) for n in FACTS))  # type: ignore[arg-type]
+        return PackedWeight(
+            *(None if t is None else t.to(device) for t in self._leaves()), *(getattr(self, n) for n in FACTS)  # type: ignore[arg-type]
+        )
 
     def dequantize(self, dtype: torch.dtype | None = None) -> Tensor:
         """The values [N, K], computed in float32 and rounded once."""
@@ -124,7 +129,9 @@ class PackedWeight:
         except json.JSONDecodeError as error:
             raise ValueError(f"facts of a packed weight are no JSON: {error}") from None
         if not isinstance(given, dict) or set(given) != set(FACTS):
-            raise ValueError(f"facts of a packed weight are {sorted(given) if isinstance(given, dict) else given!r}; they must name {', '.join(FACTS)}")
+            raise ValueError(
+                f"facts of a packed weight are {sorted(given) if isinstance(given, dict) else given!r}; they must name {', '.join(FACTS)}"
+            )
         if missing := {"codes", "scale"} - set(tensors):
             raise ValueError(f"tensors of a packed weight lack {', '.join(sorted(missing))}; there are {', '.join(tensors) or 'none'}")
         given["shape"] = tuple(given["shape"])
@@ -133,7 +140,8 @@ class PackedWeight:
         return made
 
     def verify(self) -> None:
-        """Raises TypeError or ValueError where codes, scales or zero points are not those that shape, format and group ask for. It looks at no values."""
+        """Raises TypeError or ValueError where codes, scales or zero points are not those that shape, format and group ask for. It looks at
+        no values."""
         f = self.kind
         if len(self.shape) != 2 or not all(isinstance(n, int) and n > 0 for n in self.shape):
             raise ValueError(f"a packed weight's shape is {self.shape}; it must be (N, K), both at least 1")
@@ -153,7 +161,9 @@ class PackedWeight:
             if f.exponent:
                 raise ValueError(f"zero points are for int8, int4 and int2; {f.name} has none")
             if tuple(self.zero.shape) != shared or self.zero.dtype not in (torch.uint8, self.scale.dtype):
-                raise ValueError(f"zero is {tuple(self.zero.shape)} {self.zero.dtype}; it must be {shared}, torch.uint8 or {self.scale.dtype}")
+                raise ValueError(
+                    f"zero is {tuple(self.zero.shape)} {self.zero.dtype}; it must be {shared}, torch.uint8 or {self.scale.dtype}"
+                )
         for name, t in self.tensors().items():
             if t.device != self.codes.device:
                 raise ValueError(f"codes lie on {self.codes.device} and {name} on {t.device}; they must be on one device")
@@ -166,7 +176,10 @@ class PackedWeight:
 
 def check_group(k: int, group: int) -> None:
     """Raises ValueError where kernels know no such groups."""
-    if not isinstance(group, int) or isinstance(group, bool) or not (group == k or group in (32, 64) or (group > 0 and group % COLUMNS == 0)):
+    if (
+        not isinstance(group, int) or isinstance(group, bool)
+        or not (group == k or group in (32, 64) or (group > 0 and group % COLUMNS == 0))
+    ):
         raise ValueError(f"group is {group!r}; accepted are 32, 64, a multiple of 128, or K = {k} for one scale a row")
     if k % group:
         raise ValueError(f"group is {group}, which does not divide K = {k}")
@@ -226,24 +239,28 @@ def pack_codes(
     """A packed weight made of existing codes.
 
     Args:
-        codes: [N, K], one a byte: for integer formats the stored number u, 0 to 2^bits - 1, uint8; for floats their bits, uint8 or, of e4m3 and
+        codes: [N, K], one a byte: for integer formats the stored number u, 0 to 2^bits - 1, uint8; for floats their bits, uint8 or, of e4m3
+        and
             e5m2, torch.float8_e4m3fn and torch.float8_e5m2.
         scale: [N], [N, 1] or [N, K / group], float32, float16, bfloat16, or float8_e8m0fnu.
-        zero: for integer formats, in the shape of `scale`: uint8 (or any integer dtype) from 0 to 2^bits - 1, or floats in the dtype of `scale`.
+        zero: for integer formats, in the shape of `scale`: uint8 (or any integer dtype) from 0 to 2^bits - 1, or floats in the dtype of
+        `scale`.
             None: 2^(bits - 1).
         format: int8, int4, int2, e4m3, e5m2, e3m2, e2m3, e2m1 or an alias.
         group: columns that share a scale; None: as the shape of `scale` implies.
         dtype: the result dtype of `dequantize`, float32, float16 or bfloat16; None: bfloat16, or float16 if the scales are.
 
-    Raises TypeError for other dtypes; ValueError for shapes or groups that do not match, codes or zero points out of range, scales, zero points or codes
-    that are not finite, and tensors on different devices."""
+    Raises TypeError for other dtypes; ValueError for shapes or groups that do not match, codes or zero points out of range, scales, zero
+    points or codes that are not finite, and tensors on different devices."""
     f = weight_format(format)
     if not all(isinstance(t, Tensor) for t in (codes, scale)):
         raise TypeError(f"codes and scale must be tensors; they are {type(codes).__name__} and {type(scale).__name__}")
     if codes.dim() != 2 or 0 in codes.shape:
         raise ValueError(f"codes are {tuple(codes.shape)}; they must be [N, K], both at least 1")
     if codes.dtype not in (torch.uint8, FP8.get(f.name)):
-        raise TypeError(f"codes are {codes.dtype}; accepted for {f.name} {f'are torch.uint8 and {FP8[f.name]}' if f.name in FP8 else 'is torch.uint8'}")
+        raise TypeError(
+            f"codes are {codes.dtype}; accepted for {f.name} {f'are torch.uint8 and {FP8[f.name]}' if f.name in FP8 else 'is torch.uint8'}"
+        )
     if zero is not None and not isinstance(zero, Tensor):
         raise TypeError(f"zero is a {type(zero).__name__}; it must be a tensor or None")
     if dtype is not None and dtype not in FLOATS:
@@ -293,17 +310,18 @@ def pack_codes(
 
     given = dtype or (torch.float16 if scale.dtype == torch.float16 else torch.bfloat16)
     return PackedWeight(
-        arrange(raw, f.bits), laid(shared, 127.0 if scale.dtype == torch.float8_e8m0fnu else 1.0), None if zero is None else laid(zero, 0.0),
-        f.name, (n, k), group, str(given).removeprefix("torch."), of_scale[scale.dtype],
-    )  # fmt: skip
+        arrange(raw, f.bits), laid(shared, 127.0 if scale.dtype == torch.float8_e8m0fnu else 1.0),
+        None if zero is None else laid(zero, 0.0), f.name, (n, k), group, str(given).removeprefix("torch."), of_scale[scale.dtype],
+    )
 
 
 def pack_weight(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> PackedWeight:
-    """The packed weight of a matrix [N, K] that `rooftop.quantize` made, by rows or by groups of 32, 64 or a multiple of 128 along the last dimension.
+    """The packed weight of a matrix [N, K] that `rooftop.quantize` made, by rows or by groups of 32, 64 or a multiple of 128 along the last
+    dimension.
 
-    `scale_dtype` rounds the scales to float16 or bfloat16, which kernels read faster, or makes them float32; None keeps their dtype. Raises TypeError for
-    anything but a `Quantized` and for another `scale_dtype`; ValueError for other shapes, groups and formats (including nvfp4), a dither with `subtract=True`,
-    values that are not finite, and scales that would become 0 or infinite in `scale_dtype`."""
+    `scale_dtype` rounds the scales to float16 or bfloat16, which kernels read faster, or makes them float32; None keeps their dtype. Raises
+    TypeError for anything but a `Quantized` and for another `scale_dtype`; ValueError for other shapes, groups and formats (including
+    nvfp4), a dither with `subtract=True`, values that are not finite, and scales that would become 0 or infinite in `scale_dtype`."""
     if not isinstance(q, Quantized):
         raise TypeError(f"pack_weight: q is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
     if scale_dtype is not None and scale_dtype not in FLOATS:
@@ -315,9 +333,14 @@ def pack_weight(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> Pack
     n, k = q.shape
     group = min(q.columns, k)
     if f.kind == "nv" or q.seed is not None:
-        raise ValueError(f"pack_weight: {'nvfp4, whose scales are e4m3 in groups of 16' if f.kind == 'nv' else 'a dither that is taken off'}, is not packed")
+        raise ValueError(
+            f"pack_weight: {'nvfp4, whose scales are e4m3 in groups of 16' if f.kind == 'nv' else 'a dither that is taken off'}, is not "
+            f"packed"
+        )
     if q.split != (0, 1) or q.rows != 1 or q.scale.numel() != n * blocks(k, group):
-        raise ValueError(f"pack_weight: scales are shared by {q.rows} rows and {q.columns} columns; a weight has one for each row or each group of a row")
+        raise ValueError(
+            f"pack_weight: scales are shared by {q.rows} rows and {q.columns} columns; a weight has one for each row or each group of a row"
+        )
     element = ELEMENTS[f.element]
     name = {"uint8": "int8", "uint4": "int4"}.get(element.name, element.name)
     raw = unpack_bytes(q.codes.view(torch.uint8), f.bits, k)
@@ -330,7 +353,9 @@ def pack_weight(q: Quantized, *, scale_dtype: torch.dtype | None = None) -> Pack
         scale = _rounded(scale, scale_dtype)
     if scale.dtype == torch.float8_e4m3fn:
         scale = scale.float()
-    return pack_codes(raw, scale.reshape(n, -1), None if zero is None else zero.reshape(n, -1), format=name, group=group, dtype=getattr(torch, q.dtype))
+    return pack_codes(
+        raw, scale.reshape(n, -1), None if zero is None else zero.reshape(n, -1), format=name, group=group, dtype=getattr(torch, q.dtype)
+    )
 
 
 def _rounded(scale: Tensor, kind: torch.dtype) -> Tensor:
@@ -342,7 +367,10 @@ def _rounded(scale: Tensor, kind: torch.dtype) -> Tensor:
     if bool((((found == 0) & (given != 0)) | ~found.isfinite()).any()):
         sizes, facts = given[given != 0].abs(), torch.finfo(kind)
         held = f"{kind} holds {facts.smallest_normal:.4g} to {facts.max:.4g} (less precisely from {facts.smallest_normal * facts.eps:.4g})"
-        raise ValueError(f"pack_weight: scales are {float(sizes.min()):.4g} to {float(sizes.max()):.4g} in size; {held}, so some would become 0 or infinite")
+        raise ValueError(
+            f"pack_weight: scales are {float(sizes.min()):.4g} to {float(sizes.max()):.4g} in size; {held}, so some would become 0 or "
+            f"infinite"
+        )
     return found
 
 

@@ -27,17 +27,19 @@ class Quantized:
 
     Two are equal where they are the same object; `torch.equal` compares their tensors.
 
-    It is a pytree node (its tensors are the leaves), goes through `torch.compile` and `torch.save`; `tensors()` and `facts()` are what safetensors take.
+    It is a pytree node (its tensors are the leaves), goes through `torch.compile` and `torch.save`; `tensors()` and `facts()` are what
+    safetensors take.
 
-    codes        8 bits: of the shape of the tensor, int8, uint8, float8_e4m3fn or float8_e5m2. 6 and 4 bits: bytes (uint8), packed along the last
-                 dimension, [..., ceil(n * bits / 8)]; rooftop/formats/number_formats.py says byte by byte how. Where groups run along another dimension
-                 than the last two, those behind it are one row.
+    codes        8 bits: of the shape of the tensor, int8, uint8, float8_e4m3fn or float8_e5m2. 6 and 4 bits: bytes (uint8), packed along
+                 the last dimension, [..., ceil(n * bits / 8)]; rooftop/formats/number_formats.py says byte by byte how. Where groups run
+                 along another dimension than the last two, those behind it are one row.
     scale        float32, float16, bfloat16, float8_e8m0fnu or float8_e4m3fn; a scalar, or one for each row, column, group or block
     zero         zero points as the codes (int8 or uint8) in the shape of `scale`; None where symmetric
     over         the tensor's scale of nvfp4, float32, one element; None for the others
     format       a name of `rooftop.quant.FORMATS`
     shape, dtype of what was quantised; dtype as torch prints it, without "torch."
-    rows, columns, split   how scales are shared: dimensions before the last `split` ones are rows; a scale stands for `rows` by `columns` of them
+    rows, columns, split   how scales are shared: dimensions before the last `split` ones are rows; a scale stands for `rows` by `columns`
+                           of them
     seed         of the dither that `dequantize` takes off again; None for none"""
 
     codes: Tensor
@@ -98,7 +100,9 @@ class Quantized:
         except (TypeError, ValueError) as e:
             raise ValueError(f"facts['rooftop.quantized'] is {facts['rooftop.quantized']!r}; it must be JSON, as facts() gives it") from e
         if not isinstance(given, dict) or set(given) != set(FACTS):
-            raise ValueError(f"facts name {', '.join(sorted(given)) if isinstance(given, dict) else repr(given)}; they must name {', '.join(FACTS)}")
+            raise ValueError(
+                f"facts name {', '.join(sorted(given)) if isinstance(given, dict) else repr(given)}; they must name {', '.join(FACTS)}"
+            )
         for name in ("shape", "split"):
             if not isinstance(given[name], list):
                 raise ValueError(f"{name} is {given[name]!r}; it must be a list of whole numbers")
@@ -116,7 +120,8 @@ class Quantized:
         return prod(self.shape[:a]), prod(self.shape[a:r]), prod(self.shape[r:])
 
     def verify(self) -> None:
-        """Raises ValueError where codes, scales or zero points do not have the sizes, dtypes and device that the shape and the format ask for."""
+        """Raises ValueError where codes, scales or zero points do not have the sizes, dtypes and device that the shape and the format ask
+        for."""
         self._verify_facts()
         f, rank = self.kind, len(self.shape)
         a, r = self.split
@@ -133,12 +138,18 @@ class Quantized:
         groups = outer * -(-tall // max(self.rows, 1)) * -(-wide // max(self.columns, 1))
         if self.codes.element_size() != 1 or self.codes.numel() != outer * tall * f.bytes(wide):
             raise ValueError(
-                f"codes are {tuple(self.codes.shape)} {self.codes.dtype}; {f.name} of {self.shape} takes {outer * tall} rows of {f.bytes(wide)} bytes"
+                f"codes are {tuple(self.codes.shape)} {self.codes.dtype}; {f.name} of {self.shape} takes {outer * tall} rows of "
+                f"{f.bytes(wide)} bytes"
             )
         wanted = self.shape if f.bits == 8 else (*self.shape[:r], f.bytes(wide))
-        if tuple(self.codes.shape) != tuple(wanted) or self.codes.dtype not in (torch.uint8, getattr(torch, CODE_DTYPES.get(f.element, "uint8"))):
+        if (
+            tuple(self.codes.shape) != tuple(wanted)
+            or self.codes.dtype not in (torch.uint8, getattr(torch, CODE_DTYPES.get(f.element, "uint8")))
+        ):
             kept = CODE_DTYPES.get(f.element, "uint8")
-            raise ValueError(f"codes are {tuple(self.codes.shape)} {self.codes.dtype}; {f.name} of {self.shape} takes {tuple(wanted)} torch.{kept}")
+            raise ValueError(
+                f"codes are {tuple(self.codes.shape)} {self.codes.dtype}; {f.name} of {self.shape} takes {tuple(wanted)} torch.{kept}"
+            )
         down = self.shape[a:r] if self.rows == 1 else (-(-tall // self.rows),)
         across = self.shape[r:] if self.columns == 1 else (-(-wide // self.columns),)
         shared = tuple(n for n in (*self.shape[:a], *down, *across) if n != 1)
@@ -146,7 +157,9 @@ class Quantized:
             if t is not None and t.numel() != groups:
                 raise ValueError(f"{name} has {t.numel()} elements; {self.shape} by {self.rows} x {self.columns} takes {groups}")
             if t is not None and groups and tuple(n for n in t.shape if n != 1) != shared:
-                raise ValueError(f"{name} has shape {tuple(t.shape)}; {self.shape} by {self.rows} x {self.columns} takes {shared}, ones left out")
+                raise ValueError(
+                    f"{name} has shape {tuple(t.shape)}; {self.shape} by {self.rows} x {self.columns} takes {shared}, ones left out"
+                )
         bytes_, scale = (torch.int8, torch.uint8), getattr(torch, SCALE_DTYPES.get(self.scale_dtype, ""), None)
         if self.scale.dtype != scale and not (self.scale_dtype in ("e8m0", "e4m3") and self.scale.dtype == torch.uint8):
             raise ValueError(f"scale is {self.scale.dtype}; {self.scale_dtype} is kept as {scale}")

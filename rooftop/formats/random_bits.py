@@ -1,5 +1,5 @@
 """The random bits of every op that needs some: a hash of a seed and an element's index. The same bits in torch (here), Triton
-(rooftop/kernels/_device/random.py) and CUDA C++ (rooftop/kernels/_device/random.cuh); 32-bit multiplications, xors and shifts alone.
+(rooftop/kernels/_device/random.py) and CUDA C++ (rooftop/kernels/_device/words.cuh); 32-bit multiplications, xors and shifts alone.
 
     mix(h): h ^= h >> 16; h *= 0x85EBCA6B; h ^= h >> 13; h *= 0xC2B2AE35; h ^= h >> 16
     bits(seed, i) = mix(mix(low(i) ^ (seed · 0x9E3779B9)) ^ (seed + high(i) · 0x7FEB352D))
@@ -21,7 +21,8 @@ FACTORS = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D)
 
 
 def bits(seed: int, count: int, device: Any = "cpu", start: int = 0) -> Tensor:
-    """The 32 random bits of elements `start` to `start + count`, as int64 of 0 to 2^32 - 1. `seed`: any whole number, its low 32 bits count."""
+    """The 32 random bits of elements `start` to `start + count`, as int64 of 0 to 2^32 - 1. `seed`: any whole number, its low 32 bits
+    count."""
     import torch
 
     seed &= LOW
@@ -44,7 +45,8 @@ def halves(seed: int, count: int, device: Any = "cpu", start: int = 0) -> Tensor
         state(seed, b)   = mix(low(b) ^ (seed · 0x9E3779B9)) ^ (seed + high(b) · 0x7FEB352D), b = i // 8
         word(seed, b, j) = low(p) ^ high(p), p = state · FACTORS[j] in 64 bits, j = i // 2 % 4
 
-    of which an even i has the low half. For rounding, where 16 bits decide: a mix and four products for 8 elements, where `bits` takes 16 mixes."""
+    of which an even i has the low half. For rounding, where 16 bits decide: a mix and four products for 8 elements, where `bits` takes 16
+    mixes."""
     import torch
 
     seed &= LOW

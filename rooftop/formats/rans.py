@@ -1,11 +1,11 @@
-"""rANS with 32 states side by side, as the lanes of a warp have them: each step codes 32 symbols, and the 16-bit words that states give off or take in stand in
-the order of steps, then of lanes, so that a warp finds them by counting votes.
+"""rANS with 32 states side by side, as the lanes of a warp have them: each step codes 32 symbols, and the 16-bit words that states give off
+or take in stand in the order of steps, then of lanes, so that a warp finds them by counting votes.
 
     encode s:  while x >= f_s 2^20: give off x mod 2^16, x = floor(x / 2^16);   x = floor(x / f_s) 2^12 + x mod f_s + c_s
     decode:    slot = x mod 2^12, s: c_s <= slot < c_s + f_s;  x = f_s floor(x / 2^12) + slot - c_s;  where x < 2^16: x = 2^16 x + the next word
 
-f_s are frequencies that add up to 2^12, c_s their sums before s. States begin at 2^16 (where the decoder ends) and stay below 2^32. Sources: Duda 2013
-(arXiv 1311.2540); Giesen 2014, interleaved entropy coders (arXiv 1402.3392)."""
+f_s are frequencies that add up to 2^12, c_s their sums before s. States begin at 2^16 (where the decoder ends) and stay below 2^32.
+Sources: Duda 2013 (arXiv 1311.2540); Giesen 2014, interleaved entropy coders (arXiv 1402.3392)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class Damaged(ValueError):
 
 
 def normalised(counts: np.ndarray) -> np.ndarray:
-    """Frequencies (u16, sum 2^12) of 256 counts: rounded shares, at least 1 where a symbol occurs. What they miss of 2^12 the most frequent symbol gets; what
-    they have too much is taken from the most frequent of the moment, at most an eighth of it at a time. All 0 where no symbol occurs."""
+    """Frequencies (u16, sum 2^12) of 256 counts: rounded shares, at least 1 where a symbol occurs. What they miss of 2^12 the most frequent
+    symbol gets; what they have too much is taken from the most frequent of the moment, at most an eighth of it at a time. All 0 where no
+    symbol occurs."""
     counts = counts.astype(np.uint64)
     total = int(counts.sum())
     if not total:
@@ -55,8 +56,8 @@ def _base(frequencies: np.ndarray, m: int, size: int) -> np.ndarray | int:
 
 
 def encode(symbols: np.ndarray, active: np.ndarray | None, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Streams of symbols u8 [m, steps, 32], of which `active` (all where None) are coded: states u32 [m, 32], the 16-bit words of all streams one after the
-    other, and how many each has. `frequencies`: [256], or [m, 256]."""
+    """Streams of symbols u8 [m, steps, 32], of which `active` (all where None) are coded: states u32 [m, 32], the 16-bit words of all
+    streams one after the other, and how many each has. `frequencies`: [256], or [m, 256]."""
     m, steps, _ = symbols.shape
     f, c, base = frequencies.astype(np.uint64).reshape(-1), starts_of(frequencies).astype(np.uint64).reshape(-1), _base(frequencies, m, 256)
     x = np.full((m, LANES), LOW, np.uint64)
@@ -79,7 +80,9 @@ def encode(symbols: np.ndarray, active: np.ndarray | None, frequencies: np.ndarr
     return x.astype(np.uint32), words[given], given.sum((1, 2))
 
 
-def decode(states: np.ndarray, words: np.ndarray, counts: np.ndarray, steps: int, active: np.ndarray | None, frequencies: np.ndarray) -> np.ndarray:
+def decode(
+    states: np.ndarray, words: np.ndarray, counts: np.ndarray, steps: int, active: np.ndarray | None, frequencies: np.ndarray
+) -> np.ndarray:
     """The reverse of `encode`. Raises Damaged where states or words do not come out even; reads no word of another stream."""
     m = len(states)
     base = _base(frequencies, m, TOTAL)

@@ -1,13 +1,14 @@
 """2:4: of every four neighbours of a row at most two are not zero. How the two and their places are stored.
 
-Values are [M, 2 ceil(K / 4)]: of each group of four the two that are kept, in their order. A code of four bits says which: the place of the first and,
-two bits higher, that of the second; the first is always before the second, so there are six codes.
+Values are [M, 2 ceil(K / 4)]: of each group of four the two that are kept, in their order. A code of four bits says which: the place of the
+first and, two bits higher, that of the second; the first is always before the second, so there are six codes.
 
-Metadata are int32 words [ceil(M / 16), ceil(K / 256), 32, 4], as a warp asks for them: what `mma.sp` and `wgmma.sp` of 16-bit operands take without a
-shuffle. Lane 4 g + t of the warp that has rows 16 s to 16 s + 15 finds in its word i of block c the codes of the 16 columns from
-256 c + 64 i + 16 t on: of row 16 s + g in the low half, of row 16 s + g + 8 in the high half, the first group lowest. Instructions of 32 columns
-read lanes t = 0, 1 (selector 0), then t = 2, 3 (selector 1). Instructions of 8-bit operands take 64 columns, and in lane t those of row 16 s + g + 8 (t % 2),
-32 columns from 32 (t / 2) on: its own half of the word and its neighbour's. Past M and K stands the code of the first two places.
+Metadata are int32 words [ceil(M / 16), ceil(K / 256), 32, 4], as a warp asks for them: what `mma.sp` and `wgmma.sp` of 16-bit operands take
+without a shuffle. Lane 4 g + t of the warp that has rows 16 s to 16 s + 15 finds in its word i of block c the codes of the 16 columns from
+256 c + 64 i + 16 t on: of row 16 s + g in the low half, of row 16 s + g + 8 in the high half, the first group lowest. Instructions of 32
+columns read lanes t = 0, 1 (selector 0), then t = 2, 3 (selector 1). Instructions of 8-bit operands take 64 columns, and in lane t those of
+row 16 s + g + 8 (t % 2), 32 columns from 32 (t / 2) on: its own half of the word and its neighbour's. Past M and K stands the code of the
+first two places.
 
 Source: PTX ISA, "Matrix fragments for multiply-accumulate operation with sparse matrix A"."""
 

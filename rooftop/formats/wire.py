@@ -9,13 +9,15 @@ A message holds the elements of one row, filled up with zeros to whole groups:
     code  = round(clamp(v * (1 / scale)))     to nearest even; or, stochastic, floor(v / scale + u) with 16 random bits u
     v     = code * scale
 
-A group with infinities or NaN says so by the sign of its scale, which is negative then, and its outermost codes mean them: +-127 (int8), +-7 (int4), +-448
-(fp8, e4m3) are infinities, -128 and -8 (fp8: NaN) are NaN. So each arrives where it stood, and all others of the group, one code coarser.
+A group with infinities or NaN says so by the sign of its scale, which is negative then, and its outermost codes mean them: +-127 (int8),
++-7 (int4), +-448 (fp8, e4m3) are infinities, -128 and -8 (fp8: NaN) are NaN. So each arrives where it stood, and all others of the group,
+one code coarser.
 
-hadamard: a group is rotated first, H v / sqrt(n) with the n x n Hadamard matrix, which spreads an outlier over it (SDP4Bit, arXiv 2410.15526). Sums are taken
-as rotated, and rotated back at the end. An infinity or a NaN then reaches all of its group. The sums of a rotation are up to n times as large as v: tensors are
-scaled by ROOM before and by its inverse after (`lowered`, `raised`), so that they stay in the range. Powers of two change no other bit; what is below 2^-106 is
-lost.
+hadamard: a group is rotated first, H v / sqrt(n) with the n x n Hadamard matrix, which spreads an outlier over it (SDP4Bit, arXiv
+2410.15526). Sums are taken as rotated, and rotated back at the end. An infinity or a NaN then reaches all of its group. The sums of a
+rotation are up to n times as
+large as v: tensors are scaled by ROOM before and by its inverse after (`lowered`, `raised`), so that they stay in the range. Powers of two
+change no other bit; what is below 2^-106 is lost.
 
 Plain torch, on any device; the kernels of rooftop/kernels/comm do the same, bit for bit."""
 
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
 
 GROUPS = (32, 64, 128, 256)
 SMALLEST = 2.0**-126
-ROOM = 2.0**-20  # 256 for the additions of a rotation, 16 for what they give, twice each way, with 16 ranks and the error of a wire to spare
-MARGIN = {"bf16": 0.0, "fp8": 0.25, "int8": 0.0625, "int4": 0.5}  # by which rounding may push a rotated sum out of the range, of its largest number
+# 256 for the additions of a rotation, 16 for what they give, twice each way, with 16 ranks and the error of a wire to spare
+ROOM = 2.0**-20
+# by which rounding may push a rotated sum out of the range, of its largest number
+MARGIN = {"bf16": 0.0, "fp8": 0.25, "int8": 0.0625, "int4": 0.5}
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ WIRES = {w.name: w for w in (Wire("bf16", 16), Wire("fp8", 8, 448, 416), Wire("i
 
 
 def wire_of(what: str, name: str, group: int, hadamard: bool, stochastic: bool) -> Wire:
-    """The wire of that name. Raises ValueError for names, groups and options that there are not or that do not go together, TypeError for other types."""
+    """The wire of that name. Raises ValueError for names, groups and options that there are not or that do not go together, TypeError for
+    other types."""
     if not isinstance(name, str) or name not in WIRES:
         raise ValueError(f"{what}: wire is {name!r}; accepted are {', '.join(map(repr, WIRES))}")
     if isinstance(group, bool) or not isinstance(group, int):
@@ -115,7 +120,9 @@ def encode(v: Tensor, wire: Wire, group: int, random: Tensor | None = None) -> T
         codes = torch.where(g.isinf(), torch.where(g > 0, 0x7E, 0xFE).to(torch.uint8), codes)
         codes = torch.where(g.isnan(), torch.full_like(codes, 0x7F), codes)
     else:
-        k = t.round().to(torch.int32) if random is None else ((t * 65536).round().to(torch.int32) + random.to(torch.int32).reshape(g.shape)) >> 16
+        k = t.round().to(torch.int32) if random is None else (
+            (t * 65536).round().to(torch.int32) + random.to(torch.int32).reshape(g.shape)
+        ) >> 16
         edge = int(wire.most)
         k = torch.where(g.isinf(), torch.where(g > 0, edge, -edge).to(torch.int32), k)
         k = torch.where(g.isnan(), torch.full_like(k, -edge - 1), k) & (2**wire.bits - 1)
@@ -175,8 +182,9 @@ def lowered(x: Tensor) -> Tensor:
 
 
 def raised(y: Tensor, dtype: torch.dtype, wire: Wire, ranks: int) -> Tensor:
-    """What came of a `lowered` tensor, scaled back, in `dtype`. Of one rank's finite numbers (`ranks` is 1) none becomes infinite: one that rounding pushed out
-    of the range is the largest number; of a sum that holds up to MARGIN beyond it, and more is an infinity, as of sums that are not rotated."""
+    """What came of a `lowered` tensor, scaled back, in `dtype`. Of one rank's finite numbers (`ranks` is 1) none becomes infinite: one that
+    rounding pushed out of the range is the largest number; of a sum that holds up to MARGIN beyond it, and more is an infinity, as of sums
+    that are not rotated."""
     import torch
 
     largest = torch.finfo(dtype).max

@@ -1,4 +1,5 @@
-"""Compile what is about to run, on all cores, before anything is checked or timed: CUDA C++ into rooftop's cache, Triton and Gluon into Triton's.
+"""Compile what is about to run, on all cores, before anything is checked or timed: CUDA C++ into rooftop's cache, Triton and Gluon into
+Triton's.
 
 A Triton kernel otherwise compiles on one core at its first launch, which takes longer than most checks."""
 
@@ -89,7 +90,8 @@ def _triton(jobs: dict[str, tuple[str, Case]], device: Device) -> dict[str, Futu
 
 
 def compile_triton(word: str, case: Case, device: Device, values: Mapping[str, Any] | None = None) -> bool:
-    """In a process of its own: compile what a kernel launches for a case, with the config of these values or its own. Whether it compiled."""
+    """In a process of its own: compile what a kernel launches for a case, with the config of these values or its own. Whether it
+    compiled."""
     from rooftop.lab import candidates
 
     try:

@@ -90,8 +90,8 @@ def rungs(ladder: registry.Ladder) -> list[Subject]:
 
 
 def find(names: Iterable[str], otherwise: str | None = None) -> list[Subject]:
-    """What the words on a command line mean: ops (their implementations), implementations, ladders, rungs, files. None: everything. `otherwise`: the op of a
-    file whose head names none.
+    """What the words on a command line mean: ops (their implementations), implementations, ladders, rungs, files. None: everything.
+    `otherwise`: the op of a file whose head names none.
 
     Raises RegistryError for a word that means none of these."""
     words = list(names)

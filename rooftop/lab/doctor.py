@@ -72,7 +72,10 @@ def _nvrtc() -> Iterator[Row]:
 
     try:
         made = compile_cuda('extern "C" __global__ void k() {}', name="doctor.cu", target="sm_80", kernels=["k"], use_cache=False)
-        yield Row("CUDA C++ compiler", "ok", f"NVRTC {nvrtc_version()}, {len(made.cubin)} bytes for sm_80; headers in {cuda_include()[0]}", "", True)
+        yield Row(
+            "CUDA C++ compiler", "ok", f"NVRTC {nvrtc_version()}, {len(made.cubin)} bytes for sm_80; headers in {cuda_include()[0]}", "",
+            True
+        )
     except ToolchainError as error:
         do = "pip install cuda-core cuda-bindings 'nvidia-cuda-nvrtc<13.1' 'nvidia-cuda-runtime<13.1' 'nvidia-cuda-cccl<13.1'"
         yield Row("CUDA C++ compiler", "missing", str(error), do, True)
@@ -125,13 +128,20 @@ def _optional() -> Iterator[Row]:
         from rooftop.core import sandbox
 
         open_to_it = sandbox.missing()
-        what = f"this system has no {', no '.join(open_to_it)}" if open_to_it else "simulated code has no network, no files, no other programs"
-        yield Row("confined simulation", "absent" if open_to_it else "ok", what, "simulate sources that you trust (docs/trust.md)" if open_to_it else "")
+        what = (
+            f"this system has no {', no '.join(open_to_it)}" if open_to_it else "simulated code has no network, no files, no other programs"
+        )
+        yield Row(
+            "confined simulation", "absent" if open_to_it else "ok", what,
+            "simulate sources that you trust (docs/trust.md)" if open_to_it else ""
+        )
     sanitizer = settings.tool_path("compute-sanitizer")
     do = "" if sanitizer else "part of the CUDA toolkit; finds bad accesses and races on a GPU"
     yield Row("compute-sanitizer", "ok" if sanitizer else "absent", str(sanitizer or "not on PATH"), do)
     liger = importlib.util.find_spec("liger_kernel") is not None
-    yield Row("peer Liger", "ok" if liger else "absent", "installed" if liger else "not installed", "" if liger else "pip install liger-kernel")
+    yield Row(
+        "peer Liger", "ok" if liger else "absent", "installed" if liger else "not installed", "" if liger else "pip install liger-kernel"
+    )
     jax = tpu.python()
     yield Row("jax for TPU kernels", "ok" if jax else "absent", str(jax or "not installed"), "" if jax else tpu.EXTRA)
 
@@ -176,8 +186,13 @@ def _records(results: Path) -> Iterator[Row]:
     yield Row("records", "ok", f"{results}: {count} files")
     for name in sorted({r["device"]["name"] for r in measured if r["kind"] == "ceiling"}):
         ceilings = roofline.Ceilings.from_records(measured, name)
-        what = "measured with other calibration kernels than these: pages show no share of a roof" if ceilings.stale else f"measured {ceilings.at}"
-        yield Row("ceilings", "absent" if ceilings.stale else "ok", f"{name}: {what}", "rooftop calibrate, on that card" if ceilings.stale else "")
+        what = (
+            "measured with other calibration kernels than these: pages show no share of a roof" if ceilings.stale
+            else f"measured {ceilings.at}"
+        )
+        yield Row(
+            "ceilings", "absent" if ceilings.stale else "ok", f"{name}: {what}", "rooftop calibrate, on that card" if ceilings.stale else ""
+        )
     found = waiting(results)
     if not found:
         yield Row("kernels for a GPU only", "ok", "each has a check record of its present digest")

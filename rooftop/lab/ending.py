@@ -1,5 +1,5 @@
-"""How commands end: what a user can mend is one line and an exit code, not a traceback. The commands of `rooftop`, and modules that are called as
-`python -m rooftop.lab....`."""
+"""How commands end: what a user can mend is one line and an exit code, not a traceback. The commands of `rooftop`, and modules that are
+called as `python -m rooftop.lab....`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def ended(task: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     finally:
-        exec("")  # where Ctrl-C came in the exec of a text, Python would end by the signal, whatever the exit code: until another text was run
+        # where Ctrl-C came in the exec of a text, Python would end by the signal, whatever the exit code: until another text was run
+        exec("")
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -91,7 +92,10 @@ def _ended(task: Callable[[], object]) -> None:
         if absent.partition(".")[0] in ("", "rooftop"):
             raise
         package = package_of(absent)
-        said = f"{package} is not installed: pip install {package}" if package else f"Python finds no module {absent}, which rooftop does not use itself"
+        said = (
+            f"{package} is not installed: pip install {package}" if package
+            else f"Python finds no module {absent}, which rooftop does not use itself"
+        )
         _end(said, ENVIRONMENT)
     except SystemExit as end:
         if isinstance(end.__context__, USAGE):

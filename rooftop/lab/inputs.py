@@ -29,7 +29,8 @@ def _large(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
 
 
 def _vast(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
-    """Both signs, 2e30 to 4e30: squares overflow, sums do not, in whatever order. Of dtypes that end below, a quarter to a half of the largest value."""
+    """Both signs, 2e30 to 4e30: squares overflow, sums do not, in whatever order. Of dtypes that end below, a quarter to a half of the
+    largest value."""
     import torch
 
     size = torch.rand(shape, generator=g, device=device) + 1
@@ -61,7 +62,8 @@ def _with(value: float, rows: str) -> Callable[..., torch.Tensor]:
 
 
 def _ties(shape: Any, d: Any, g: torch.Generator, device: Any) -> torch.Tensor:
-    """Rows whose elements over a 127th of the largest lie midway between two whole numbers, 16 alike once rotated by 16: 24 (k + 1/2), then zeros."""
+    """Rows whose elements over a 127th of the largest lie midway between two whole numbers, 16 alike once rotated by 16: 24 (k + 1/2), then
+    zeros."""
     import torch
 
     found = torch.zeros(shape, device=device)
@@ -82,7 +84,8 @@ FILLS: Mapping[str, Callable[..., Any]] = {
     "-inf": _with(float("-inf"), "some"),
     "-inf rows": _with(float("-inf"), "whole"),
     "-0.0": _with(-0.0, "whole"),
-    "integers": lambda shape, d, g, device: (_normal(shape, d, g, device) * 2).round().clamp(-8, 8),  # sums of their products are exact in f32
+    # sums of their products are exact in f32
+    "integers": lambda shape, d, g, device: (_normal(shape, d, g, device) * 2).round().clamp(-8, 8),
     "rising": lambda shape, d, g, device: _normal(shape, d, g, device).sort(-1).values if len(shape) else _normal(shape, d, g, device),
     "ties": _ties,
     "equal": lambda shape, d, g, device: _normal((1,) * len(shape), d, g, device).expand(shape).clone(),
@@ -140,7 +143,9 @@ def make(op: Contract, case: Case, device: Any, seed: int) -> tuple[dict[str, to
     if op.forward is None:
         return given, options
     assert forward.grad is not None
-    results = rounded(forward, forward.problem(case), forward.reference(*forward.arguments({n: widen(t) for n, t in given.items()}, options)))
+    results = rounded(
+        forward, forward.problem(case), forward.reference(*forward.arguments({n: widen(t) for n, t in given.items()}, options))
+    )
     values: dict[str, torch.Tensor | None] = {**given, **results}
     problem = forward.problem(case)
     made: dict[str, torch.Tensor | None] = {}

@@ -19,7 +19,9 @@ def step(console: Console, name: str, total: int) -> Iterator[Callable[[], None]
     if console.is_terminal:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        with Progress(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as progress:
+        with Progress(
+            TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        ) as progress:
             task = progress.add_task(name, total=total)
             yield lambda: progress.advance(task)
         return

@@ -17,7 +17,8 @@ def function(op: Contract) -> Callable[..., Any]:
 
 
 def arguments(op: Contract, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of the public function: as the contract's `public` says, else by equal names. Tensors and options by the reference's names.
+    """(args, kwargs) of the public function: as the contract's `public` says, else by equal names. Tensors and options by the reference's
+    names.
 
     Raises ValueError where no call of it has these."""
     if op.public is not None:
@@ -33,7 +34,8 @@ class _Passed(Exception):
 
 
 def passed(op: Op, tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The tensors and options as the public function hands them to the op: validated, a negative dimension counted from the front. Nothing is run."""
+    """The tensors and options as the public function hands them to the op: validated, a negative dimension counted from the front. Nothing
+    is run."""
 
     return given(op, *arguments(op, tensors, options))
 
@@ -62,7 +64,8 @@ def returned(op: Contract, problem: Problem) -> tuple[str, ...]:
 
 
 def outputs(op: Contract, problem: Problem, results: Any) -> dict[str, Any]:
-    """What the public function returned, by the names of the outputs; None for those that it does not return. Raises ValueError for another number."""
+    """What the public function returned, by the names of the outputs; None for those that it does not return. Raises ValueError for another
+    number."""
     names = returned(op, problem)
     found = () if not names else tuple(results) if isinstance(results, (tuple, list)) else (results,)
     if len(found) != len(names):

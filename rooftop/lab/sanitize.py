@@ -3,8 +3,9 @@ by all (synccheck).
 
 Each subject runs in a process of its own for each tool, several side by side. torch's caching allocator is off, so that every tensor is an
 allocation whose exact end the sanitizer knows: inside the allocator's pool an overrun goes unseen. Only the subject's kernels are
-watched, by their symbols: torch's own, which make the inputs and compare, are slow to watch, and racecheck reports hazards in its reductions.
-A tool is believed only after it has found the faults planted for it (`rooftop/kernels/_planted`), in the same run, by the same command line."""
+watched, by their symbols: torch's own, which make the inputs and compare, are slow to watch, and racecheck reports hazards in its
+reductions. A tool is believed only after it has found the faults planted for it (`rooftop/kernels/_planted`), in the same run, by the same
+command line."""
 
 from __future__ import annotations
 
@@ -117,11 +118,16 @@ def run(
             if (one.subject, one.tool) in planted:
                 if not one.errors:
                     pool.shutdown(cancel_futures=True)
-                    raise ToolchainError(f"{one.tool} did not find the fault planted in {subject.name}: its word is worth nothing here. {one.message}")
+                    raise ToolchainError(
+                        f"{one.tool} did not find the fault planted in {subject.name}: its word is worth nothing here. {one.message}"
+                    )
                 say(f"{one.tool}: found the planted fault ({one.first.splitlines()[0] if one.first else one.errors})")
                 continue
             results.append(one)
-            say(f"{one.subject}, {one.tool}: " + ("clean" if one.clean else one.message or f"{one.errors} errors") + f", {len(one.cases)} cases")
+            say(
+                f"{one.subject}, {one.tool}: " + ("clean" if one.clean else one.message or f"{one.errors} errors")
+                + f", {len(one.cases)} cases"
+            )
             if writer is not None and one.errors is not None and one.cases:
                 writer.write(_record(one, subject, device))
     return sorted(results, key=lambda r: (r.subject, r.tool))
@@ -133,7 +139,7 @@ def _record(one: Found, subject: Subject, device: Device) -> store.Record:
         **identity.facts(subject, [subject.op.case(name) for name in one.cases], device),
         "errors": one.errors, "first": one.first, "message": one.message,
         "device": store.about(device), "versions": store.versions(),
-    }  # fmt: skip
+    }
 
 
 def symbols(subject: Subject, ids: Sequence[str], device: Device) -> set[str]:
@@ -156,8 +162,9 @@ def _one(program: Path, subject: Subject, tool: str, ids: Sequence[str], device:
     name = subject.name if not subject.implementation or subject.implementation.path.parent != PLANTED else str(subject.implementation.path)
     command = [
         str(program), "--tool", tool, "--report-api-errors", "no", "--target-processes", "application-only", "--print-limit", "20",
-        *(("--num-cuda-barriers", str(BARRIERS)) if tool == "synccheck" else ()), *only, sys.executable, "-m", "rooftop.lab.sanitize", name, *ids,
-    ]  # fmt: skip
+        *(("--num-cuda-barriers", str(BARRIERS)) if tool == "synccheck" else ()), *only, sys.executable, "-m", "rooftop.lab.sanitize", name,
+        *ids,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:

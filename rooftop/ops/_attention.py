@@ -88,8 +88,8 @@ def parts(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages:
 
 
 def taken(x: Tensor, part: Part, head: int, missing: float) -> Tensor:
-    """Keys or values [N, length, D] of one head. `missing`: what a token on a page that does not exist reads as. Keys read as NaN, which scores of queries that
-    see them become; values as 0, so that it does not reach the others."""
+    """Keys or values [N, length, D] of one head. `missing`: what a token on a page that does not exist reads as. Keys read as NaN, which
+    scores of queries that see them become; values as 0, so that it does not reach the others."""
     import torch
 
     if isinstance(part.keys, slice):
@@ -123,7 +123,8 @@ def spread(x: Tensor, part: Part, heads: slice) -> Tensor:
 
 
 def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[Tensor, Tensor | None]:
-    """(z, the capped scores before anything was added, or None): [N, G, count, length] of queries [N, G, count, D] and keys [N, length, D]."""
+    """(z, the capped scores before anything was added, or None): [N, G, count, length] of queries [N, G, count, D] and keys [N, length,
+    D]."""
     import torch
 
     z = (q @ k.mT[:, None]) * o.scale
@@ -134,7 +135,10 @@ def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[
         z = z + spread(o.bias, part, heads).to(z.dtype)
     if o.alibi_slopes is not None:
         slopes = o.alibi_slopes[part.batch, heads] if o.alibi_slopes.dim() == 2 else o.alibi_slopes[heads]
-        apart = torch.arange(part.length, device=q.device)[None] - torch.arange(part.count, device=q.device)[:, None] - (part.length - part.count)
+        apart = (
+            torch.arange(part.length, device=q.device)[None] - torch.arange(part.count, device=q.device)[:, None]
+            - (part.length - part.count)
+        )
         z = z - slopes.to(z.dtype)[..., None, None] * apart.abs()
     if (seen := visible(part, o, q.device)) is not None:
         z = z.where(seen, float("-inf"))
@@ -148,8 +152,8 @@ def scores(q: Tensor, k: Tensor, part: Part, heads: slice, o: Options) -> tuple[
 
 
 def keep(part: Part, heads: slice, count: int, o: Options, device: Any) -> Tensor:
-    """[N, G, count, length] bool: what dropout keeps. Element [b, h, i, j] has the number ((b H + h) Sq + i) · Sk' + j, Sk' the next multiple of 8 of Sk,
-    and is dropped where its 16 bits are below 65536 · dropout_p."""
+    """[N, G, count, length] bool: what dropout keeps. Element [b, h, i, j] has the number ((b H + h) Sq + i) · Sk' + j, Sk' the next
+    multiple of 8 of Sk, and is dropped where its 16 bits are below 65536 · dropout_p."""
     import torch
 
     row = -(-o.keys // 8) * 8
@@ -159,7 +163,9 @@ def keep(part: Part, heads: slice, count: int, o: Options, device: Any) -> Tenso
         start = ((b * count + h) * o.rows + part.start) * row
         return halves(o.seed, part.count * row, device, start).view(part.count, row)[:, : part.length] >= limit
 
-    return torch.stack([torch.stack([of_head(b, h) for h in range(heads.start, heads.stop)]) for b in range(part.batch.start, part.batch.stop)])
+    return torch.stack(
+        [torch.stack([of_head(b, h) for h in range(heads.start, heads.stop)]) for b in range(part.batch.start, part.batch.stop)]
+    )
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, all_parts: list[Part], o: Options, rounded: Any = None) -> tuple[Tensor, Tensor]:
@@ -201,13 +207,16 @@ def _product(a: Tensor, b: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def backward(
-    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, all_parts: list[Part], o: Options, plain: bool = False
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, all_parts: list[Part], o: Options,
+    plain: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks), with P = exp(z - lse):
 
-    dv = Pᵀ dout, dP = dout vᵀ, dz = P · (dP - sum_d dout · out + dlse), dq = scale · dz k, dk = scale · dzᵀ q, dsink = -sum_i exp(sink - lse_i) ...
+    dv = Pᵀ dout, dP = dout vᵀ, dz = P · (dP - sum_d dout · out + dlse), dq = scale · dz k, dk = scale · dzᵀ q, dsink = -sum_i exp(sink -
+    lse_i) ...
 
-    A pair of a query and a key that is hidden from it contributes nothing, NaN or not. `plain`: as arithmetic has it, in which 0 · NaN is NaN."""
+    A pair of a query and a key that is hidden from it contributes nothing, NaN or not. `plain`: as arithmetic has it, in which 0 · NaN is
+    NaN."""
     import torch
 
     dout, q, k, v, out = (x.to(lse.dtype) for x in (dout, q, k, v, out))

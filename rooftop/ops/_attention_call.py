@@ -15,7 +15,8 @@ MANY = 256  # heads: more than models have
 
 
 def first_order(op: str, order: Any, q: Any, k: Any, v: Any, pages: Any) -> str:
-    """The order of the dimensions; where none is named, "bshd". Raises ValueError for one that does not exist, and for shapes that do not name it and look like
+    """The order of the dimensions; where none is named, "bshd". Raises ValueError for one that does not exist, and for shapes that do not
+    name it and look like
     [B, H, S, D]: they fit that alone, or as [B, S, H, D] there were more heads than models have, or as many as tokens of grouped heads."""
     import torch
 
@@ -29,7 +30,8 @@ def first_order(op: str, order: Any, q: Any, k: Any, v: Any, pages: Any) -> str:
     grouped = one > one_k and other == other_k and other > one
     if other % other_k or (other > MANY >= one) or grouped:
         raise ValueError(
-            f"{op}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}, which look like [B, heads, tokens, D]: give order='bhsd' if they are that, "
+            f"{op}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}, which look like [B, heads, tokens, D]: give order='bhsd' if they "
+            f"are that, "
             "order='bshd' if they are [B, tokens, heads, D]"
         )
     return ORDERS[0]
@@ -41,8 +43,8 @@ def turned(t: Any, order: str) -> Any:
 
 
 def upper_left(q: Any, k: Any, v: Any, bias: Any, mask: Any, right: int) -> tuple[Any, Any, Any, Any, int]:
-    """k, v, bias, mask and the window's right end with which the first query is at the first key: keys behind the last query are seen by none, and where there
-    are fewer keys than queries the window reaches over the difference."""
+    """k, v, bias, mask and the window's right end with which the first query is at the first key: keys behind the last query are seen by
+    none, and where there are fewer keys than queries the window reaches over the difference."""
     queries, keys = q.shape[1], k.shape[1]
     if keys <= queries:
         return k, v, bias, mask, right + queries - keys
@@ -53,23 +55,23 @@ def upper_left(q: Any, k: Any, v: Any, bias: Any, mask: Any, right: int) -> tupl
 
 
 def validated(
-    q: Any, k: Any, v: Any, causal: Any, window: Any, scale: Any, softcap: Any, bias: Any, mask: Any, dropout_p: Any, cu_q: Any, cu_k: Any,
-    pages: Any, lengths: Any, slopes: Any, q_scale: Any, k_scale: Any, v_scale: Any, sinks: Any, return_lse: Any, deterministic: Any,
-) -> tuple[int, int]:  # fmt: skip
-    """(left, right) of the window."""
+    tensors: dict[str, Any], causal: Any, window: Any, scale: Any, softcap: Any, dropout_p: Any, return_lse: Any, deterministic: Any,
+) -> tuple[int, int]:
+    """(left, right) of the window. `tensors`: the public function's, in its order."""
     import torch
+
+    q, k, v, bias, mask, cu_q, cu_k, pages, lengths, slopes, q_scale, k_scale, v_scale, sinks = tensors.values()
 
     def refuse(text: str) -> ValueError:
         return ValueError(f"attention: {text}")
 
-    tensors = {
-        "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "page_table": pages, "cache_lengths": lengths,
-        "alibi_slopes": slopes, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "sinks": sinks,
-    }  # fmt: skip
     ranges: tuple[Any, ...] = ()
     if isinstance(mask, (tuple, list)):
         if len(mask) != 2:
-            raise ValueError(f"attention: mask is a {type(mask).__name__} of {len(mask)}; it must be a tensor, or the pair (begin, end) of attention_ranges")
+            raise ValueError(
+                f"attention: mask is a {type(mask).__name__} of {len(mask)}; it must be a tensor, or the pair (begin, end) of "
+                f"attention_ranges"
+            )
         ranges, mask = tuple(mask), None
         tensors = {**tensors, "mask": None, "mask[0]": ranges[0], "mask[1]": ranges[1]}
     for name, t in tensors.items():
@@ -81,7 +83,10 @@ def validated(
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.dtype not in floats and str(t.dtype) != EIGHT_BITS:
             raise TypeError(f"attention: {name} is {t.dtype}; accepted are {', '.join(map(str, floats))}, {EIGHT_BITS}")
-        if t.dtype != (q.dtype if name == "k" else k.dtype) and not (name == "k" and str(k.dtype) == EIGHT_BITS and q.dtype in floats) and name != "q":
+        if (
+            t.dtype != (q.dtype if name == "k" else k.dtype) and not (name == "k" and str(k.dtype) == EIGHT_BITS and q.dtype in floats)
+            and name != "q"
+        ):
             raise TypeError(f"attention: q is {q.dtype}, k {k.dtype} and v {v.dtype}; they must be alike, or k and v {EIGHT_BITS}")
         if str(t.dtype) == EIGHT_BITS and t.requires_grad:
             raise refuse(f"{name} is {t.dtype} and requires a gradient; 8 bits have none")
@@ -98,7 +103,10 @@ def validated(
             raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {want}")
     heads, key_heads, size = q.shape[-2], k.shape[-2], q.shape[-1]
     if k.shape[-1] != size or k.shape[:-1] != v.shape[:-1] or (rank == 4 and pages is None and k.shape[0] != q.shape[0]):
-        raise refuse(f"q has shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; they must be [B, Sq, H, D], [B, Sk, Hk, D] and [B, Sk, Hk, Dv]")
+        raise refuse(
+            f"q has shape {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}; they must be [B, Sq, H, D], [B, Sk, Hk, D] and [B, "
+            f"Sk, Hk, Dv]"
+        )
     if heads % max(key_heads, 1) or (heads > 0) != (key_heads > 0):
         raise refuse(f"q has {heads} heads and k {key_heads}; the first must be a multiple of the second")
     for name, n in (("D", size), ("Dv", v.shape[-1])):
@@ -125,18 +133,24 @@ def validated(
     for name, t, shapes in (
         ("cu_seqlens_q", cu_q, None), ("cu_seqlens_k", cu_k, None if cu_q is None else (tuple(cu_q.shape),)),
         ("page_table", pages, None), ("cache_lengths", lengths, ((batch,),)),
-    ):  # fmt: skip
+    ):
         if t is None:
             continue
         if t.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"attention: {name} is {t.dtype}; accepted are torch.int32, torch.int64")
-        fits = t.dim() == 1 and t.numel() >= 1 if name == "cu_seqlens_q" else t.dim() == 2 and t.shape[0] == batch if name == "page_table" else False
+        fits = (
+            t.dim() == 1 and t.numel() >= 1 if name == "cu_seqlens_q" else t.dim() == 2 and t.shape[0] == batch if name == "page_table"
+            else False
+        )
         if not (fits if shapes is None else among(tuple(t.shape), shapes)):
-            raise refuse(f"{name} has shape {tuple(t.shape)}; it must be {shapes[0] if shapes else '[N + 1]' if rank == 3 else f'[{batch}, pages]'}")
+            raise refuse(
+                f"{name} has shape {tuple(t.shape)}; it must be {shapes[0] if shapes else '[N + 1]' if rank == 3 else f'[{batch}, pages]'}"
+            )
     for name, t, n, dtypes in (
-        ("alibi_slopes", slopes, heads, (torch.float32,)), ("sinks", sinks, heads, (torch.float32, q.dtype)), ("q_scale", q_scale, heads, (torch.float32,)),
-        ("k_scale", k_scale, key_heads, (torch.float32,)), ("v_scale", v_scale, key_heads, (torch.float32,)),
-    ):  # fmt: skip
+        ("alibi_slopes", slopes, heads, (torch.float32,)), ("sinks", sinks, heads, (torch.float32, q.dtype)),
+        ("q_scale", q_scale, heads, (torch.float32,)), ("k_scale", k_scale, key_heads, (torch.float32,)),
+        ("v_scale", v_scale, key_heads, (torch.float32,)),
+    ):
         if t is None:
             continue
         if t.dtype not in dtypes:
@@ -161,13 +175,18 @@ def validated(
         if any(t is not None for t in (cu_q, pages, lengths)):
             raise refuse("causal is 'upper_left' with cu_seqlens, page_table or cache_lengths; it belongs to batches of one length")
         if k.shape[1] < q.shape[1] and (slopes is not None or (window is not None and window[0] != UNBOUNDED)):
-            raise refuse(f"causal is 'upper_left' with {q.shape[1]} queries and {k.shape[1]} keys; a window or alibi_slopes needs a key for each query")
+            raise refuse(
+                f"causal is 'upper_left' with {q.shape[1]} queries and {k.shape[1]} keys; a window or alibi_slopes needs a key for each "
+                f"query"
+            )
     return window_of(causal, window)
 
 
 def window_of(causal: Any, window: Any) -> tuple[int, int]:
     if not isinstance(causal, (bool, str)):
-        raise TypeError(f"attention: causal is {causal!r}, a {type(causal).__name__}; it must be True, False, {' or '.join(map(repr, CAUSAL))}")
+        raise TypeError(
+            f"attention: causal is {causal!r}, a {type(causal).__name__}; it must be True, False, {' or '.join(map(repr, CAUSAL))}"
+        )
     if isinstance(causal, str) and causal not in CAUSAL:
         raise ValueError(f"attention: causal is {causal!r}; it must be True, False, {' or '.join(map(repr, CAUSAL))}")
     if window is None:

@@ -9,8 +9,8 @@ from rooftop.core.spec import Case, Input, case
 
 
 def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: Any) -> dict[str, Any]:
-    """Bounds that rise over the whole buffer, some sequences empty, or all of one length where they are filled "equal"; lengths within the cache; pages
-    of the pool."""
+    """Bounds that rise over the whole buffer, some sequences empty, or all of one length where they are filled "equal"; lengths within the
+    cache; pages of the pool."""
     import torch
 
     found: dict[str, Any] = {}
@@ -26,9 +26,13 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
     pages = tensors.get("page_table")
     if (lengths := tensors.get("cache_lengths")) is not None:
         most = tensors["k"].shape[1] * (1 if pages is None else pages.shape[1])
-        found["cache_lengths"] = torch.randint(min(1, most), most + 1, lengths.shape, generator=generator, device=lengths.device).to(lengths.dtype)
+        found["cache_lengths"] = torch.randint(
+            min(1, most), most + 1, lengths.shape, generator=generator, device=lengths.device
+        ).to(lengths.dtype)
     if pages is not None:
-        found["page_table"] = torch.randint(0, max(tensors["k"].shape[0], 1), pages.shape, generator=generator, device=pages.device).to(pages.dtype)
+        found["page_table"] = torch.randint(
+            0, max(tensors["k"].shape[0], 1), pages.shape, generator=generator, device=pages.device
+        ).to(pages.dtype)
     for name in ("q_scale", "k_scale", "v_scale"):
         if (scale := tensors.get(name)) is not None:
             found[name] = torch.rand(scale.shape, generator=generator, device=scale.device, dtype=torch.float64).to(scale.dtype) + 0.5
@@ -40,13 +44,15 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
 
 
 def cases() -> list[Case]:
-    def call(d: str, b: int, sq: int, h: int, size: int, *, sk: int = 0, hk: int = 0, dv: int = 0, left: int = -1, right: int = -1, cap: float = 0.0,
-             p: float = 0.0, layout: str = "contiguous", fill: str = "normal", k_fill: str = "normal", **more: Any) -> dict[str, Any]:  # fmt: skip
+    def call(d: str, b: int, sq: int, h: int, size: int, *, sk: int = 0, hk: int = 0, dv: int = 0, left: int = -1, right: int = -1,
+             cap: float = 0.0, p: float = 0.0, layout: str = "contiguous", fill: str = "normal", k_fill: str = "normal",
+             **more: Any) -> dict[str, Any]:
         keys = (b, sk or sq, hk or h)
         return {
-            "q": Input((b, sq, h, size), d, fill, layout), "k": Input((*keys, size), d, k_fill, layout), "v": Input((*keys, dv or size), d, "normal", layout),
-            "left": left, "right": right, "scale": size**-0.5, "softcap": cap, "dropout_p": p, "seed": 7, **more,
-        }  # fmt: skip
+            "q": Input((b, sq, h, size), d, fill, layout), "k": Input((*keys, size), d, k_fill, layout),
+            "v": Input((*keys, dv or size), d, "normal", layout), "left": left, "right": right, "scale": size**-0.5, "softcap": cap,
+            "dropout_p": p, "seed": 7, **more,
+        }
 
     def pages(d: str, size: int, *, queries: int = 1, codes: str = "") -> dict[str, Any]:
         """3 sequences of 8 pages each, of a pool of 30."""
@@ -65,7 +71,7 @@ def cases() -> list[Case]:
     bench = [
         case(f"{'causal' if c == 0 else 'full'} d{size} {s}", tags="bench", **call("bf16", 16384 // s, s, 16, size, right=c))
         for size in (128, 64) for c in (0, -1) for s in (2048, 8192, 16384)
-    ]  # fmt: skip
+    ]
     bench += [
         case("causal d128 512", tags="bench", **call("bf16", 32, 512, 16, 128, right=0)),
         case("causal d256 8192", tags="bench", **call("bf16", 2, 8192, 8, 256, right=0)),
@@ -170,8 +176,12 @@ def cases() -> list[Case]:
             case("sinks", tags="edge", **call(d, 2, 20, 3, 32, right=0, sinks=Input((3,), d))),
             case("cache lengths", tags="edge", **call(d, 3, 2, 2, 32, sk=40, right=0, cache_lengths=Input((3,), "i32"))),
         ]
-    # In float16 the weights of far keys are denormal, and so few queries hide nothing of how they are rounded in the gradient of the values.
-    decode = {"sk": 300, "hk": 4, "size": 32, "cache_lengths": Input((3,), "i32"), "alibi_slopes": Input((3, 4), "f32"), "sinks": Input((4,), "bf16")}
+    # In float16 the weights of far keys are denormal, and so few queries hide nothing of how they are rounded in the gradient of the
+    # values.
+    decode = {
+        "sk": 300, "hk": 4, "size": 32, "cache_lengths": Input((3,), "i32"), "alibi_slopes": Input((3, 4), "f32"),
+        "sinks": Input((4,), "bf16")
+    }
     made.append(case("decode, ALiBi and sinks", tags="edge", **call("bf16", 3, 3, 4, right=0, **decode)))
     made += [case("queries of 8 bits", tags="edge", **eight("f8e4m3", 40)), case("8 bits, 3 tiles", tags="edge", **eight("f8e4m3", 150))]
     return bench + made

@@ -36,17 +36,21 @@ def chunks_of(shape: tuple[int, ...], rank: int) -> int:
 
 
 def room(values: int, chunks: int, size: int) -> int:
-    """The most words that a stream of so many values of `size` bytes has: a chunk that does not get smaller is kept raw, in one word more than its values."""
+    """The most words that a stream of so many values of `size` bytes has: a chunk that does not get smaller is kept raw, in one word more
+    than its values."""
     return 2 * chunks + -(-values * size // 4)
 
 
 def header(x_shape: tuple[int, ...], element: str, rank: int, bound: float | None) -> Header:
-    return Header("shuffle" if bound is None else "fast", ELEMENTS[element], x_shape, "lossless" if bound is None else "abs", bound or 0.0, bound or 0.0, rank)
+    return Header(
+        "shuffle" if bound is None else "fast", ELEMENTS[element], x_shape, "lossless" if bound is None else "abs", bound or 0.0,
+        bound or 0.0, rank
+    )
 
 
 def filled(x: Tensor, element: str, fill: str, generator: Any) -> Tensor:
-    """Values worth compressing, as bits, of the shape of `x`: "smooth", "weights" (normal, sigma 0.02), "noise" (any bits), "special" (smooth, with NaN,
-    infinities, -0.0 and denormals strewn in), "zero", "constant"."""
+    """Values worth compressing, as bits, of the shape of `x`: "smooth", "weights" (normal, sigma 0.02), "noise" (any bits), "special"
+    (smooth, with NaN, infinities, -0.0 and denormals strewn in), "zero", "constant"."""
     import torch
 
     e = ELEMENTS[element]
@@ -76,7 +80,8 @@ def filled(x: Tensor, element: str, fill: str, generator: Any) -> Tensor:
         top = 1 << (8 * e.bytes - 1)
         signed = 0 if e.bytes == 1 else 1 << (8 * e.bytes)
         exponent = top - (1 << e.mantissa)
-        marks = [top, 1, top | 3, exponent, top | exponent, exponent | 1, top - 1]  # -0.0, denormals, infinities, NaN (e4m3: its largest numbers and NaN)
+        # -0.0, denormals, infinities, NaN (e4m3: its largest numbers and NaN)
+        marks = [top, 1, top | 3, exponent, top | exponent, exponent | 1, top - 1]
         marks = [m - signed if signed and m >= top else m for m in marks]
         at = torch.randint(0, n, (max(1, n // 97),), generator=generator, device=x.device)
         which = torch.tensor(marks, dtype=x.dtype, device=x.device)

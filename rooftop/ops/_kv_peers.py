@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 def index_put(
     k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, page_table: Tensor | None, cu_seqlens: Tensor | None,
-    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str, rotary_dim: int,
-    limit: float,
-) -> None:  # fmt: skip
+    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str,
+    rotary_dim: int, limit: float,
+) -> None:
     """Indexing in torch, for tokens that all fit."""
     if cos is not None or cu_seqlens is not None or new_lengths is not None or limit:
         raise ValueError("the plain copy alone")
@@ -39,7 +39,8 @@ def _batch(k: Tensor) -> Tensor:
 
 
 def _plan(lengths: Tensor, page_table: Tensor, cu_seqlens: Tensor | None, batch: int, count: int, size: int) -> tuple[Tensor, ...]:
-    """What FlashInfer is given besides the tensors: each token's sequence and position, where the pages of a sequence begin, tokens on its last page."""
+    """What FlashInfer is given besides the tensors: each token's sequence and position, where the pages of a sequence begin, tokens on its
+    last page."""
     import torch
 
     device = lengths.device
@@ -58,9 +59,9 @@ def flashinfer_append() -> Callable[..., Any]:
     prepared = Kept(_plan)
 
     def run(
-        k_cache: Any, v_cache: Any, k: Any, v: Any, lengths: Any, page_table: Any, cu_seqlens: Any, new_lengths: Any, cos: Any, sin: Any, k_scale: Any,
-        v_scale: Any, layout: str, rotary_dim: int, limit: float,
-    ) -> None:  # fmt: skip
+        k_cache: Any, v_cache: Any, k: Any, v: Any, lengths: Any, page_table: Any, cu_seqlens: Any, new_lengths: Any, cos: Any, sin: Any,
+        k_scale: Any, v_scale: Any, layout: str, rotary_dim: int, limit: float,
+    ) -> None:
         if page_table is None or cos is not None or new_lengths is not None or limit:
             raise ValueError("FlashInfer appends to paged caches of the dtype of k")
         count = k.shape[0] * k.shape[1]

@@ -9,27 +9,35 @@ from rooftop.core.sweeps import Sizes
 
 
 def _call(
-    n: int, h: int, v: int, d: str, *, below: int | None = None, bias: str = "", fill: str = "normal", weight: str = "normal", bias_fill: str = "normal",
-    layout: str = "contiguous", ignore: int = -100, reduction: str = "mean", smoothing: float = 0.0, scale: float = 0.0, cap: float = 0.0, start: int = 0,
-    classes: int = 0, to: str = "", memory: str = "fast", x_grad: bool = True, weight_grad: bool = True, inplace: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    n: int, h: int, v: int, d: str, *, below: int | None = None, bias: str = "", fill: str = "normal", weight: str = "normal",
+    bias_fill: str = "normal", layout: str = "contiguous", ignore: int = -100, to: str = "", **options: Any,
+) -> dict[str, Any]:
+    """`options`: those of the op, by its names, that have not their defaults."""
     made: dict[str, Any] = {"x": Input((n, h), d, fill, layout), "weight": Input((v, h), d, weight, layout)}
     if bias:
         made["bias"] = Input((v,), bias, bias_fill)
-    made["target"] = Input((n,), "i64", f"below {below or classes or v}")
-    return {**made, "ignore_index": ignore, "reduction": reduction, "label_smoothing": smoothing, "lse_square_scale": scale, "softcap": cap, "start": start,
-            "classes": classes, "weight_to": to or d, "memory": memory, "x_grad": x_grad, "weight_grad": weight_grad, "bias_grad": bool(bias),
-            "inplace": inplace}  # fmt: skip
+    made["target"] = Input((n,), "i64", f"below {below or options.get('classes') or v}")
+    made |= {
+        "ignore_index": ignore, "reduction": "mean", "label_smoothing": 0.0, "lse_square_scale": 0.0, "softcap": 0.0, "start": 0,
+        "classes": 0, "weight_to": to or d, "memory": "fast", "x_grad": True, "weight_grad": True, "bias_grad": bool(bias),
+        "inplace": False,
+    }
+    if unknown := options.keys() - made.keys():
+        raise TypeError(f"linear_cross_entropy has no {', '.join(sorted(unknown))}")
+    return made | options
 
 
 HEADS: dict[str, Any] = {  # sizes of a last layer and its loss
-    "ranges": {"tokens": (64, 8192), "hidden": (256, 16384), "classes": (1000, 262144)}, "models": {"hidden": "hidden", "classes": "vocabulary"},
-    "dtypes": ("bf16",),
-}  # fmt: skip
+    "ranges": {"tokens": (64, 8192), "hidden": (256, 16384), "classes": (1000, 262144)},
+    "models": {"hidden": "hidden", "classes": "vocabulary"}, "dtypes": ("bf16",),
+}
 SWEPT = Sizes(lambda dtype, tokens, hidden, classes: _call(tokens, hidden, classes, dtype, inplace=True), **HEADS)
 SHAPES = {"llama-3 head": (8192, 4096, 128256), "small head": (2048, 2048, 32000), "long gemma head": (32768, 4096, 262144)}
 
-HALVES = ("one token", "one class", "bias", "each token's", "small", "ignored", "everything", "everything, small", "rows misaligned", "-inf in the bias")
+HALVES = (
+    "one token", "one class", "bias", "each token's", "small", "ignored", "everything", "everything, small", "rows misaligned",
+    "-inf in the bias"
+)
 
 
 def cases() -> list[Case]:
@@ -39,7 +47,12 @@ def cases() -> list[Case]:
         below, ignore = (None, -100) if name in SHAPES else (2, 0)
         for memory in ("fast", "small"):
             given = _call(n, h, v, "bf16", memory=memory, inplace=True, below=below, ignore=ignore)
-            bench.append(case(f"{name} {n}x{h}x{v}, {memory}", tags="bench model" if name in SHAPES else "bench", part=1.0 if name in SHAPES else 0.5, **given))
+            bench.append(
+                case(
+                    f"{name} {n}x{h}x{v}, {memory}", tags="bench model" if name in SHAPES else "bench", part=1.0 if name in SHAPES else 0.5,
+                    **given
+                )
+            )
     for memory in ("fast", "small"):
         alone = _call(8192, 4096, 128256, "bf16", memory=memory, x_grad=False, weight_grad=False)
         bench.append(case(f"loss alone 8192x4096x128256, {memory}", tags="bench", **alone))
@@ -63,14 +76,17 @@ def cases() -> list[Case]:
         "all ignored, mean": {"n": 4, "v": 1, "ignore": 0, "memory": "small"},
         "out of range": {"n": 24, "v": 10, "below": 13, "reduction": "none"},
         "out of range, mean": {"n": 24, "v": 10, "below": 13},
-        "smoothing": {"n": 10, "v": 300, "smoothing": 0.1},
-        "all smoothed": {"n": 10, "v": 300, "smoothing": 1.0, "reduction": "none"},
-        "square of the normaliser": {"n": 10, "v": 300, "scale": 1e-2, "memory": "small"},
-        "soft cap": {"n": 10, "v": 300, "cap": 3.0},
-        "soft cap, small": {"n": 10, "v": 300, "cap": 30.0, "memory": "small"},
-        "everything": {"n": 10, "v": 300, "bias": "own", "ignore": 7, "smoothing": 0.2, "scale": 1e-2, "cap": 2.0},
-        "everything, small": {"n": 10, "v": 300, "bias": "own", "ignore": 7, "smoothing": 0.2, "scale": 1e-2, "cap": 2.0, "memory": "small"},
-        "a slice of the vocabulary": {"n": 10, "v": 30, "start": 30, "classes": 90, "smoothing": 0.1, "memory": "small"},
+        "smoothing": {"n": 10, "v": 300, "label_smoothing": 0.1},
+        "all smoothed": {"n": 10, "v": 300, "label_smoothing": 1.0, "reduction": "none"},
+        "square of the normaliser": {"n": 10, "v": 300, "lse_square_scale": 1e-2, "memory": "small"},
+        "soft cap": {"n": 10, "v": 300, "softcap": 3.0},
+        "soft cap, small": {"n": 10, "v": 300, "softcap": 30.0, "memory": "small"},
+        "everything": {"n": 10, "v": 300, "bias": "own", "ignore": 7, "label_smoothing": 0.2, "lse_square_scale": 1e-2, "softcap": 2.0},
+        "everything, small": {
+            "n": 10, "v": 300, "bias": "own", "ignore": 7, "label_smoothing": 0.2, "lse_square_scale": 1e-2, "softcap": 2.0,
+            "memory": "small"
+        },
+        "a slice of the vocabulary": {"n": 10, "v": 30, "start": 30, "classes": 90, "label_smoothing": 0.1, "memory": "small"},
         "rows padded": {"n": 9, "h": 64, "v": 50, "layout": "padded", "memory": "small"},
         "rows misaligned": {"n": 9, "h": 64, "v": 50, "layout": "sliced"},
         "address misaligned": {"n": 9, "h": 64, "v": 50, "layout": "offset"},
@@ -79,7 +95,7 @@ def cases() -> list[Case]:
         "NaN": {"n": 5, "v": 100, "fill": "nan", "reduction": "none"},
         "+inf": {"n": 5, "v": 100, "weight": "inf", "reduction": "none"},
         "-0.0": {"n": 5, "v": 100, "fill": "-0.0"},
-        "all equal": {"n": 5, "v": 100, "weight": "equal", "scale": 1e-2},
+        "all equal": {"n": 5, "v": 100, "weight": "equal", "lse_square_scale": 1e-2},
         "denormals": {"n": 5, "v": 100, "fill": "tiny"},
     }
     edge = []
@@ -95,9 +111,12 @@ def cases() -> list[Case]:
             case("frozen weight, small", tags="edge", **_call(10, 32, 100, d, weight_grad=False, memory="small")),
             case("frozen input", tags="edge", **_call(10, 32, 100, d, x_grad=False, bias=d)),
             case("the loss alone", tags="edge", **_call(10, 32, 100, d, x_grad=False, weight_grad=False)),
-            case("high soft cap", tags="edge", **_call(6, 16, 1030, d, cap=1e5, memory="small")),
-            *(case(f"soft cap, exact products, {v} classes", tags="edge", **_call(6, 1, v, d, cap=30.0, fill="integers", weight="integers", reduction="none",
-                                                                                  x_grad=False, weight_grad=False)) for v in (3, 1030)),
+            case("high soft cap", tags="edge", **_call(6, 16, 1030, d, softcap=1e5, memory="small")),
+            *(
+                case(f"soft cap, exact products, {v} classes", tags="edge",
+                                                                                  **_call(6, 1, v, d, softcap=30.0, fill="integers",
+                                                                                  weight="integers", reduction="none", x_grad=False,
+                                                                                  weight_grad=False)) for v in (3, 1030)),
             case("weight's gradient in float32", tags="edge", **_call(10, 32, 100, d, to="f32")),
             case("weight's gradient in float32, small", tags="edge", **_call(10, 32, 100, d, to="f32", memory="small")),
         ]

@@ -1,7 +1,8 @@
-"""Cross-entropy of logits that are a product, in plain torch: the formulas of linear_cross_entropy, for the whole vocabulary or a slice of it.
+"""Cross-entropy of logits that are a product, in plain torch: the formulas of linear_cross_entropy, for the whole vocabulary or a slice of
+it.
 
-`state` [N, 4] is a token's shift m (its largest logit), the sum of exp(z - m), the sum of z where labels are smoothed (else 0), and the target's logit (0 where
-the slice has it not). A token that is ignored has (0, 1, 0, 0)."""
+`state` [N, 4] is a token's shift m (its largest logit), the sum of exp(z - m), the sum of z where labels are smoothed (else 0), and the
+target's logit (0 where the slice has it not). A token that is ignored has (0, 1, 0, 0)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _materialised(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore: int, reduction: str, smoothing: float, cap: float) -> Tensor:
+def _materialised(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore: int, reduction: str, smoothing: float, cap: float
+) -> Tensor:
     """The loss with all logits in memory."""
     from torch.nn import functional
 
@@ -48,7 +50,8 @@ def torch_step(compiled: bool = False) -> Callable[..., Any]:
 
 
 def three_products() -> Callable[..., Any]:
-    """What every way to make the loss and both gradients computes at least, by cuBLAS: the logits, and from a tensor of their size dx and dW."""
+    """What every way to make the loss and both gradients computes at least, by cuBLAS: the logits, and from a tensor of their size dx and
+    dW."""
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> Any:
         _, reduction, *_, memory, x_grad, weight_grad = rest[:11]
@@ -72,7 +75,9 @@ def liger() -> Callable[..., Any]:
             raise ValueError("Liger takes no slice of the vocabulary, and makes no gradients without a reduction")
         with torch.enable_grad():
             given = x.detach().requires_grad_(x_grad), weight.detach().requires_grad_(weight_grad)
-            loss, *_ = LigerFusedLinearCrossEntropyFunction.apply(*given, target, bias, None, ignore, scale, smoothing, reduction, cap or None)
+            loss, *_ = LigerFusedLinearCrossEntropyFunction.apply(
+                *given, target, bias, None, ignore, scale, smoothing, reduction, cap or None
+            )
         return loss, None, None, None, None, None
 
     return run

@@ -20,7 +20,9 @@ FLOATS = ("f32", "f16", "bf16")
 PER_COLUMN = ("weight", "bias", "dweight", "dbias")
 
 
-def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float) -> int:
+def validate(
+    name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> int:
     """The number of dimensions that are normalised together. Raises as the public functions say."""
     import torch
 
@@ -36,7 +38,9 @@ def validate(name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor 
             raise ValueError(f"{name}: input lies on {x.device} and {what} on {t.device}; they must be on one device")
     dims = argument_checks.shape(name, "normalized_shape", shape)
     if not dims or tuple(x.shape[-len(dims) :]) != dims:
-        raise ValueError(f"{name}: normalized_shape is {dims}; it must be the last dimensions of the input, which has shape {tuple(x.shape)}")
+        raise ValueError(
+            f"{name}: normalized_shape is {dims}; it must be the last dimensions of the input, which has shape {tuple(x.shape)}"
+        )
     if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
         raise ValueError(
             f"{name}: residual is {residual.dtype} {tuple(residual.shape)}; it must be as the input is, {x.dtype} {tuple(x.shape)}"
@@ -93,14 +97,20 @@ def outputs(x: Meta, residual: Meta | None, weight: Meta | None, bias: Meta | No
     return {"y": _like_rows(x, dims), "s": None if residual is None else _like_rows(x, dims)}
 
 
-def outputs_bwd(dy: Meta, ds: Meta | None, s: Meta, weight: Meta | None, bias: Meta | None, dims: int, eps: float) -> dict[str, Meta | None]:
-    return {"dx": _like_rows(s, dims), "dweight": weight and Meta(weight.shape, weight.dtype), "dbias": bias and Meta(bias.shape, bias.dtype)}
+def outputs_bwd(
+    dy: Meta, ds: Meta | None, s: Meta, weight: Meta | None, bias: Meta | None, dims: int, eps: float
+) -> dict[str, Meta | None]:
+    return {
+        "dx": _like_rows(s, dims), "dweight": weight and Meta(weight.shape, weight.dtype), "dbias": bias and Meta(bias.shape, bias.dtype)
+    }
 
 
 def of_rounded_sum(reference: Callable[..., tuple[Tensor, Tensor | None]]) -> Callable[..., Any]:
     """The result at the same precision: `reference` in float32, of the sum as it is returned, which is rounded to the dtype of x."""
 
-    def same(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+    def same(
+        x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+    ) -> tuple[Tensor, Tensor | None]:
         s = x if residual is None else x + residual
         y, _ = reference(widen(s), None, widen(weight), widen(bias), dims, eps)
         return y, None if residual is None else s
@@ -144,15 +154,18 @@ def cases(bias: bool) -> list[Case]:
     """`bias`: whether the usual call has one."""
 
     def call(shape: tuple[int, ...], d: str, *, fill: str = "normal", layout: str = "contiguous", w: str | None = "", b: str | None = None,
-             r: bool = False, dims: int = 1, eps: float = 1e-5) -> dict[str, Any]:  # fmt: skip
+             r: bool = False, dims: int = 1, eps: float = 1e-5) -> dict[str, Any]:
         """`w` and `b`: a dtype, "" for that of x, None for none."""
         tail = shape[-dims:]
         kinds = {"weight": w, "bias": "" if bias and b is None else b if b != "none" else None}
         given = {n: None if kind is None else Input(tail, kind or d) for n, kind in kinds.items()}
-        return {"x": Input(shape, d, fill, layout), "residual": Input(shape, d, fill, layout) if r else None, **given, "dims": dims, "eps": eps}
+        return {
+            "x": Input(shape, d, fill, layout), "residual": Input(shape, d, fill, layout) if r else None, **given, "dims": dims, "eps": eps
+        }
 
     bench = [
-        case(f"rows {r}x{c}", tags="bench", **call((r, c), d)) for r, c in ((16384, 8192), (4096, 32768), (2048, 131072)) for d in ("bf16", "f32")
+        case(f"rows {r}x{c}", tags="bench", **call((r, c), d)) for r,
+        c in ((16384, 8192), (4096, 32768), (2048, 131072)) for d in ("bf16", "f32")
     ]
     bench += [
         case(f"{name} {r}x{c}", tags=f"bench {more}", **call((r, c), "bf16"))
@@ -161,7 +174,7 @@ def cases(bias: bool) -> list[Case]:
             ("model", 16384, 7168, ""), ("model", 8192, 12288, ""), ("odd", 8192, 12289, ""),
             ("32 MiB", 2048, 4096, "model"), ("4 MiB", 256, 4096, "model"), ("2 MiB", 512, 1024, ""),
         )
-    ]  # fmt: skip
+    ]
     bench += [case("residual 16384x8192", tags="bench model", **call((16384, 8192), "bf16", r=True))]
     edges: dict[str, dict[str, Any]] = {
         "empty rows": {"shape": (0, 128)},

@@ -1,6 +1,8 @@
-"""The order that topk, sort, argsort, kthvalue and topk_mask share, in plain torch; what their arguments must be; inputs that are hard to order.
+"""The order that topk, sort, argsort, kthvalue and topk_mask share, in plain torch; what their arguments must be; inputs that are hard to
+order.
 
-Elements are ordered by value, equal ones by index, the lowest first. -0.0 equals +0.0. All NaN are equal, and above +infinity (`nan="largest"`) or below
+Elements are ordered by value, equal ones by index, the lowest first. -0.0 equals +0.0. All NaN are equal, and above +infinity
+(`nan="largest"`) or below
 -infinity (`nan="smallest"`). So each order is one alone, and every kernel gives the same bits."""
 
 from __future__ import annotations
@@ -78,8 +80,8 @@ def as_torch(x: Tensor, lengths: Tensor | None, nan: str) -> bool:
 
 
 def first_by_torch(x: Tensor, k: int, largest: bool) -> Tensor | None:
-    """The indices of the k first of each row; None where a row of int64 has equal values among them. torch.topk gives any of several equal values, so that rows
-    in which two of the k + 1 first are equal are ordered by value and index in one number."""
+    """The indices of the k first of each row; None where a row of int64 has equal values among them. torch.topk gives any of several equal
+    values, so that rows in which two of the k + 1 first are equal are ordered by value and index in one number."""
     import torch
 
     x = x.detach()
@@ -100,7 +102,8 @@ def first_by_torch(x: Tensor, k: int, largest: bool) -> Tensor | None:
 
 
 def _first_by_number(x: Tensor, k: int, largest: bool) -> Tensor:
-    """The same of dtypes of at most 32 bits, by numbers that no two elements of a row share: the value's place among all, then the index."""
+    """The same of dtypes of at most 32 bits, by numbers that no two elements of a row share: the value's place among all, then the
+    index."""
     import torch
 
     n = x.shape[-1]
@@ -215,7 +218,9 @@ def length_faults(x: Tensor, lengths: Tensor | None) -> str | None:
     if lengths is None or lengths.numel() == 0:
         return None
     low, high = int(lengths.min()), int(lengths.max())
-    return None if low >= 0 and high <= x.shape[-1] else f"lengths go from {low} to {high}; each must be 0 to the row's {x.shape[-1]} elements"
+    return (
+        None if low >= 0 and high <= x.shape[-1] else f"lengths go from {low} to {high}; each must be 0 to the row's {x.shape[-1]} elements"
+    )
 
 
 # -- problems ----------------------------------------------------------------------------------------------------

@@ -112,4 +112,6 @@ def cases(make: Callable[[Input], dict[str, Any]], *, traffic: int, leave: tuple
         for name, (shape, fill, layout) in EDGES.items()
         if name not in leave
     ]
-    return bench + edge + [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **make(Input(((1 << 31) + 4097,), "bf16")))]
+    return bench + edge + [
+        case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **make(Input(((1 << 31) + 4097,), "bf16")))
+    ]

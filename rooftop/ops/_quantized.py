@@ -25,8 +25,8 @@ def scale_shape(shape: tuple[int, ...], rows: int, columns: int) -> tuple[int, i
 
 
 def tensor_scale(op: str, over: Any, f: Format, x: Tensor) -> Tensor | None:
-    """The tensor's scale of nvfp4 as it was given, a number made a tensor. Raises TypeError for anything else, ValueError for another format, dtype, size or
-    device, and for a value that is not finite and above zero, as far as that is known without waiting for a GPU."""
+    """The tensor's scale of nvfp4 as it was given, a number made a tensor. Raises TypeError for anything else, ValueError for another
+    format, dtype, size or device, and for a value that is not finite and above zero, as far as that is known without waiting for a GPU."""
     import torch
 
     if over is None:
@@ -50,8 +50,8 @@ def tensor_scale(op: str, over: Any, f: Format, x: Tensor) -> Tensor | None:
 def canonical(p: Problem, plain: str) -> Problem | None:
     """Two forms, by what `columns` is to the plain tensor [A, R, C].
 
-    Segments: a group is some neighbours of a row, all groups alike. Then `plain` is [groups, columns], codes are [groups, bytes] and scales [groups].
-    Otherwise three dimensions, as the op has them. None where the columns of `plain` are not neighbours in memory."""
+    Segments: a group is some neighbours of a row, all groups alike. Then `plain` is [groups, columns], codes are [groups, bytes] and scales
+    [groups]. Otherwise three dimensions, as the op has them. None where the columns of `plain` are not neighbours in memory."""
     x = p[plain]
     wide = x.shape[2]
     rows, columns, f = int(p.option("rows")), int(p.option("columns")), ELEMENTS[str(p.option("format"))]

@@ -1,4 +1,5 @@
-"""torchao as a peer of quantise, at the formats that it has: its Triton kernels of fp8 by groups and blocks, and its plain functions under torch.compile."""
+"""torchao as a peer of quantise, at the formats that it has: its Triton kernels of fp8 by groups and blocks, and its plain functions under
+torch.compile."""
 
 from __future__ import annotations
 
@@ -32,9 +33,14 @@ def torchao() -> Callable[..., Any]:
 
     made = {f.__name__: torch.compile(f, dynamic=False) for f in (int8, mx, nv)}
 
-    def run(x: Tensor, over: Tensor | None, rows: int, columns: int, format: str, scales: str, symmetric: bool, rounding: str, seed: int) -> Any:
+    def run(
+        x: Tensor, over: Tensor | None, rows: int, columns: int, format: str, scales: str, symmetric: bool, rounding: str, seed: int
+    ) -> Any:
         a, r, c = x.shape
-        if a != 1 or not symmetric or rounding != "nearest" or c % columns or not x.is_cuda or x.dtype not in (torch.bfloat16, torch.float32):
+        if (
+            a != 1 or not symmetric or rounding != "nearest" or c % columns or not x.is_cuda
+            or x.dtype not in (torch.bfloat16, torch.float32)
+        ):
             raise ValueError("torchao's functions on one CUDA matrix of bfloat16 or float32, whole groups, symmetric, nearest")
         flat = x[0]
         if (format, scales, rows) == ("e4m3", "f32", 1):

@@ -1,8 +1,10 @@
-"""What ops that write quantised rows have in common: a value is computed in float32 and becomes a code at once, with no rounding to 16 bits in between.
+"""What ops that write quantised rows have in common: a value is computed in float32 and becomes a code at once, with no rounding to 16 bits
+in between.
 
-How such a result is judged. The value differs from that in float64 by a few roundings, so a code may be another one where the value lies next to the
-border of two. Scales and codes rise with the value. So the scale must lie between those of the largest value less and more its error, and the code
-between those of the value less and more its error, divided by the scale that was written. Where the error crosses no border, that is equality."""
+How such a result is judged. The value differs from that in float64 by a few roundings, so a code may be another one where the value lies
+next to the border of two. Scales and codes rise with the value. So the scale must lie between those of the largest value less and more its
+error, and the code between those of the value less and more its error, divided by the scale that was written. Where the error crosses no
+border, that is equality."""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ ROWS = 1024  # judged at once
 
 
 def how(
-    name: str, x: Tensor, format: str | Format, group: int | None, rounding: str, scale_dtype: str | None, over: Tensor | float | None, seed: int
+    name: str, x: Tensor, format: str | Format, group: int | None, rounding: str, scale_dtype: str | None, over: Tensor | float | None,
+    seed: int
 ) -> tuple[Format, str, int, Tensor | None]:
-    """The format, the type of its scales, the elements of a row that share one (0: all of them), and `over` as a tensor. Raises as `rooftop.quantize` does."""
+    """The format, the type of its scales, the elements of a row that share one (0: all of them), and `over` as a tensor. Raises as
+    `rooftop.quantize` does."""
     f = format_of(format)
     if rounding not in ("nearest", "stochastic", "zero"):
         raise ValueError(f"{name}: rounding is {rounding!r}; accepted are nearest, stochastic, zero")
@@ -50,7 +54,9 @@ def how(
     return f, kind, columns, tensor_scale(name, over, f, x)
 
 
-def packaged(codes: Tensor, scale: Tensor, over: Tensor | None, f: Format, kind: str, shape: tuple[int, ...], dtype: Any, columns: int) -> Quantized:
+def packaged(
+    codes: Tensor, scale: Tensor, over: Tensor | None, f: Format, kind: str, shape: tuple[int, ...], dtype: Any, columns: int
+) -> Quantized:
     """Codes [N, bytes] and scales [N, groups] as what `rooftop.quantize` returns."""
     import torch
 
@@ -103,7 +109,8 @@ Values = Callable[[Mapping[str, Any], Mapping[str, Any]], "tuple[Tensor, Tensor]
 
 
 def laws(values: Values, rows: tuple[str, ...]) -> dict[str, Callable[[Judged], str | None]]:
-    """The comparisons of `codes` and `scale`. values(tensors, options): the rows in float64 with the size of their error. rows: the inputs of one row each."""
+    """The comparisons of `codes` and `scale`. values(tensors, options): the rows in float64 with the size of their error. rows: the inputs
+    of one row each."""
 
     def parts(judged: Judged) -> Any:
         count = judged.got["scale"].shape[0]
@@ -133,7 +140,10 @@ def laws(values: Values, rows: tuple[str, ...]) -> dict[str, Callable[[Judged], 
             wrong = ~((ends[0] <= found) & (found <= ends[1]))
             if bool(wrong.any()):
                 i = tuple(int(k) for k in wrong.nonzero()[0])
-                return f"scale {(i[0] + start, *i[1:])} is {float(found[i]):.9g}; it must be {float(ends[0][i]):.9g} to {float(ends[1][i]):.9g}"
+                return (
+                    f"scale {(i[0] + start, *i[1:])} is {float(found[i]):.9g}; it must be {float(ends[0][i]):.9g} to "
+                    f"{float(ends[1][i]):.9g}"
+                )
         return None
 
     def codes(judged: Judged) -> str | None:
@@ -157,7 +167,10 @@ def laws(values: Values, rows: tuple[str, ...]) -> dict[str, Callable[[Judged], 
                 i = tuple(int(k) for k in wrong.nonzero()[0])
                 said = f"code {(i[0] + start, i[1])} is {int(got[i]):#x}, {float(found[i])}; it must be {float(low[i])} to {float(high[i])}"
                 return f"{int(wrong.sum())} codes of rows {start} on: {said}"
-            if f.bits < 8 and y.shape[1] * f.bits % 8 and bool((judged.got["codes"][start : start + ROWS, -1] >> (y.shape[1] * f.bits % 8)).any()):
+            if (
+                f.bits < 8 and y.shape[1] * f.bits % 8
+                and bool((judged.got["codes"][start : start + ROWS, -1] >> (y.shape[1] * f.bits % 8)).any())
+            ):
                 return f"the last byte of a row has bits beyond its {y.shape[1]} codes"
         return None
 
@@ -172,15 +185,19 @@ def options(format: str, group: int | None = None, rounding: str = "nearest", sc
     """Those of a case; `over` among them."""
     f = FORMATS[format]
     return {
-        "over": Input((1,), "f32") if f.kind == "nv" else None, "group": f.group or group or 0, "format": f.element, "scales": scales or f.scale,
-        "rounding": rounding, "seed": 7,
-    }  # fmt: skip
+        "over": Input((1,), "f32") if f.kind == "nv" else None, "group": f.group or group or 0, "format": f.element,
+        "scales": scales or f.scale, "rounding": rounding, "seed": 7,
+    }
 
 
-def cases(inputs: Callable[[tuple[int, int], str, str, str], dict[str, Any]], big: tuple[int, int] = (16384, 8192), fills: tuple[str, ...] = ()) -> list[Case]:
+def cases(
+    inputs: Callable[[tuple[int, int], str, str, str], dict[str, Any]], big: tuple[int, int] = (16384, 8192), fills: tuple[str, ...] = ()
+) -> list[Case]:
     """Cases of an op whose rows are `inputs(shape, dtype, fill, layout)`."""
 
-    def one(name: str, tags: str, shape: tuple[int, int], d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any) -> Case:
+    def one(
+        name: str, tags: str, shape: tuple[int, int], d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any
+    ) -> Case:
         return case(name, tags=tags, **inputs(shape, d, fill, layout), **options(**more))
 
     found = [
@@ -203,7 +220,9 @@ def cases(inputs: Callable[[tuple[int, int], str, str, str], dict[str, Any]], bi
                 one(f"{format} rows 2x9001", "edge", (2, 9001), d, format=format),
             ]
     for rounding in ("stochastic", "zero"):
-        found += [one(f"{format} {rounding}", "edge", (6, 192), format=format, rounding=rounding) for format in ("int8", "e4m3", "e2m1", "uint4")]
+        found += [
+            one(f"{format} {rounding}", "edge", (6, 192), format=format, rounding=rounding) for format in ("int8", "e4m3", "e2m1", "uint4")
+        ]
         found += [one(f"{format} {rounding} odd", "edge", (5, 67), format=format, rounding=rounding) for format in ("int8", "e4m3")]
     for scales in ("f16", "bf16", "e8m0", "e4m3"):
         found.append(one(f"int8 scales {scales}", "edge", (5, 64), "f32", format="int8", scales=scales))

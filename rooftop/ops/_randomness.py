@@ -1,14 +1,16 @@
 """The seed of a call that uses random bits: the one that is given, else one drawn from torch's generator, as torch's own functions draw.
 
-The bits of a call follow from 32 bits of seed and each element's index (rooftop/formats/random_bits.py), which kernels get as a number when they are launched.
-Without a seed those 32 bits come
+The bits of a call follow from 32 bits of seed and each element's index (rooftop/formats/random_bits.py), which kernels get as a number when
+they are launched. Without a seed those 32 bits come
 
     on the CPU   from the generator's next number, as `torch.randint` draws it
-    on a GPU     from the seed and the Philox offset of the generator of that GPU, both of which the host knows; the offset is then moved on by 4, as a
-                 kernel of torch moves it: `torch.manual_seed`, `get_rng_state`, `torch.utils.checkpoint` and `fork_rng` have their usual effect
+    on a GPU     from the seed and the Philox offset of the generator of that GPU, both of which the host knows; the offset is then moved on
+                 by 4, as a kernel of torch moves it: `torch.manual_seed`, `get_rng_state`, `torch.utils.checkpoint` and `fork_rng` have
+                 their usual effect
     in a trace   from a number of the CPU's default generator that is drawn at each call of the compiled function
 
-While a CUDA graph is captured there is none to draw: the graph would hold it, and every replay would use the same bits. Such a call needs a seed."""
+While a CUDA graph is captured there is none to draw: the graph would hold it, and every replay would use the same bits. Such a call needs a
+seed."""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ STEP = 4  # numbers that a Philox counter gives at a time; offsets are multiples
 
 
 def seed(op: str, given: Any, generator: Any, like: Any, used: bool = True) -> Any:
-    """The seed of a call on the device of the tensor `like`, as a signed 32-bit number. `used`: whether it matters; if not, nothing is drawn.
+    """The seed of a call on the device of the tensor `like`, as a signed 32-bit number. `used`: whether it matters; if not, nothing is
+    drawn.
 
-    Raises TypeError for a seed that is no whole number, or what is no generator; ValueError for both together, or a generator of another device; RuntimeError
-    without a seed while a CUDA graph is captured."""
+    Raises TypeError for a seed that is no whole number, or what is no generator; ValueError for both together, or a generator of another
+    device; RuntimeError without a seed while a CUDA graph is captured."""
     import torch
 
     if given is not None:
@@ -39,8 +42,9 @@ def seed(op: str, given: Any, generator: Any, like: Any, used: bool = True) -> A
             raise TypeError(f"{op}: generator is {generator!r}, a {type(generator).__name__}; it must be a torch.Generator, or None")
         wanted = "cuda" if device.type == "cuda" else "cpu"
         if generator.device.type != wanted or (wanted == "cuda" and (generator.device.index or 0) != device.index):
-            raise ValueError(f"{op}: generator draws on {generator.device} and the tensors lie on {device}; it must be a generator of {wanted}"
-                             f"{f':{device.index}' if wanted == 'cuda' else ''}")  # fmt: skip
+            raise ValueError(
+                f"{op}: generator draws on {generator.device} and the tensors lie on {device}; it must be a generator of {wanted}"
+                             f"{f':{device.index}' if wanted == 'cuda' else ''}")
     if not used or device.type == "meta":
         return 0
     if torch.compiler.is_compiling():

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("half", "interleaved")
 DIGITS = Context(prec=100)
-TURN = DIGITS.multiply(2, Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"))
+TURN = DIGITS.multiply(
+    2, Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
+)
 INTEGERS = ("torch.int32", "torch.int64")
 
 
 def angles(rows: Tensor, cos: Tensor | None, sin: Tensor | None, rotary_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [B, S, 1, rotary_dim / 2] for the rows [1 or B, S] of the tables [1 or B, P, rotary_dim / 2], or for the positions `rows` where
-    there are no tables. NaN for a row outside of its table."""
+    """Cosines and sines [B, S, 1, rotary_dim / 2] for the rows [1 or B, S] of the tables [1 or B, P, rotary_dim / 2], or for the positions
+    `rows` where there are no tables. NaN for a row outside of its table."""
     import torch
 
     if cos is None or sin is None:
@@ -45,7 +47,8 @@ def angles(rows: Tensor, cos: Tensor | None, sin: Tensor | None, rotary_dim: int
 
 @lru_cache(maxsize=256)
 def turns(theta: float, count: int) -> tuple[int, ...]:
-    """What each angle, i < count, grows by from one position to the next: theta^(-i / count) / 2π turns, in units of 2^-64 turns, without the whole turns.
+    """What each angle, i < count, grows by from one position to the next: theta^(-i / count) / 2π turns, in units of 2^-64 turns, without
+    the whole turns.
 
     Positions reach 2^32, where the product of two doubles would be wrong by 4e-7 radians."""
     powers = (DIGITS.power(Decimal(theta), DIGITS.divide(-i, count)) for i in range(count))
@@ -81,7 +84,9 @@ def rotary_size(op: str, rotary_dim: int | None, columns: int, layout: str) -> i
     return rotary_dim
 
 
-def tables(op: str, cos: Tensor | None, sin: Tensor | None, rotary_dim: int, layout: str, like: Tensor, batch: int) -> tuple[Tensor | None, Tensor | None]:
+def tables(
+    op: str, cos: Tensor | None, sin: Tensor | None, rotary_dim: int, layout: str, like: Tensor, batch: int
+) -> tuple[Tensor | None, Tensor | None]:
     """The tables as [1 or B, P, rotary_dim / 2] views. Raises for tables that do not fit."""
     import torch
 
@@ -100,8 +105,14 @@ def tables(op: str, cos: Tensor | None, sin: Tensor | None, rotary_dim: int, lay
             raise ValueError(f"{op}: cos is {cos.dtype} {tuple(cos.shape)} and sin {t.dtype} {tuple(t.shape)}; they must be alike")
         if t.device != like.device:
             raise ValueError(f"{op}: {name} lies on {t.device}; it must lie on {like.device}")
-        if t.dim() not in (2, 3) or not among(t.shape[-1], (rotary_dim // 2, rotary_dim)) or (t.dim() == 3 and not among(t.shape[0], (1, batch))):
-            raise ValueError(f"{op}: {name} has shape {tuple(t.shape)}; it must be [P, C] or [1 or {batch}, P, C] with C = {rotary_dim // 2} or {rotary_dim}")
+        if (
+            t.dim() not in (2, 3) or not among(t.shape[-1], (rotary_dim // 2, rotary_dim))
+            or (t.dim() == 3 and not among(t.shape[0], (1, batch)))
+        ):
+            raise ValueError(
+                f"{op}: {name} has shape {tuple(t.shape)}; it must be [P, C] or [1 or {batch}, P, C] with C = {rotary_dim // 2} or "
+                f"{rotary_dim}"
+            )
         if t.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{op}: {name} requires a gradient, and there is none for the tables; give {name}.detach()")
         t = t if t.dim() == 3 else t.unsqueeze(0)

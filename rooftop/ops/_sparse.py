@@ -85,12 +85,16 @@ def validate(op: str, tensors: dict[str, Any], dtypes: tuple[str, ...], rows: in
     if bias is None:
         return
     if not isinstance(bias, torch.Tensor) or bias.dtype != b.dtype:
-        raise TypeError(f"{op}: bias is {bias.dtype if isinstance(bias, torch.Tensor) else type(bias).__name__}; it must be a tensor of {b.dtype}")
+        raise TypeError(
+            f"{op}: bias is {bias.dtype if isinstance(bias, torch.Tensor) else type(bias).__name__}; it must be a tensor of {b.dtype}"
+        )
     if bias.device != b.device:
         raise ValueError(f"{op}: b lies on {b.device} and bias on {bias.device}; they must be on one device")
     n = b.shape[1]
     if not among(tuple(bias.shape), ((rows, 1), (1, n))):
-        raise ValueError(f"{op}: bias is {tuple(bias.shape)}; it must be {(rows, 1)}, a number for each row of the result, or {(1, n)}, for each column")
+        raise ValueError(
+            f"{op}: bias is {tuple(bias.shape)}; it must be {(rows, 1)}, a number for each row of the result, or {(1, n)}, for each column"
+        )
 
 
 def indices(op: str, named: dict[str, Any], device: Any) -> None:

@@ -1,5 +1,5 @@
-"""linear_cross_entropy where the ranks of a process group share the vocabulary: each makes the statistics of its own classes, and what travels is as long as
-the tokens are many, whatever the vocabulary."""
+"""linear_cross_entropy where the ranks of a process group share the vocabulary: each makes the statistics of its own classes, and what
+travels is as long as the tokens are many, whatever the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shard:
-    """One call on one rank. `options` as the op takes them, to softcap; `first`, `classes`: this rank's first class, and the classes of all ranks; `how`: the
-    dtype of the weight's gradient, and memory."""
+    """One call on one rank. `options` as the op takes them, to softcap; `first`, `classes`: this rank's first class, and the classes of all
+    ranks; `how`: the dtype of the weight's gradient, and memory."""
 
     op: Any
     target: Tensor
@@ -40,9 +40,9 @@ class Shard:
 
 
 def split_loss(
-    op: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, options: Sequence[Any], how: tuple[str, str], wanted: Sequence[bool], group: Any,
-    implementation: str | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    op: Any, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, options: Sequence[Any], how: tuple[str, str],
+    wanted: Sequence[bool], group: Any, implementation: str | None,
+) -> tuple[Tensor, Tensor]:
     """(loss, state of the whole vocabulary). Parameters as those of `Shard`.
 
     Raises TypeError for a group that is none."""
@@ -52,8 +52,9 @@ def split_loss(
         raise TypeError(f"linear_cross_entropy: group is a {type(group).__name__}; it must be a torch.distributed.ProcessGroup")
     rows = weight.shape[0]
     shard = Shard(
-        op, target, tuple(options), dist.get_rank(group) * rows, dist.get_world_size(group) * rows, how, tuple(wanted), group, implementation
-    )  # fmt: skip
+        op, target, tuple(options), dist.get_rank(group) * rows, dist.get_world_size(group) * rows, how, tuple(wanted), group,
+        implementation
+    )
     loss, state = _split().apply(shard, x, weight, bias)
     return loss, state
 
@@ -67,7 +68,9 @@ def _split() -> Any:
     class Split(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, shard: Shard, x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-            _, state, divisor, *_ = shard.call(shard.op, x, weight, bias, shard.target, flags=(False, False, False), implementation=shard.implementation)
+            _, state, divisor, *_ = shard.call(
+                shard.op, x, weight, bias, shard.target, flags=(False, False, False), implementation=shard.implementation
+            )
             o = shard.all
             state = joined(state, shard.target != o.ignore_index, shard.group)
             ctx.shard = shard
@@ -80,7 +83,9 @@ def _split() -> Any:
         def backward(ctx: Any, *gradients: Any) -> Any:
             shard: Shard = ctx.shard
             x, weight, bias, state, divisor = ctx.saved_tensors
-            found = shard.call(shard.op.bwd, gradients[0], x, weight, bias, shard.target, state, divisor, None, None, None, flags=shard.wanted)
+            found = shard.call(
+                shard.op.bwd, gradients[0], x, weight, bias, shard.target, state, divisor, None, None, None, flags=shard.wanted
+            )
             made = [g if asked else None for g, asked in zip(found, shard.wanted, strict=True)]
             if made[0] is not None:  # each rank's classes make a part of dX
                 whole = made[0].float()

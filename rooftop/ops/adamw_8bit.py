@@ -3,18 +3,20 @@
     m = beta1 m + (1 - beta1) g,   v = beta2 r² + (1 - beta2) g²,   r = sqrt(v)
     param = param (1 - lr weight_decay) - lr / (1 - beta1^t) · m / (r / sqrt(1 - beta2^t) + eps)
 
-m and r are kept as e4m3 with a float32 scale for each 256 neighbours. The root is kept, not v: its exponents spread half as far. Rounding is stochastic: what a
-step adds to a state is mostly less than half a gap, and to nearest it would be lost each time. Every operation is rounded by itself (no fused
-multiply-add), so that the bits are alike everywhere.
+m and r are kept as e4m3 with a float32 scale for each 256 neighbours. The root is kept, not v: its exponents spread half as far. Rounding
+is stochastic: what a step adds to a state is mostly less than half a gap, and to nearest it would be lost each time. Every operation is
+rounded by itself (no fused multiply-add), so that the bits are alike everywhere.
 
 Rounding may not make a step large. By the inequality of Cauchy and Schwarz exact states have |m| <= bound r, with
 
     bound² = (1 - beta1)² / (1 - beta2) · (1 + q + q² + ... + q^(t-1)),   q = beta1² / beta2
 
-so m is brought to this bound before it is used, and an r above zero is kept as at least the smallest code above zero. No element moves by more than AdamW's
-largest step, bound sqrt(1 - beta2^t) / (1 - beta1^t) learning rates: 1 in the first step, 7.3 in the end with the usual betas.
+so m is brought to this bound before it is used, and an r above zero is kept as at least the smallest code above zero. No element moves by
+more than AdamW's largest step, bound sqrt(1 - beta2^t) / (1 - beta1^t) learning rates: 1 in the first step, 7.3 in the end with the usual
+betas.
 
-Sources: Loshchilov & Hutter 2019 (arXiv 1711.05101); Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861)."""
+Sources: Loshchilov & Hutter 2019 (arXiv 1711.05101); Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv
+2110.02861)."""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from math import inf, log
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, whole_seed
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
 
@@ -57,7 +59,8 @@ def adamw_8bit(
     Args:
         param: written into: float32, float16 or bfloat16, contiguous.
         grad: of the shape and dtype of `param`, any strides.
-        first, second: written into: the states m and r, as `rooftop.quant.adamw_8bit_states(param)` makes them: e4m3 of [numel] in groups of 256.
+        first, second: written into: the states m and r, as `rooftop.quant.adamw_8bit_states(param)` makes them: e4m3 of [numel] in groups
+        of 256.
         step: number of the step, starting at 1.
         lr, betas, eps, weight_decay: as `torch.optim.AdamW`'s.
         rounding: of the states: "stochastic" or "nearest".
@@ -66,8 +69,8 @@ def adamw_8bit(
 
     A NaN in `grad` makes the same element of `param` and of both states NaN; it does not affect the scales.
 
-    Raises TypeError for other dtypes or states, ValueError for shapes, devices or numbers that do not fit, RuntimeError where `param` requires a gradient and
-    gradients are on."""
+    Raises TypeError for other dtypes or states, ValueError for shapes, devices or numbers that do not fit, RuntimeError where `param`
+    requires a gradient and gradients are on."""
     import torch
 
     name = "adamw_8bit"
@@ -77,7 +80,9 @@ def adamw_8bit(
     whole_seed(name, seed)
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise ValueError(f"{name}: betas is {betas!r}; it must be two numbers of at least 0 and below 1")
-    given = (("lr", lr, None), ("betas[0]", betas[0], 1.0), ("betas[1]", betas[1], 1.0), ("eps", eps, None), ("weight_decay", weight_decay, None))
+    given = (
+        ("lr", lr, None), ("betas[0]", betas[0], 1.0), ("betas[1]", betas[1], 1.0), ("eps", eps, None), ("weight_decay", weight_decay, None)
+    )
     for what, value, most in given:
         number(name, what, value, "a finite number", finite=True)
         if value < 0 or (most is not None and value >= most):
@@ -89,7 +94,7 @@ def adamw_8bit(
     OP(
         param.view(-1), grad.detach().reshape(-1), first.codes.view(torch.uint8), first.scale, second.codes.view(torch.uint8), second.scale,
         rounding, *numbers(step, lr, betas, eps, weight_decay), random_bits.signed(seed), implementation=implementation,
-    )  # fmt: skip
+    )
 
 
 def numbers(step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> tuple[float, ...]:
@@ -118,7 +123,10 @@ def check_param(param: Tensor, grad: Tensor) -> None:
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{name}: {what} is a {type(t).__name__}; it must be a tensor")
         if t.dtype not in (torch.float32, torch.float16, torch.bfloat16) or t.dtype != param.dtype:
-            raise TypeError(f"{name}: {what} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16, alike for param ({param.dtype}) and grad")
+            raise TypeError(
+                f"{name}: {what} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16, alike for param ({param.dtype}) "
+                f"and grad"
+            )
         if t.layout != torch.strided:
             raise ValueError(f"{name}: {what} is {t.layout}; it must be dense (torch.strided)")
         if t.shape != param.shape or t.device != param.device:
@@ -137,7 +145,8 @@ def check_states(param: Tensor, first: Quantized, second: Quantized) -> None:
             raise TypeError(f"{name}: {what} is a {type(q).__name__}; it must be a rooftop.quant.Quantized")
         if (q.format, q.shape, q.columns, q.scale_dtype, q.device) != ("e4m3", (param.numel(),), BLOCK, "f32", param.device):
             raise ValueError(
-                f"{name}: {what} is {q.format} of {q.shape} in groups of {q.columns} on {q.device}; it must be e4m3 of ({param.numel()},) in groups of {BLOCK} "
+                f"{name}: {what} is {q.format} of {q.shape} in groups of {q.columns} on {q.device}; it must be e4m3 of ({param.numel()},) "
+                f"in groups of {BLOCK} "
                 f"on {param.device}"
             )
         q.verify()
@@ -155,9 +164,9 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def reference(
-    param: Tensor, grad: Tensor, m: Tensor, m_scale: Tensor, r: Tensor, r_scale: Tensor, rounding: str, size: float, root: float, keep: float, beta1: float,
-    beta2: float, eps: float, bound: float, seed: int,
-) -> None:  # fmt: skip
+    param: Tensor, grad: Tensor, m: Tensor, m_scale: Tensor, r: Tensor, r_scale: Tensor, rounding: str, size: float, root: float,
+    keep: float, beta1: float, beta2: float, eps: float, bound: float, seed: int,
+) -> None:
     import torch
 
     from rooftop.formats.number_formats import decode, scale_of
@@ -201,9 +210,9 @@ def work(p: Problem) -> Work:
 
 def _wrong(change: str) -> Callable[..., None]:
     def run(
-        param: Tensor, grad: Tensor, m: Tensor, m_scale: Tensor, r: Tensor, r_scale: Tensor, rounding: str, size: float, root: float, keep: float, beta1: float,
-        beta2: float, eps: float, bound: float, seed: int,
-    ) -> None:  # fmt: skip
+        param: Tensor, grad: Tensor, m: Tensor, m_scale: Tensor, r: Tensor, r_scale: Tensor, rounding: str, size: float, root: float,
+        keep: float, beta1: float, beta2: float, eps: float, bound: float, seed: int,
+    ) -> None:
         if change == "seed":
             seed += 1
         if change == "decay":
@@ -225,7 +234,9 @@ def _wrong(change: str) -> Callable[..., None]:
 def _given(n: int, d: str, fill: str = "normal", rounding: str = "stochastic") -> dict[str, Any]:
     codes, scales = Input((n,), "u8", "below 120"), Input((-(-n // BLOCK),), "f32")
     state: dict[str, Any] = {"m": codes, "m_scale": scales, "r": codes, "r_scale": scales}
-    numbers: dict[str, Any] = {"size": 1.25e-3, "root": 1.5, "keep": 0.99, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3, "bound": 7.27, "seed": 11}
+    numbers: dict[str, Any] = {
+        "size": 1.25e-3, "root": 1.5, "keep": 0.99, "beta1": 0.9, "beta2": 0.999, "eps": 1e-3, "bound": 7.27, "seed": 11
+    }
     return {"param": Input((n,), d), "grad": Input((n,), d, fill), **state, "rounding": rounding, **numbers}
 
 
@@ -252,7 +263,7 @@ def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) ->
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     mutates=("param", "m", "m_scale", "r", "r_scale"),
     cases=_cases(),
@@ -262,11 +273,10 @@ OP = Op(
     ),
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("param", "m", "m_scale", "r", "r_scale")},
-    arrange=arrange,
-    runtime_options=("size", "root", "keep", "beta1", "beta2", "eps", "bound", "seed"),
+    values=Values(arrange=arrange, runtime_options=("size", "root", "keep", "beta1", "beta2", "eps", "bound", "seed")),
     wrong={
         "another seed": _wrong("seed"), "no decay": _wrong("decay"), "no eps": _wrong("eps"), "no bound": _wrong("bound"),
         "first state not written": _wrong("first"),
         "scale of the second state not written": _wrong("scale"),
     },
-)  # fmt: skip
+)

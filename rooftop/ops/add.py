@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -122,13 +122,13 @@ def _tail_not_added(x: Tensor, y: Tensor) -> Tensor:
 
 OP = Op(
     reference,
-    cpu=reference,
+    calls=Calls(cpu=reference),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (1, 1 << 26), "columns": (64, 1 << 20)}, rows="rows",
-        models={"columns": "hidden"}, axis="columns",
+        lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (1, 1 << 26), "columns": (64, 1 << 20)},
+        rows="rows", models={"columns": "hidden"}, axis="columns",
     ),
     work=work,
     tolerance=Tolerance(multiple=1.0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op
+from rooftop.core.op import Calls, Op
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -38,9 +38,13 @@ def all_gather_matmul_ranks(a: Tensor, b: Tensor, *, implementation: str | None 
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{what}: {name} is a {type(t).__name__}; it must be a tensor")
     if a.dtype not in (torch.float32, torch.float16, torch.bfloat16) or b.dtype != a.dtype:
-        raise TypeError(f"{what}: a is {a.dtype}, b is {b.dtype}; accepted is one of torch.float32, torch.float16, torch.bfloat16, the same for both")
+        raise TypeError(
+            f"{what}: a is {a.dtype}, b is {b.dtype}; accepted is one of torch.float32, torch.float16, torch.bfloat16, the same for both"
+        )
     if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1] or not 1 <= a.shape[0] <= MOST_RANKS:
-        raise ValueError(f"{what}: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be [W, M, K] and [W, K, N] with 1 to {MOST_RANKS} ranks")
+        raise ValueError(
+            f"{what}: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be [W, M, K] and [W, K, N] with 1 to {MOST_RANKS} ranks"
+        )
     if a.device != b.device:
         raise ValueError(f"{what}: a lies on {a.device}, b on {b.device}; they must be on one device")
     found: Tensor = OP(a.detach(), b.detach(), implementation=implementation)
@@ -70,7 +74,9 @@ def _plain(a: Tensor, b: Tensor) -> Tensor:
     return a.flatten(0, 1).expand(b.shape[0], -1, -1).bmm(b)
 
 
-def _case(name: str, tags: str, ranks: int, m: int, n: int, k: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous") -> Case:
+def _case(
+    name: str, tags: str, ranks: int, m: int, n: int, k: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous"
+) -> Case:
     given: dict[str, Any] = {"a": Input((ranks, m, k), d, fill, layout), "b": Input((ranks, k, n), d, "normal", layout)}
     return case(f"{name} {d}" if tags == "edge" and d != "bf16" else name, tags=tags, **given)
 
@@ -131,9 +137,10 @@ OP = Op(
     cases=_cases(),
     work=work,
     peers={"torch": lambda: _plain},
-    public=lambda tensors, options: ([tensors["a"], tensors["b"]], {}),
-    ranks=_on_a_group,
-    ranks_peers={"NCCL then product": _by_nccl, "torch's fused": _by_torch},
+    calls=Calls(
+        public=lambda tensors, options: ([tensors["a"], tensors["b"]], {}), ranks=_on_a_group,
+        ranks_peers={"NCCL then product": _by_nccl, "torch's fused": _by_torch}
+    ),
     wrong={
         "another order of the ranks": _changed("order"),
         "another rank's b": _changed("b"),

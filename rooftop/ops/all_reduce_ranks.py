@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
 from rooftop.formats import wire as wires
@@ -28,10 +28,11 @@ MOST_RANKS = 16
 
 
 def all_reduce_ranks(
-    x: Tensor, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0, shots: int = 2,
-    implementation: str | None = None,
-) -> Tensor:  # fmt: skip
-    """Each rank's result [W, ...] of a quantised all-reduce of the W ranks' tensors `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients, wire="int4")``.
+    x: Tensor, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
+    shots: int = 2, implementation: str | None = None,
+) -> Tensor:
+    """Each rank's result [W, ...] of a quantised all-reduce of the W ranks' tensors `x` [W, ...]: ``rooftop.all_reduce_ranks(gradients,
+    wire="int4")``.
 
     It runs on one device and shows the effect of a wire format. The kernels of `rooftop.comm.all_reduce` are checked against it.
 
@@ -45,7 +46,8 @@ def all_reduce_ranks(
         shots: 1: quantised once, each rank sums everything. 2: each rank sums its stripe, and the sums are quantised again.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No gradient.
+    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No
+    gradient.
 
     Raises TypeError for other dtypes and types, ValueError for a wire, group size, rank count or combination that is not supported."""
     import torch
@@ -62,7 +64,9 @@ def all_reduce_ranks(
     if shots not in (1, 2):
         raise ValueError(f"all_reduce_ranks: shots is {shots}; accepted are 1 and 2")
     flat = x.detach().reshape(x.shape[0], x[0].numel())
-    found: Tensor = OP(flat, wire, group_size, bool(hadamard), bool(stochastic), random_bits.signed(seed), shots, implementation=implementation)
+    found: Tensor = OP(
+        flat, wire, group_size, bool(hadamard), bool(stochastic), random_bits.signed(seed), shots, implementation=implementation
+    )
     return found.view(x.shape)
 
 
@@ -118,8 +122,13 @@ def _plain(x: Tensor, wire: str, group: int, hadamard: bool, stochastic: bool, s
     return (found.to(torch.bfloat16) if shots == 2 else found).to(x.dtype).expand(x.shape).contiguous()
 
 
-def _case(name: str, tags: str, ranks: int, count: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", why: str = "", **more: Any) -> Case:
-    given: dict[str, Any] = {"x": Input((ranks, count), d, fill, layout), "wire": "int8", "group": 128, "hadamard": False, "stochastic": False, "seed": 7}
+def _case(
+    name: str, tags: str, ranks: int, count: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", why: str = "",
+    **more: Any
+) -> Case:
+    given: dict[str, Any] = {
+        "x": Input((ranks, count), d, fill, layout), "wire": "int8", "group": 128, "hadamard": False, "stochastic": False, "seed": 7
+    }
     return case(f"{name} {d}" if tags == "edge" and d != "bf16" else name, tags=tags, why=why, **{**given, "shots": 2, **more})
 
 
@@ -133,7 +142,10 @@ def _cases() -> list[Case]:
         for shots in (1, 2):
             what = f"{wire}, {shots} shot{'s' * (shots - 1)}"
             found += [_case(f"{what}, odd", "edge", 3, 1037, d, wire=wire, shots=shots) for d in FLOATS]
-            found += [_case(f"{what}, {fill}", "edge", 2, 640, "f32", fill, wire=wire, shots=shots) for fill in ("nan", "inf", "-inf", "large", "tiny", "-0.0")]
+            found += [
+                _case(f"{what}, {fill}", "edge", 2, 640, "f32", fill, wire=wire, shots=shots)
+                for fill in ("nan", "inf", "-inf", "large", "tiny", "-0.0")
+            ]
             found += [
                 _case(f"{what}, one rank", "edge", 1, 300, wire=wire, shots=shots),
                 _case(f"{what}, 8 ranks", "edge", 8, 2048, wire=wire, shots=shots),
@@ -142,10 +154,15 @@ def _cases() -> list[Case]:
             ]
             if wire != "bf16":
                 found += [_case(f"{what}, groups of {g}", "edge", 2, 1000, wire=wire, shots=shots, group=g) for g in wires.GROUPS]
-                found += [_case(f"{what}, hadamard, groups of {g}", "edge", 2, 1000, wire=wire, shots=shots, group=g, hadamard=True) for g in wires.GROUPS]
+                found += [
+                    _case(f"{what}, hadamard, groups of {g}", "edge", 2, 1000, wire=wire, shots=shots, group=g, hadamard=True)
+                    for g in wires.GROUPS
+                ]
             if wire in ("int8", "int4"):
                 found.append(_case(f"{what}, stochastic", "edge", 3, 1500, wire=wire, shots=shots, stochastic=True))
-                found.append(_case(f"{what}, hadamard, stochastic", "edge", 2, 1500, "f32", wire=wire, shots=shots, stochastic=True, hadamard=True))
+                found.append(
+                    _case(f"{what}, hadamard, stochastic", "edge", 2, 1500, "f32", wire=wire, shots=shots, stochastic=True, hadamard=True)
+                )
     found += [_case(f"int8, {layout}", "edge", 4, 600, layout=layout) for layout in ("transposed", "padded", "strided", "offset")]
     found.append(_case("int8, many blocks", "edge", 2, 24_000, why="more packs than one block's threads"))
     found.append(_case("int8, over 2^31 elements", "edge huge", 2, 2**30 + 2**20, why="offsets need 64 bits"))
@@ -163,10 +180,13 @@ def _changed(change: str) -> Callable[..., Any]:
         if change == "nan":
             return reference(x.nan_to_num(0.0, 0.0, 0.0), wire, group, hadamard, stochastic, seed, shots)
         if change == "last rank":
-            return reference(x[:-1] if x.shape[0] > 1 else x, wire, group, hadamard, stochastic, seed, shots)[:1].expand(x.shape).contiguous()
+            return reference(
+                x[:-1] if x.shape[0] > 1 else x, wire, group, hadamard, stochastic, seed, shots
+            )[:1].expand(x.shape).contiguous()
         if change == "order":
             return reference(x.flip(0), wire, group, hadamard, stochastic, seed, shots)
-        found = reference(x, wire, group, hadamard, stochastic, seed, shots)  # a rank keeps its own stripe as it was before it was quantised again
+        # a rank keeps its own stripe as it was before it was quantised again
+        found = reference(x, wire, group, hadamard, stochastic, seed, shots)
         if shots == 2:
             share = wires.stripe(x.shape[1], x.shape[0], group)
             once = reference(x, wire, group, hadamard, stochastic, seed, 1)
@@ -179,7 +199,10 @@ def _changed(change: str) -> Callable[..., Any]:
 
 def _public(o: Mapping[str, Any]) -> dict[str, Any]:
     """A case's options as the public functions have them."""
-    return {"wire": o["wire"], "group_size": o["group"], "hadamard": o["hadamard"], "stochastic": o["stochastic"], "seed": o["seed"], "shots": o["shots"]}
+    return {
+        "wire": o["wire"], "group_size": o["group"], "hadamard": o["hadamard"], "stochastic": o["stochastic"], "seed": o["seed"],
+        "shots": o["shots"]
+    }
 
 
 def _on_a_group(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Mapping[str, Any]:
@@ -198,7 +221,8 @@ _SYMMETRIC: dict[Any, Tensor] = {}  # what torch's collectives have of each tens
 
 
 def _by_torch(shots: int) -> Callable[[Mapping[str, Any], Mapping[str, Any], Any], Any]:
-    """torch's own collective through symmetric memory. Its user keeps x there, so the copy into it is not timed: of each tensor the first call makes one."""
+    """torch's own collective through symmetric memory. Its user keeps x there, so the copy into it is not timed: of each tensor the first
+    call makes one."""
 
     def run(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any) -> Any:
         import torch
@@ -228,11 +252,12 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(exact=True),
-    runtime_options=("seed",),
+    values=Values(runtime_options=("seed",)),
     peers={"torch": lambda: _plain},
-    public=lambda tensors, options: ([tensors["x"]], _public(options)),
-    ranks=_on_a_group,
-    ranks_peers={"NCCL": _by_nccl, "torch, one shot": _by_torch(1), "torch, two shots": _by_torch(2)},
+    calls=Calls(
+        public=lambda tensors, options: ([tensors["x"]], _public(options)), ranks=_on_a_group,
+        ranks_peers={"NCCL": _by_nccl, "torch, one shot": _by_torch(1), "torch, two shots": _by_torch(2)}
+    ),
     wrong={
         "another number of shots": _changed("shots"),
         "another seed": _changed("seed"),

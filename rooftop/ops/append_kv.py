@@ -1,17 +1,20 @@
-"""New keys and values written into a KV cache, in place: contiguous or paged, ragged batches, rotation of the keys and 8-bit codes on the way.
+"""New keys and values written into a KV cache, in place: contiguous or paged, ragged batches, rotation of the keys and 8-bit codes on the
+way.
 
     k_cache[page, row, h] = encode(rotate(k[token, h])), v_cache[page, row, h] = encode(v[token, h])
-    position = lengths[b] + index of the token among those of its sequence b; page = page_table[b, position // page_size], row = position % page_size
+    position = lengths[b] + index of the token among those of its sequence b; page = page_table[b, position // page_size], row = position %
+    page_size
 
 A contiguous cache has a page for each sequence: page = b, row = position."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import among, apart, written
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._kv_peers import flashinfer_append, index_put
 from rooftop.ops._peers import compiled
@@ -43,29 +46,37 @@ def append_kv(
 ) -> None:
     """Append `k` and `v` to the cache, in one launch. ``append_kv(k_cache, v_cache, k, v, lengths)`` is a decode step with N = 1.
 
-    Layout of a paged cache: `k_cache[p]` is page p, with `page_size` tokens of all heads. Token t of sequence b (t counts from 0 over the whole sequence)
-    is ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` after the last page in use are not read. Pass a cache that is
-    stored head by head ([pages, H, page_size, D] in memory) as ``cache.transpose(1, 2)``: any strides are supported.
+    Layout of a paged cache: `k_cache[p]` is page p, with `page_size` tokens of all heads. Token t of sequence b (t counts from 0 over the
+    whole sequence) is ``k_cache[page_table[b, t // page_size], t % page_size]``; entries of `page_table` after the last page in use are not
+    read. Pass a cache that is stored head by head ([pages, H, page_size, D] in memory) as ``cache.transpose(1, 2)``: any strides are
+    supported.
 
     Args:
-        k_cache, v_cache: written into. [B, S_max, H, D] (contiguous cache: a sequence a row), or with `page_table` [pages, page_size, H, D], any
+        k_cache, v_cache: written into. [B, S_max, H, D] (contiguous cache: a sequence a row), or with `page_table` [pages, page_size, H,
+        D], any
             page size. float32, float16 or bfloat16 as `k`, or float8_e4m3fn or float8_e5m2.
         k, v: float32, float16 or bfloat16, [B, N, H, D] (N new tokens for each sequence), or with `cu_seqlens` [T, H, D].
         lengths: int32 or int64 [B], the number of tokens that each sequence already has in the cache. It is not changed.
         page_table: int32 or int64 [B, pages of a sequence].
-        cu_seqlens: int32 or int64 [B + 1], non-decreasing: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence b.
-        new_lengths: int32 or int64 [B]: of a padded batch [B, N, H, D] only the first new_lengths[b] tokens are written. Not with `cu_seqlens`.
-        cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; a token uses the row of its position.
+        cu_seqlens: int32 or int64 [B + 1], non-decreasing: tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1 of `k` and `v` belong to sequence
+        b.
+        new_lengths: int32 or int64 [B]: of a padded batch [B, N, H, D] only the first new_lengths[b] tokens are written. Not with
+        `cu_seqlens`.
+        cos, sin: tables that rotate the keys (see `rooftop.rope`), [P, R / 2], float32 or the dtype of `k`; a token uses the row of its
+        position.
         layout, rotary_dim: as `rope`'s.
-        k_scale, v_scale: float32 [1] or [H], for an 8-bit cache only: codes are k / k_scale, rounded to nearest and clamped to the largest finite
+        k_scale, v_scale: float32 [1] or [H], for an 8-bit cache only: codes are k / k_scale, rounded to nearest and clamped to the largest
+        finite
             value; reading multiplies by the scale. None: 1.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is not in the
-    cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with repeated
-    entries), each element comes from one of them. `k_cache`, `v_cache`, `k` and `v` must not overlap. No gradient flows through the cache.
+    A token is not written if its position is negative or beyond the cache, the page table or the tables of the rotation, or if its page is
+    not in the cache; nothing else is written either, and `rooftop.debug()` reports it. If two tokens have the same slot (a page table with
+    repeated entries), each element comes from one of them. `k_cache`, `v_cache`, `k` and `v` must not overlap. No gradient flows through
+    the cache.
 
-    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a gradient."""
+    Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit, RuntimeError if the cache requires a
+    gradient."""
     import torch
 
     op = "append_kv"
@@ -76,17 +87,24 @@ def append_kv(
             raise ValueError(f"{op}: k_cache lies on {k_cache.device} and {name} on {t.device}; they must be on one device")
     for name, t in (("k", k), ("v", v)):
         if t.dtype not in (torch.float32, torch.float16, torch.bfloat16) or t.dtype != k.dtype:
-            raise TypeError(f"{op}: {name} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16, alike for k ({k.dtype}) and v")
+            raise TypeError(
+                f"{op}: {name} is {t.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16, alike for k ({k.dtype}) and v"
+            )
     for name, t in (("k_cache", k_cache), ("v_cache", v_cache)):
         if (t.dtype != k.dtype and str(t.dtype) not in LIMITS) or t.dtype != k_cache.dtype:
-            raise TypeError(f"{op}: {name} is {t.dtype}; accepted are {k.dtype}, {', '.join(LIMITS)}, alike for k_cache ({k_cache.dtype}) and v_cache")
+            raise TypeError(
+                f"{op}: {name} is {t.dtype}; accepted are {k.dtype}, {', '.join(LIMITS)}, alike for k_cache ({k_cache.dtype}) and v_cache"
+            )
         if t.dim() != 4 or t.shape != k_cache.shape:
-            raise ValueError(f"{op}: k_cache has shape {tuple(k_cache.shape)} and {name} {tuple(t.shape)}; both must be the same, of 4 dimensions")
+            raise ValueError(
+                f"{op}: k_cache has shape {tuple(k_cache.shape)} and {name} {tuple(t.shape)}; both must be the same, of 4 dimensions"
+            )
         written(op, name, t)
     rank = 4 if cu_seqlens is None else 3
     if k.dim() != rank or v.shape != k.shape or k.shape[-2:] != k_cache.shape[2:]:
         raise ValueError(
-            f"{op}: k has shape {tuple(k.shape)} and v {tuple(v.shape)}; both must be {'[B, N, H, D]' if rank == 4 else '[T, H, D]'} with heads and columns "
+            f"{op}: k has shape {tuple(k.shape)} and v {tuple(v.shape)}; both must be {'[B, N, H, D]' if rank == 4 else '[T, H, D]'} with "
+            f"heads and columns "
             f"{tuple(k_cache.shape[2:])} as the cache's"
         )
     if not isinstance(lengths, torch.Tensor) or lengths.dim() != 1:
@@ -95,7 +113,8 @@ def append_kv(
     integers(op, "lengths", lengths, ((batch,),), k.device)
     if (rank == 4 and k.shape[0] != batch) or (page_table is None and k_cache.shape[0] != batch):
         raise ValueError(
-            f"{op}: lengths has {batch} sequences, k shape {tuple(k.shape)} and k_cache {tuple(k_cache.shape)}; without page_table all have the same B"
+            f"{op}: lengths has {batch} sequences, k shape {tuple(k.shape)} and k_cache {tuple(k_cache.shape)}; without page_table all "
+            f"have the same B"
         )
     if page_table is not None:
         if not isinstance(page_table, torch.Tensor) or page_table.dim() != 2:
@@ -128,7 +147,7 @@ def append_kv(
     OP(
         k_cache, v_cache, k, v, lengths, page_table, cu_seqlens, new_lengths, found_cos, found_sin, k_scale, v_scale, layout, size, limit,
         implementation=implementation,
-    )  # fmt: skip
+    )
 
 
 def _error(t: Any) -> type[Exception]:
@@ -141,7 +160,7 @@ def _description(t: Any) -> str:
 
 def _places(
     k: Tensor, lengths: Tensor, page_table: Tensor | None, cu_seqlens: Tensor | None, new_lengths: Tensor | None, page_size: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For each token: its sequence, its position, its page (-1 where there is none), and whether it is one of its sequence's."""
     import torch
 
@@ -169,9 +188,9 @@ def _places(
 
 def reference(
     k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, page_table: Tensor | None, cu_seqlens: Tensor | None,
-    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str, rotary_dim: int,
-    limit: float,
-) -> None:  # fmt: skip
+    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str,
+    rotary_dim: int, limit: float,
+) -> None:
     """k, v [B, N, H, D], or [1, T, H, D] with cu_seqlens; `limit`: the largest finite value of an 8-bit cache, else 0."""
     import torch
 
@@ -196,9 +215,9 @@ def reference(
 
 def cpu(
     k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, page_table: Tensor | None, cu_seqlens: Tensor | None,
-    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str, rotary_dim: int,
-    limit: float,
-) -> Any:  # fmt: skip
+    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str,
+    rotary_dim: int, limit: float,
+) -> Any:
     """Whole rows of contiguous caches, for which there is room."""
     count, starts = k.shape[1], lengths.tolist()
     if limit or not starts or any(t is not None for t in (page_table, cu_seqlens, new_lengths, cos)):
@@ -217,9 +236,9 @@ def cpu(
 
 def faults(
     k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, lengths: Tensor, page_table: Tensor | None, cu_seqlens: Tensor | None,
-    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str, rotary_dim: int,
-    limit: float,
-) -> str | None:  # fmt: skip
+    new_lengths: Tensor | None, cos: Tensor | None, sin: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, layout: str,
+    rotary_dim: int, limit: float,
+) -> str | None:
     if cu_seqlens is not None and cu_seqlens.numel():
         starts = cu_seqlens.long()
         if bool((starts[1:] < starts[:-1]).any()) or int(starts[0]) != 0 or int(starts[-1]) != k.shape[1]:
@@ -264,10 +283,13 @@ def canonical(p: Problem) -> Problem | None:
 
 
 def work(p: Problem) -> Work:
-    """K and V read once and written once in the cache's dtype, where all tokens fit; a number of each sequence, a page of each token at most."""
+    """K and V read once and written once in the cache's dtype, where all tokens fit; a number of each sequence, a page of each token at
+    most."""
     k, cache = p["k"], p["k_cache"]
     tokens = k.shape[0] * k.shape[1]
-    read = 2 * k.nbytes + sum(m.nbytes for n in ("lengths", "cu_seqlens", "new_lengths", "k_scale", "v_scale") if (m := p.get(n)) is not None)
+    read = 2 * k.nbytes + sum(
+        m.nbytes for n in ("lengths", "cu_seqlens", "new_lengths", "k_scale", "v_scale") if (m := p.get(n)) is not None
+    )
     if (pages := p.get("page_table")) is not None:
         read += pages.itemsize * min(pages.numel, p["lengths"].shape[0] + tokens // max(cache.shape[1], 1))
     read += sum(min(m.nbytes, tokens * m.shape[2] * m.itemsize) for n in ("cos", "sin") if (m := p.get(n)) is not None)
@@ -285,7 +307,9 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
         found["cu_seqlens"] = torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), k.shape[1]))).to(starts.dtype)
     if (table := tensors["page_table"]) is not None:
         pages = torch.randperm(cache.shape[0], generator=generator, device=k.device)[: table.numel()]
-        missing = torch.tensor([-1, cache.shape[0], 2**31 - 1, -(2**31)], device=k.device).repeat(table.numel())[: table.numel() - pages.numel()]
+        missing = torch.tensor(
+            [-1, cache.shape[0], 2**31 - 1, -(2**31)], device=k.device
+        ).repeat(table.numel())[: table.numel() - pages.numel()]
         mixed = torch.cat((pages, missing))[torch.randperm(table.numel(), generator=generator, device=k.device)]
         found["page_table"] = mixed.view(table.shape).to(table.dtype)
     for name in ("k_scale", "v_scale"):
@@ -293,7 +317,9 @@ def arrange(tensors: Mapping[str, Any], options: Mapping[str, Any], generator: A
             found[name] = scale.abs() * 0.02 + 0.003
     if tensors["new_lengths"] is None and cu_wide(tensors):  # decode of a long cache: anywhere in it
         room = cache.shape[1] if table is None else cache.shape[1] * table.shape[1]
-        found["lengths"] = torch.randint(0, max(room - k.shape[1] + 1, 1), lengths.shape, generator=generator, device=k.device).to(lengths.dtype)
+        found["lengths"] = torch.randint(
+            0, max(room - k.shape[1] + 1, 1), lengths.shape, generator=generator, device=k.device
+        ).to(lengths.dtype)
     return found
 
 
@@ -308,40 +334,43 @@ def _swept(dtype: str, sequences: int, tokens: int, heads: int, head: int) -> di
     pages = -(-(tokens + 1024) // 16)
     cache, new = Input((sequences * pages, 16, heads, head), dtype), Input((sequences, tokens, heads, head), dtype)
     return {"k_cache": cache, "v_cache": cache, "k": new, "v": new, "lengths": Input((sequences,), "i32", "below 1025"),
-            "page_table": Input((sequences, pages), "i32"), "layout": "half", "rotary_dim": 0, "limit": 0.0}  # fmt: skip
+            "page_table": Input((sequences, pages), "i32"), "layout": "half", "rotary_dim": 0, "limit": 0.0}
 
 
 def _cases() -> list[Case]:
     def call(
-        b: int, n: int, h: int, d: int, t: str, room: int, *, cache: str = "", pages: tuple[int, int] | None = None, ragged: bool = False, new: bool = False,
-        rows: int = 0, r: int | None = None, layout: str = "half", tables: str = "f32", scales: int = 0, wide: bool = False, below: int = 0,
-        lies: str = "contiguous", fill: str = "normal", given: str = "contiguous",
-    ) -> dict[str, Any]:  # fmt: skip
-        """Room for a sequence; `pages`: of the cache, and tokens of a page; lengths below `below`, else so that all fits."""
+        b: int, n: int, h: int, d: int, t: str, room: int, *, cache: str = "", pages: tuple[int, int] | None = None, ragged: bool = False,
+        new: bool = False, rope: Mapping[str, Any] = MappingProxyType({}), scales: int = 0, wide: bool = False, below: int = 0,
+        fill: str = "normal", lies: tuple[str, str] = ("contiguous", "contiguous"),
+    ) -> dict[str, Any]:
+        """Room for a sequence; `pages`: of the cache, and tokens of a page; lengths below `below`, else so that all fits. `rope`: rows of
+        the tables, and what
+        else differs; `lies`: the layouts of the cache and of what is appended."""
         count = "i64" if wide else "i32"
         kept = (b, room) if pages is None else pages
-        into = Input((*kept, h, d), cache or t, layout=lies)
-        x = Input((1, b * n, h, d) if ragged else (b, n, h, d), t, fill, given)
-        r = (d if r is None else r) if rows else 0
-        table = Input((1, rows, r // 2), tables) if rows else None
+        into = Input((*kept, h, d), cache or t, layout=lies[0])
+        x = Input((1, b * n, h, d) if ragged else (b, n, h, d), t, fill, lies[1])
+        r = rope.get("r", d) if rope else 0
+        table = Input((1, rope["rows"], r // 2), rope.get("tables", "f32")) if rope else None
         scale = Input((scales,), "f32") if scales else None
         longest = b * n if ragged else n
         return {
             "k_cache": into, "v_cache": into, "k": x, "v": x, "lengths": Input((b,), count, f"below {below or max(room - longest + 1, 1)}"),
-            "page_table": Input((b, -(-room // pages[1])), count) if pages else None, "cu_seqlens": Input((b + 1,), count) if ragged else None,
-            "new_lengths": Input((b,), count, f"below {n + 2}") if new else None, "cos": table, "sin": table, "k_scale": scale, "v_scale": scale,
-            "layout": layout, "rotary_dim": r, "limit": {"f8e4m3": 448.0, "f8e5m2": 57344.0}.get(cache, 0.0),
-        }  # fmt: skip
+            "page_table": Input((b, -(-room // pages[1])), count) if pages else None,
+            "cu_seqlens": Input((b + 1,), count) if ragged else None, "new_lengths": Input((b,), count, f"below {n + 2}") if new else None,
+            "cos": table, "sin": table, "k_scale": scale, "v_scale": scale, "layout": rope.get("layout", "half"), "rotary_dim": r,
+            "limit": {"f8e4m3": 448.0, "f8e5m2": 57344.0}.get(cache, 0.0),
+        }
 
     bench = [
         case("prefill 256 MiB", tags="bench model", **call(8, 4096, 8, 128, "bf16", 8192)),
         case("prefill, pages of 16, 256 MiB", tags="bench model", **call(8, 4096, 8, 128, "bf16", 8192, pages=(4096, 16))),
-        case("prefill, rotated, 256 MiB", tags="bench", **call(8, 4096, 8, 128, "bf16", 8192, pages=(1024, 64), rows=8192)),
+        case("prefill, rotated, 256 MiB", tags="bench", **call(8, 4096, 8, 128, "bf16", 8192, pages=(1024, 64), rope={"rows": 8192})),
         case("prefill, ragged, 256 MiB", tags="bench", **call(16, 2048, 8, 128, "bf16", 65536, pages=(16384, 64), ragged=True)),
         case("prefill, fp8, 192 MiB", tags="bench", **call(8, 4096, 8, 128, "bf16", 8192, cache="f8e4m3", pages=(4096, 16), scales=1)),
         case("prefill 32 MiB", tags="bench", **call(1, 4096, 8, 128, "bf16", 8192, pages=(1024, 16))),
         case("decode 1", tags="bench", why="a launch and little else", **call(1, 1, 8, 128, "bf16", 8192, pages=(512, 16))),
-        case("decode 64, rotated", tags="bench", **call(64, 1, 8, 128, "bf16", 8192, pages=(32768, 16), rows=8192)),
+        case("decode 64, rotated", tags="bench", **call(64, 1, 8, 128, "bf16", 8192, pages=(32768, 16), rope={"rows": 8192})),
         case("decode 256", tags="bench", **call(256, 1, 8, 128, "bf16", 1024, pages=(16384, 16))),
     ]
     edge = []
@@ -362,25 +391,25 @@ def _cases() -> list[Case]:
             case("ragged", tags="edge", **call(4, 6, 2, 64, t, 40, ragged=True)),
             case("ragged, pages", tags="edge", **call(5, 4, 3, 32, t, 30, pages=(17, 8), ragged=True, wide=True)),
             case("padded batch", tags="edge", **call(4, 6, 2, 64, t, 30, new=True)),
-            case("rotated", tags="edge", **call(3, 5, 2, 64, t, 24, pages=(12, 8), rows=24)),
-            case("rotated, interleaved", tags="edge", **call(3, 5, 2, 64, t, 24, rows=24, layout="interleaved")),
-            case("a quarter rotated", tags="edge", **call(3, 5, 2, 80, t, 24, pages=(12, 8), rows=24, r=20)),
-            case("rotated, tables short", tags="edge", **call(3, 5, 2, 64, t, 24, rows=9, tables=t)),
+            case("rotated", tags="edge", **call(3, 5, 2, 64, t, 24, pages=(12, 8), rope={"rows": 24})),
+            case("rotated, interleaved", tags="edge", **call(3, 5, 2, 64, t, 24, rope={"rows": 24, "layout": "interleaved"})),
+            case("a quarter rotated", tags="edge", **call(3, 5, 2, 80, t, 24, pages=(12, 8), rope={"rows": 24, "r": 20})),
+            case("rotated, tables short", tags="edge", **call(3, 5, 2, 64, t, 24, rope={"rows": 9, "tables": t})),
             case(f"fp8, {t}", tags="edge", **call(3, 5, 2, 64, t, 24, pages=(12, 8), cache="f8e4m3", scales=1)),
-            case(f"fp8 of heads, rotated, {t}", tags="edge", **call(3, 5, 4, 64, t, 24, cache="f8e5m2", scales=4, rows=24)),
+            case(f"fp8 of heads, rotated, {t}", tags="edge", **call(3, 5, 4, 64, t, 24, cache="f8e5m2", scales=4, rope={"rows": 24})),
             case(f"fp8 without scales, {t}", tags="edge", **call(3, 5, 2, 72, t, 24, cache="f8e4m3", fill="wide")),
             case(f"fp8, large values, {t}", tags="edge", **call(2, 5, 2, 64, t, 24, cache="f8e4m3", fill="large")),
             case(f"fp8, NaN, {t}", tags="edge", **call(2, 5, 2, 64, t, 24, cache="f8e5m2", fill="nan")),
             case(f"fp8, +inf, {t}", tags="edge", **call(2, 5, 2, 64, t, 24, cache="f8e4m3", fill="inf", scales=2)),
             case("head of 192", tags="edge", **call(2, 3, 1, 192, t, 9)),
-            case("head of 256", tags="edge", **call(2, 3, 1, 256, t, 9, rows=9)),
+            case("head of 256", tags="edge", **call(2, 3, 1, 256, t, 9, rope={"rows": 9})),
             case("head of 7", tags="edge", **call(2, 3, 3, 7, t, 9, pages=(6, 4))),
-            case("head of 6, rotated", tags="edge", **call(2, 3, 3, 6, t, 9, rows=9, layout="interleaved")),
-            case("cache misaligned", tags="edge", **call(2, 3, 2, 64, t, 9, lies="sliced")),
-            case("cache padded", tags="edge", **call(2, 3, 2, 64, t, 9, lies="padded")),
-            case("every second element of the cache", tags="edge", **call(2, 3, 2, 16, t, 9, lies="strided")),
-            case("address misaligned", tags="edge", **call(2, 3, 2, 64, t, 9, given="offset")),
-            case("k expanded", tags="edge", **call(2, 3, 2, 64, t, 9, given="expanded")),
+            case("head of 6, rotated", tags="edge", **call(2, 3, 3, 6, t, 9, rope={"rows": 9, "layout": "interleaved"})),
+            case("cache misaligned", tags="edge", **call(2, 3, 2, 64, t, 9, lies=("sliced", "contiguous"))),
+            case("cache padded", tags="edge", **call(2, 3, 2, 64, t, 9, lies=("padded", "contiguous"))),
+            case("every second element of the cache", tags="edge", **call(2, 3, 2, 16, t, 9, lies=("strided", "contiguous"))),
+            case("address misaligned", tags="edge", **call(2, 3, 2, 64, t, 9, lies=("contiguous", "offset"))),
+            case("k expanded", tags="edge", **call(2, 3, 2, 64, t, 9, lies=("contiguous", "expanded"))),
             case("denormals", tags="edge", **call(2, 3, 2, 64, t, 9, fill="tiny")),
             case("NaN", tags="edge", **call(2, 3, 2, 64, t, 9, fill="nan")),
             case("-0.0", tags="edge", **call(2, 3, 2, 64, t, 9, fill="-0.0")),
@@ -391,13 +420,15 @@ def _cases() -> list[Case]:
 
 def _changed(change: str) -> Callable[..., None]:
     def run(
-        k_cache: Any, v_cache: Any, k: Any, v: Any, lengths: Any, page_table: Any, cu_seqlens: Any, new_lengths: Any, cos: Any, sin: Any, k_scale: Any,
-        v_scale: Any, layout: str, rotary_dim: int, limit: float,
-    ) -> None:  # fmt: skip
+        k_cache: Any, v_cache: Any, k: Any, v: Any, lengths: Any, page_table: Any, cu_seqlens: Any, new_lengths: Any, cos: Any, sin: Any,
+        k_scale: Any, v_scale: Any, layout: str, rotary_dim: int, limit: float,
+    ) -> None:
         if change == "one further":
             lengths = lengths + 1
         elif change == "table ignored" and page_table is not None:
-            page_table = (page_table * 0 + page_table.new_tensor(range(page_table.numel())).view(page_table.shape)) % max(k_cache.shape[0], 1)
+            page_table = (
+                page_table * 0 + page_table.new_tensor(range(page_table.numel())).view(page_table.shape)
+            ) % max(k_cache.shape[0], 1)
         elif change == "clamped":
             lengths = lengths.clamp(0, max(k_cache.shape[1] - k.shape[1], 0))
         elif change == "padding":
@@ -408,26 +439,27 @@ def _changed(change: str) -> Callable[..., None]:
             cos = sin = None
         elif change == "exchanged":
             k, v = v, k
-        reference(k_cache, v_cache, k, v, lengths, page_table, cu_seqlens, new_lengths, cos, sin, k_scale, v_scale, layout, rotary_dim, limit)
+        reference(
+            k_cache, v_cache, k, v, lengths, page_table, cu_seqlens, new_lengths, cos, sin, k_scale, v_scale, layout, rotary_dim, limit
+        )
 
     return run
 
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=faults, public=public),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        _swept, {"sequences": (1, 1024), "tokens": (1, 4096), "heads": (1, 32), "head": (16, 256)}, rows="sequences", models={"head": "head"}, axis="tokens"
+        _swept, {"sequences": (1, 1024), "tokens": (1, 4096), "heads": (1, 32), "head": (16, 256)}, rows="sequences",
+        models={"head": "head"}, axis="tokens"
     ),
     work=work,
     tolerance=Tolerance(exact=True),
     mutates=("k_cache", "v_cache"),
-    arrange=arrange,
-    faults=faults,
-    public=public,
+    values=Values(arrange=arrange),
     peers={"torch": lambda: index_put, "torch.compile": compiled(index_put), "flashinfer": flashinfer_append},
     wrong={
         "one position further": _changed("one further"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance, Values
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _ordering, sort
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def argsort(
-    x: Tensor, dim: int = -1, descending: bool = False, *, lengths: Tensor | None = None, nan: str = "largest", implementation: str | None = None
+    x: Tensor, dim: int = -1, descending: bool = False, *, lengths: Tensor | None = None, nan: str = "largest",
+    implementation: str | None = None
 ) -> Tensor:
     """The indices that put each row along `dim` in order. Always stable: among equal elements the one with the lower index comes first.
 
@@ -26,15 +27,16 @@ def argsort(
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0, one above the
-    row as the row; `rooftop.debug()` raises IndexError for it.
+    Returns int64 of the shape of `x`. -0.0 equals +0.0. Elements beyond a row's length stay where they are. A length below 0 counts as 0,
+    one above the row as the row; `rooftop.debug()` raises IndexError for it.
 
-    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
-    `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`;
+    IndexError for a `dim` out of range."""
     d, nan = _ordering.sorting("argsort", x, dim, descending, lengths, nan)
     out: Tensor = OP(x.movedim(d, -1), lengths, descending, nan, implementation=implementation)
     return out.movedim(-1, d)
@@ -85,19 +87,18 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=_faults, public=_public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=[c for c in sort.OP.cases if c.dtype in ("f32", "i64") or "edge" not in c.tags or c.name in _ordering.FEW],
     swept=Sizes(
         lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "lengths": None, "descending": False, "nan": "largest"},
-        {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"), axis="columns",
+        {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"),
+        axis="columns",
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    arrange=_ordering.arrange,
-    faults=_faults,
-    public=_public,
+    values=Values(arrange=_ordering.arrange),
     peers={"torch": _torch},
     wrong={name: _indices(wrong) for name, wrong in sort.WRONG.items()},
 )

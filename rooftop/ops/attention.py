@@ -3,7 +3,8 @@
     z_ij = softcap · tanh(scale · q_i·k_j / softcap) + bias_ij - slope · |p_i - j|,  -inf where query i does not see key j
     out_i = sum_j exp(z_ij - lse_i) v_j,   lse_i = log sum_j exp(z_ij),   p_i = i + keys - queries
 
-Sources: Vaswani et al. 2017 (arXiv 1706.03762); Dao 2023, FlashAttention-2 (arXiv 2307.08691); Shah et al. 2024, FlashAttention-3 (arXiv 2407.08608);
+Sources: Vaswani et al. 2017 (arXiv 1706.03762); Dao 2023, FlashAttention-2 (arXiv 2307.08691); Shah et al. 2024, FlashAttention-3 (arXiv
+2407.08608);
 ALiBi: Press et al. 2022 (arXiv 2108.12409); sinks: Xiao et al. 2024 (arXiv 2309.17453). The formulas in torch: rooftop/ops/_attention.py"""
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, Values, like
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.ops import _attention, _attention_call, _randomness
 from rooftop.ops._attention import UNBOUNDED
@@ -54,52 +55,64 @@ def attention(
     order: str | None = None,
     implementation: str | None = None,
 ) -> Any:
-    """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before their product.
+    """Attention of `q` to `k` and `v`, computed in float32 and rounded once. Only the probabilities are rounded to the dtype of `v` before
+    their product.
 
-    The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel supports run as plain
-    torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
+    The last query is at the position of the last key: query i of a sequence is at position i + keys - queries. Calls that no kernel
+    supports run as plain torch, with all scores of one key head in memory; `rooftop.explain` shows what runs and why.
 
     Args:
-        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a multiple of 8,
+        q: [B, Sq, H, D], float16, bfloat16 or float32, any strides: pass heads before tokens in memory as ``q.transpose(1, 2)``. D is a
+        multiple of 8,
             at most 256. With `cu_seqlens_q` [T, H, D].
         k, v: [B, Sk, Hk, D] and [B, Sk, Hk, Dv] in the dtype of `q`, H a multiple of Hk: query head h uses key head h // (H / Hk). Dv has
             the limits of D; it may differ from D.
-        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and "lower_right" put the last
+        causal: a query sees no key after its own position. With as many keys as queries that is query i and key i; else True and
+        "lower_right" put the last
             query at the last key, "upper_left" the first at the first, as torch's `is_causal` does (batches of one length alone).
         window: (left, right): the number of keys before and after its own position that a query sees; -1: no bound.
         scale: factor of the scores, above 0; None: D ** -0.5.
         softcap: scores are bounded smoothly to ± this. None: no cap. On a GPU a score errs by up to 1e-6 of itself.
         bias: added to the scores: broadcast over [B, H, Sq, Sk] (each extent full or 1), of the dtype of `q` or float32. It has a gradient.
-        mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`, int32 [B, Sq]: query i
+        mask: bool, broadcast as `bias`: False where a query does not see a key. Or the pair (begin, end) of `rooftop.attention_ranges`,
+        int32 [B, Sq]: query i
             sees only the keys begin[b, i] to end[b, i] - 1; tiles of keys that no query of a tile sees are skipped.
-        dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A dropped weight
+        dropout_p: the probability that a weight is dropped, with a resolution of 2^-16; the other weights are divided by 1 - dropout_p. A
+        dropped weight
             is 0, also where it would be NaN.
         seed: any whole number, of which the low 32 bits count: equal calls give equal dropout. None: drawn from `generator`.
             A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `q` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
-        cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n + 1] - 1. Bounds
+        cu_seqlens_q, cu_seqlens_k: int32 or int64 [N + 1], non-decreasing: sequence n has the queries cu_seqlens_q[n] to cu_seqlens_q[n +
+        1] - 1. Bounds
             that decrease or exceed the buffer are clamped (`rooftop.debug()` reports them). Queries of no sequence see nothing.
         page_table: int32 or int64 [B, pages of a sequence]: `k` and `v` are pages [pages, page_size, Hk, D]; token t of sequence b is
             ``k[page_table[b, t // page_size], t % page_size]``. A page that does not exist makes the queries that see it NaN.
         cache_lengths: int32 or int64 [B], the number of keys of each sequence; None: all of them.
         alibi_slopes: float32 [H] or [B, H], without a gradient.
-        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, without a gradient, for float8_e4m3fn tensors: the value is code · scale.
+        q_scale, k_scale, v_scale: float32 [1] or [heads], above 0, without a gradient, for float8_e4m3fn tensors: the value is code ·
+        scale.
         sinks: [H], for each head a score without a key that is added to the normaliser; of the dtype of `q` or float32. It has a gradient.
         return_lse: return (out, lse), lse [B, H, Sq] (packed [H, T]) in float32, natural logarithm; gradients flow through both.
         deterministic: False allows kernels whose bits differ from run to run. At present every kernel is deterministic.
-        order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and shapes that look
+        order: of the dimensions of `q`, `k`, `v` and the result: "bshd" as above, or "bhsd", [B, H, S, D], as in torch. None is "bshd", and
+        shapes that look
             like "bhsd" are refused.
-        implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
+        implementation: name of a kernel (`"triton"`, `"gluon_sm90"`), which runs or raises. None selects the best one that supports the
+        input.
 
-    Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no gradient.
+    Returns out [B, Sq, H, Dv] in the dtype of `q` (bfloat16 for 8 bits). A query that sees no key gives zeros and lse -inf, and has no
+    gradient.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or numbers that do not fit."""
     first = _attention_call.first_order("attention", order, q, k, v, page_table)
     q, k, v = (_attention_call.turned(t, first) for t in (q, k, v))
-    left, right = validated(
-        q, k, v, causal, window, scale, softcap, bias, mask, dropout_p, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes,
-        q_scale, k_scale, v_scale, sinks, return_lse, deterministic,
-    )  # fmt: skip
+    tensors = {
+        "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+        "page_table": page_table, "cache_lengths": cache_lengths, "alibi_slopes": alibi_slopes, "q_scale": q_scale, "k_scale": k_scale,
+        "v_scale": v_scale, "sinks": sinks,
+    }
+    left, right = validated(tensors, causal, window, scale, softcap, dropout_p, return_lse, deterministic)
     packed = cu_seqlens_q is not None
     if causal == "upper_left":
         k, v, bias, mask, right = _attention_call.upper_left(q, k, v, bias, mask, right)
@@ -109,11 +122,12 @@ def attention(
     if packed:
         q, k, v = q[None], k[None], v[None]
     out, lse = OP(
-        q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale, k_scale, v_scale, sinks, left, right,
-        q.shape[-1] ** -0.5 if scale is None else float(scale), 0.0 if softcap is None else float(softcap), float(dropout_p),
+        q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale, k_scale, v_scale, sinks, left,
+        right, q.shape[-1] ** -0.5 if scale is None else float(scale), 0.0 if softcap is None else float(softcap), float(dropout_p),
         _randomness.seed("attention", seed, generator, q, dropout_p > 0),
-        *ranges, implementation=implementation if implementation is not None or not return_lse else "",  # torch's own function gives no normaliser
-    )  # fmt: skip
+        # torch's own function gives no normaliser
+        *ranges, implementation=implementation if implementation is not None or not return_lse else "",
+    )
     if packed:
         out, lse = out[0], lse[0]
     out = _attention_call.turned(out, first)
@@ -121,10 +135,12 @@ def attention(
 
 
 def _options(
-    q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | None, slopes: Tensor | None, sinks: Tensor | None, left: int, right: int, scale: float,
-    softcap: float, dropout_p: float, seed: int, key_begin: Tensor | None = None, key_end: Tensor | None = None,
-) -> _attention.Options:  # fmt: skip
-    return _attention.Options(bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, q.shape[1], k.shape[1], key_begin, key_end)
+    q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | None, slopes: Tensor | None, sinks: Tensor | None, left: int, right: int,
+    scale: float, softcap: float, dropout_p: float, seed: int, key_begin: Tensor | None = None, key_end: Tensor | None = None,
+) -> _attention.Options:
+    return _attention.Options(
+        bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, q.shape[1], k.shape[1], key_begin, key_end
+    )
 
 
 def reference(
@@ -151,7 +167,8 @@ def reference(
     key_begin: Tensor | None = None,
     key_end: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(out [B, Sq, H, Dv], lse [B, H, Sq]). Packed sequences have B = 1. With key_begin, query i sees keys key_begin[b, i] to key_end[b, i] - 1 alone."""
+    """(out [B, Sq, H, Dv], lse [B, H, Sq]). Packed sequences have B = 1. With key_begin, query i sees keys key_begin[b, i] to key_end[b, i]
+    - 1 alone."""
     q, k, v = (x if x.element_size() > 1 else x.float() for x in (q, k, v))
     q, k, v = (x if s is None else x * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, alibi_slopes, sinks, left, right, scale, softcap, dropout_p, seed, key_begin, key_end)
@@ -164,7 +181,10 @@ def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | Non
 
     tensors, (left, right, scale, softcap, dropout_p, _), ranges = rest[:9], rest[9:15], rest[15:]
     causal = right == 0 and q.shape[1] != 1
-    if any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED or right not in (UNBOUNDED, 0):
+    if (
+        any(t is not None for t in (bias, mask, *tensors, *ranges)) or softcap or dropout_p or left != UNBOUNDED
+        or right not in (UNBOUNDED, 0)
+    ):
         return NotImplemented
     if q.dtype != k.dtype or q.element_size() == 1 or (causal and q.shape[1] != k.shape[1]) or not (q.numel() and k.numel() and v.numel()):
         return NotImplemented
@@ -181,7 +201,8 @@ def cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | Non
 
 
 def same(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """The result at the same precision: in float32, but for the probabilities, which are rounded to the dtype of `v` before they meet it."""
+    """The result at the same precision: in float32, but for the probabilities, which are rounded to the dtype of `v` before they meet
+    it."""
     import torch
 
     bias, mask, cu_q, cu_k, pages, lengths, slopes, qs, ks, vs, sinks, *numbers = rest
@@ -221,17 +242,17 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, dsinks): rooftop/ops/_attention.py has the formulas."""
     return _gradients(
-        False, dout, dlse, q, k, v, out, lse, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale, k_scale, v_scale,
-        sinks, key_begin, key_end, left, right, scale, softcap, dropout_p, seed,
-    )  # fmt: skip
+        False, dout, dlse, q, k, v, out, lse, bias, mask, cu_seqlens_q, cu_seqlens_k, page_table, cache_lengths, alibi_slopes, q_scale,
+        k_scale, v_scale, sinks, key_begin, key_end, left, right, scale, softcap, dropout_p, seed,
+    )
 
 
 def _gradients(
-    plain: bool, dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, mask: Tensor | None,
-    cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None, lengths: Tensor | None, slopes: Tensor | None, q_scale: Tensor | None,
-    k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None, begin: Tensor | None, end: Tensor | None, left: int, right: int, scale: float,
-    softcap: float, dropout_p: float, seed: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    plain: bool, dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None,
+    mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, pages: Tensor | None, lengths: Tensor | None, slopes: Tensor | None,
+    q_scale: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None, sinks: Tensor | None, begin: Tensor | None, end: Tensor | None,
+    left: int, right: int, scale: float, softcap: float, dropout_p: float, seed: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """`plain`: the factor 0 of a hidden pair times NaN is NaN."""
     q, k, v = (x if s is None else x.to(lse.dtype) * s[:, None] for x, s in ((q, q_scale), (k, k_scale), (v, v_scale)))
     options = _options(q, k, bias, mask, slopes, sinks, left, right, scale, softcap, dropout_p, seed, begin, end)
@@ -264,8 +285,9 @@ def outputs_bwd(q: Meta, k: Meta, v: Meta, bias: Meta | None, sinks: Meta | None
 
 
 LISTS = (
-    "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin", "key_end",
-)  # fmt: skip
+    "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin",
+    "key_end",
+)
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -278,8 +300,8 @@ def canonical(p: Problem) -> Problem | None:
 
 
 def pairs(p: Problem) -> int:
-    """Pairs of a query and a key that it sees, of one head: of pages and caches as if they were full, of packed sequences as if all were of one length, where
-    there are fewest."""
+    """Pairs of a query and a key that it sees, of one head: of pages and caches as if they were full, of packed sequences as if all were of
+    one length, where there are fewest."""
     (batch, queries), keys = p["q"].shape[:2], p["k"].shape[1]
     if (bounds := p.get("cu_seqlens_q")) is not None and bounds.shape[0] > 1:
         batch = bounds.shape[0] - 1
@@ -358,8 +380,8 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
 
 
 def _same_lse(judged: Judged) -> str | None:
-    """Infinite or NaN where plain torch is; else, of 16-bit inputs, to 2^-18 of the larger of 1 and lse: tensor cores add the products of a score in some 24
-    bits without rounding, and no more of it is seen in weights of 16 bits. Of float32 to four times what torch errs."""
+    """Infinite or NaN where plain torch is; else, of 16-bit inputs, to 2^-18 of the larger of 1 and lse: tensor cores add the products of a
+    score in some 24 bits without rounding, and no more of it is seen in weights of 16 bits. Of float32 to four times what torch errs."""
     got, exact, plain = (t["lse"].double() for t in (judged.got, judged.exact, judged.same))
     there = plain.isfinite()
     if not bool(((got == plain) | (got.isnan() & plain.isnan()))[~there].all()) or not bool(got[there].isfinite().all()):
@@ -407,23 +429,20 @@ def _swept(dtype: str, batch: int, length: int, eighths: int) -> dict[str, Any]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=faults, public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
     swept=Sizes(_swept, {"batch": (1, 65535), "length": (1, 16384), "eighths": (4, 32)}, rows="batch", dtypes=("bf16",), axis="length"),
     work=work,
     tolerance=Tolerance(multiple=2.0, flushed=True),
-    compare={"lse": _same_lse},
-    same=same,
-    runtime_options=("scale", "seed"),
-    arrange=arrange,
-    faults=faults,
+    judging=Judging(compare={"lse": _same_lse}, same=same),
+    values=Values(runtime_options=("scale", "seed"), arrange=arrange),
     grad=Grad(
         wrt=("q", "k", "v", "bias", "sinks"),
         saves=(
-            "q", "k", "v", "out", "lse", "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale",
-            "k_scale", "v_scale", "sinks", "key_begin", "key_end",
+            "q", "k", "v", "out", "lse", "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes",
+            "q_scale", "k_scale", "v_scale", "sinks", "key_begin", "key_end",
         ),
         backward=backward,
         outputs=outputs_bwd,
@@ -450,5 +469,4 @@ OP = Op(
         "last tile dropped": _tail_dropped,
         "heads in turn": _heads_in_turn,
     },
-    public=_public,
 )

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import FLOAT32, number, written
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._masks import beyond, ranges, sizes, window_of
 from rooftop.ops._peers import compiled
@@ -34,15 +34,17 @@ def attention_mask(
     device: torch.device | str | None = None,
     implementation: str | None = None,
 ) -> Tensor:
-    """The mask [batch, heads, q_len · group, kv_len]: True, or 0 in a floating dtype, where a query attends to a key; False, or `fill`, where not.
+    """The mask [batch, heads, q_len · group, kv_len]: True, or 0 in a floating dtype, where a query attends to a key; False, or `fill`,
+    where not.
 
-    Query i of sequence b is at position i + lengths[b] - q_lengths[b], so that the last query is at the last key. It attends to the keys of its sequence from
-    position - left to position + right. `rooftop.attention_ranges` returns the same information as two numbers a row.
+    Query i of sequence b is at position i + lengths[b] - q_lengths[b], so that the last query is at the last key. It attends to the keys of
+    its sequence from position - left to position + right. `rooftop.attention_ranges` returns the same information as two numbers a row.
 
     Args:
         q_len, kv_len: queries and keys of the longest sequence.
         lengths: int32 or int64 [batch], the number of keys of each sequence; None: kv_len.
-        q_lengths: int32 or int64 [batch], the number of its queries; rows after them attend to nothing. None: q_len. Lengths out of range are clamped
+        q_lengths: int32 or int64 [batch], the number of its queries; rows after them attend to nothing. None: q_len. Lengths out of range
+        are clamped
             (`rooftop.debug()` reports them).
         causal: a query attends to no key after its own position.
         window: (left, right): the number of keys before and after its own position that a query attends to; -1: no bound.
@@ -51,7 +53,8 @@ def attention_mask(
         batch: number of sequences if no lengths are given; None: 1.
         dtype: torch.bool (None), or torch.float32, float16 or bfloat16 for a mask that is added to the scores.
         fill: the value that an additive mask has where a query does not attend. A row that attends to nothing has only this value.
-        out: written into and returned, of that shape, one of these dtypes and any strides that let no elements overlap; it determines dtype and device.
+        out: written into and returned, of that shape, one of these dtypes and any strides that let no elements overlap; it determines dtype
+        and device.
         device: of a new mask. None: the device of the lengths, else torch's default.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
@@ -69,7 +72,9 @@ def attention_mask(
     kind = out.dtype if out is not None else torch.bool if dtype is None else dtype
     if kind not in (torch.bool, torch.float32, torch.float16, torch.bfloat16) or dtype not in (None, kind):
         given = "" if out is None else f" and out is {out.dtype}"
-        raise TypeError(f"attention_mask: dtype is {dtype!r}{given}; accepted are torch.bool, torch.float32, torch.float16, torch.bfloat16, alike")
+        raise TypeError(
+            f"attention_mask: dtype is {dtype!r}{given}; accepted are torch.bool, torch.float32, torch.float16, torch.bfloat16, alike"
+        )
     shape = (batch, heads, q_len * group, kv_len)
     if out is None:
         out = torch.empty(shape, dtype=kind, device=device)
@@ -130,13 +135,15 @@ def _swept(dtype: str, batch: int, length: int) -> dict[str, Any]:
 
 def _cases() -> list[Case]:
     def call(
-        b: int, h: int, q: int, k: int, d: str, *, lengths: str = "", queries: str = "", below: int = 0, left: int = -1, right: int = -1, group: int = 1,
-        fill: float = float("-inf"), lies: str = "contiguous",
-    ) -> dict[str, Any]:  # fmt: skip
+        b: int, h: int, q: int, k: int, d: str, *, lengths: str = "", queries: str = "", below: int = 0, left: int = -1, right: int = -1,
+        group: int = 1, fill: float = float("-inf"), lies: str = "contiguous",
+    ) -> dict[str, Any]:
         return {
-            "mask": Input((b, h, q * group, k), d, layout=lies), "lengths": Input((b,), lengths, f"below {below or k + 1}") if lengths else None,
-            "q_lengths": Input((b,), queries, f"below {q + 1}") if queries else None, "left": left, "right": right, "group": group, "fill": fill,
-        }  # fmt: skip
+            "mask": Input((b, h, q * group, k), d, layout=lies),
+            "lengths": Input((b,), lengths, f"below {below or k + 1}") if lengths else None,
+            "q_lengths": Input((b,), queries, f"below {q + 1}") if queries else None, "left": left, "right": right, "group": group,
+            "fill": fill,
+        }
 
     bench = [
         case("causal 256 MiB", tags="bench model", **call(16, 1, 4096, 4096, "bool", lengths="i32", right=0)),
@@ -169,7 +176,9 @@ def _cases() -> list[Case]:
             case("address misaligned", tags="edge", **call(2, 1, 9, 64, d, right=0, lies="offset")),
             case("every second element", tags="edge", **call(2, 1, 9, 16, d, right=0, lies="strided")),
         ]
-    huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call(1, 1, 46341, 46349, "bool", right=0, left=40000))]
+    huge = [
+        case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call(1, 1, 46341, 46349, "bool", right=0, left=40000))
+    ]
     return bench + edge + huge
 
 
@@ -179,13 +188,13 @@ OP = Op(
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        _swept, {"batch": (1, 65536), "length": (16, 16384)}, rows="batch", models={"length": "context"}, dtypes=("bool", "bf16"), axis="length"
+        _swept, {"batch": (1, 65536), "length": (16, 16384)}, rows="batch", models={"length": "context"}, dtypes=("bool", "bf16"),
+        axis="length"
     ),
     work=work,
     tolerance=Tolerance(exact=True),
     mutates=("mask",),
-    faults=faults,
-    public=public,
+    calls=Calls(faults=faults, public=public),
     peers={"torch": lambda: reference, "torch.compile": compiled(reference)},
     wrong={
         "one key further": lambda mask, lengths, q, left, right, group, fill: reference(mask, lengths, q, left, right + 1, group, fill),

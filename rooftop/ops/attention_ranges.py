@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import apart, written
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _masks
 from rooftop.ops._masks import beyond, sizes, window_of
@@ -32,9 +32,11 @@ def attention_ranges(
 ) -> tuple[Tensor, Tensor]:
     """Two int32 tensors (begin, end) [batch, q_len · group]: a row attends to the keys begin <= j < end, to none if they are equal.
 
-    They hold the same information as `rooftop.attention_mask` with the same arguments, in 8 bytes a row instead of kv_len elements for each head. Pass the
-    pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into and returned; None: new ones.
-    Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are those of `attention_mask`."""
+    They hold the same information as `rooftop.attention_mask` with the same arguments, in 8 bytes a row instead of kv_len elements for each
+    head. Pass the pair as `mask` to `rooftop.attention`. `out`: two int32 tensors of that shape that do not overlap, which are written into
+    and returned;
+    None: new ones. Lengths below 0 or above kv_len (q_len) are clamped (`rooftop.debug()` reports them). Other arguments and errors are
+    those of `attention_mask`."""
     left, right = window_of("attention_ranges", causal, window)
     import torch
 
@@ -57,7 +59,9 @@ def attention_ranges(
     return begin, end
 
 
-def reference(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> None:
+def reference(
+    begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int
+) -> None:
     batch, rows = begin.shape
     found = _masks.ranges(batch, rows, kv_len, lengths, q_lengths, left, right, group, begin.device)
     for into, numbers in zip((begin, end), found, strict=True):
@@ -65,14 +69,18 @@ def reference(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Ten
 
 
 
-def faults(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> str | None:
+def faults(
+    begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int
+) -> str | None:
     return beyond(begin.shape[1] // group, kv_len, lengths, q_lengths)
 
 
 def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     group, named = options["group"], {"q_lengths": tensors["q_lengths"], "window": (options["left"], options["right"])}
     batch, rows = tensors["begin"].shape
-    return (rows // group, options["kv_len"], tensors["lengths"]), {**named, "group": group, "batch": batch, "out": [tensors["begin"], tensors["end"]]}
+    return (rows // group, options["kv_len"], tensors["lengths"]), {
+        **named, "group": group, "batch": batch, "out": [tensors["begin"], tensors["end"]]
+    }
 
 
 def outputs(begin: Meta, **_: Any) -> dict[str, Meta]:
@@ -90,7 +98,10 @@ def work(p: Problem) -> Work:
 def _swept(dtype: str, batch: int, queries: int) -> dict[str, Any]:
     """Causal, of sequences that have other lengths each."""
     into = Input((batch, queries), dtype)
-    return {"begin": into, "end": into, "lengths": Input((batch,), "i32", f"below {queries + 1}"), "kv_len": queries, "left": -1, "right": 0, "group": 1}
+    return {
+        "begin": into, "end": into, "lengths": Input((batch,), "i32", f"below {queries + 1}"), "kv_len": queries, "left": -1, "right": 0,
+        "group": 1
+    }
 
 
 def _cases() -> list[Case]:
@@ -100,8 +111,9 @@ def _cases() -> list[Case]:
         return {
             "begin": Input((b, q * group), "i32"), "end": Input((b, q * group), "i32"),
             "lengths": Input((b,), lengths, f"below {below or k + 1}") if lengths else None,
-            "q_lengths": Input((b,), queries, f"below {q + 1}") if queries else None, "kv_len": k, "left": left, "right": right, "group": group,
-        }  # fmt: skip
+            "q_lengths": Input((b,), queries, f"below {q + 1}") if queries else None, "kv_len": k, "left": left, "right": right,
+            "group": group,
+        }
 
     edge = [
         case("empty", tags="edge", **call(0, 5, 9)),
@@ -127,7 +139,9 @@ def _cases() -> list[Case]:
 
 
 def _changed(change: str) -> Callable[..., None]:
-    def run(begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int) -> None:
+    def run(
+        begin: Tensor, end: Tensor, lengths: Tensor | None, q_lengths: Tensor | None, kv_len: int, left: int, right: int, group: int
+    ) -> None:
         if change == "lengths":
             lengths = q_lengths = None
         left, right = -1 if change == "left" else left, -1 if change == "right" else right
@@ -143,12 +157,13 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    swept=Sizes(_swept, {"batch": (1, 65536), "queries": (64, 131072)}, rows="batch", models={"queries": "context"}, dtypes=("i32",), axis="queries"),
+    swept=Sizes(
+        _swept, {"batch": (1, 65536), "queries": (64, 131072)}, rows="batch", models={"queries": "context"}, dtypes=("i32",), axis="queries"
+    ),
     work=work,
     tolerance=Tolerance(exact=True),
     mutates=("begin", "end"),
-    faults=faults,
-    public=public,
+    calls=Calls(faults=faults, public=public),
     peers={"torch": lambda: reference},
     wrong={
         "one key more": _changed("end"),

@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
 from rooftop.ops import _randomness
@@ -36,7 +36,8 @@ def bias_mask_scale_add(
     generator: torch.Generator | None = None,
     implementation: str | None = None,
 ) -> Tensor:
-    """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even NaN.
+    """residual + scale · mask · (x + bias), computed in float32 and rounded once. Where the mask is False, x and bias are ignored, even
+    NaN.
 
     Args:
         x: float32, float16 or bfloat16, [..., C], any strides.
@@ -45,7 +46,8 @@ def bias_mask_scale_add(
         mask: bool, of the shape of `x`; None: all True, or made from `seed` where `p` is not 0.
         scale: None: 1 / (1 - p), as in dropout.
         p: the probability that an element is dropped, 0 to 1; needs `mask` to be None.
-        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every device and in every
+        seed: any whole number, of which the low 32 bits count. It and an element's row-major index decide the mask, the same on every
+        device and in every
             implementation. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
         generator: a `torch.Generator` of the device of `x` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
@@ -71,7 +73,10 @@ def bias_mask_scale_add(
     if not 0 <= p <= 1 or (p and mask is not None):
         raise ValueError(f"bias_mask_scale_add: p is {p}; it must be 0 to 1, and 0 where a mask is given")
     chosen = (1 / (1 - p) if p < 1 else 0.0) if scale is None else float(scale)
-    return OP(x, bias, residual, mask, chosen, float(p), _randomness.seed("bias_mask_scale_add", seed, generator, x, p > 0), implementation=implementation)
+    return OP(
+        x, bias, residual, mask, chosen, float(p), _randomness.seed("bias_mask_scale_add", seed, generator, x, p > 0),
+        implementation=implementation
+    )
 
 
 def reference(
@@ -126,7 +131,9 @@ def canonical(p: Problem) -> Problem | None:
 def work(p: Problem) -> Work:
     """Every tensor crosses memory once; a mask from a seed is 11 operations on integers an element."""
     n = p["x"].numel
-    return Work(sum(m.nbytes for k in ("x", "bias", "residual", "mask") if (m := p.get(k)) is not None), p["out"].nbytes, {"fma32": 2.0 * n})
+    return Work(
+        sum(m.nbytes for k in ("x", "bias", "residual", "mask") if (m := p.get(k)) is not None), p["out"].nbytes, {"fma32": 2.0 * n}
+    )
 
 
 def work_bwd(p: Problem) -> Work:
@@ -143,14 +150,18 @@ def _eager(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor
     return v if residual is None else v + residual
 
 
-def _eager_backward(dout: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int) -> tuple[Tensor, Tensor | None]:
+def _eager_backward(
+    dout: Tensor, bias: Tensor | None, mask: Tensor | None, scale: float, p: float, seed: int
+) -> tuple[Tensor, Tensor | None]:
     if p:
         raise ValueError("torch makes other masks")
     dx = dout * scale if mask is None else dout * mask * scale
     return dx, None if bias is None else dx.reshape(prod(dx.shape[:-1]), dx.shape[-1]).sum(0)
 
 
-def _given(x: Input, *, bias: bool = True, residual: bool = True, mask: bool = False, p: float = 0.0, scale: float = 1.25, seed: int = 7) -> dict[str, Any]:
+def _given(
+    x: Input, *, bias: bool = True, residual: bool = True, mask: bool = False, p: float = 0.0, scale: float = 1.25, seed: int = 7
+) -> dict[str, Any]:
     given = {"x": x, "bias": Input(x.shape[-1:], x.dtype) if bias else None, "residual": x if residual else None}
     return {**given, "mask": Input(x.shape, "bool", "normal", x.layout) if mask else None, "scale": scale, "p": p, "seed": seed}
 
@@ -162,7 +173,11 @@ def _cases() -> list[Case]:
         for mib in (512, 32, 4, 1):
             columns = 8192 if mib >= 32 else 1024
             x = Input(((mib << 20) // (parts * columns), columns), "bf16")
-            bench.append(case(f"{how} {mib} MiB {x.shape[0]}x{columns}", tags="bench", **call(x, mask=how == "mask", p=0.0 if how == "mask" else 0.1)))
+            bench.append(
+                case(
+                    f"{how} {mib} MiB {x.shape[0]}x{columns}", tags="bench", **call(x, mask=how == "mask", p=0.0 if how == "mask" else 0.1)
+                )
+            )
     edge = []
     for d in FLOATS:
         for name, (shape, fill, layout) in EDGES.items():
@@ -193,14 +208,14 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=sizes(lambda x: _given(x, mask=True)),  # with a seed in its place torch makes another mask: no peer to stand beside
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    runtime_options=("seed",),
+    values=Values(runtime_options=("seed",)),
     grad=Grad(
         wrt=("x", "bias"),
         saves=("bias", "mask"),
@@ -210,7 +225,8 @@ OP = Op(
         work=work_bwd,
         peers={"torch": lambda: _eager_backward, "torch.compile": compiled(_eager_backward)},
         wrong={
-            "another mask": lambda dout, bias, mask, scale, p, seed: backward(dout, bias, None if mask is None else ~mask, scale, p, seed + 1),
+            "another mask": lambda dout, bias, mask, scale, p,
+            seed: backward(dout, bias, None if mask is None else ~mask, scale, p, seed + 1),
             "not scaled": lambda dout, bias, mask, scale, p, seed: backward(dout, bias, mask, 1.0, p, seed),
             "last row not in dbias": lambda dout, bias, mask, scale, p, seed: (
                 backward(dout, None, mask, scale, p, seed)[0],

@@ -1,15 +1,18 @@
 """The codecs `fast` and `shuffle` of `rooftop.codecs` as streams of chunks: quantised, differenced, a bit width for each 32 values.
 
-    k = rint(x / (2 bound)), verified; differences along 0 to `rank` dimensions of a chunk; the bits of 32 of them as planes, as many as the widest needs
+    k = rint(x / (2 bound)), verified; differences along 0 to `rank` dimensions of a chunk; the bits of 32 of them as planes, as many as the
+    widest needs
 
-docs/codecs.md has the chunks word by word, rooftop/formats/error_bounded.py the arithmetic to the bit. The size of the result is data: it goes to memory for
-the worst case (`room`: the values and two words a chunk), and `total` says on the device how much of it is used. Nothing waits for the host."""
+docs/codecs.md has the chunks word by word, rooftop/formats/error_bounded.py the arithmetic to the bit. The size of the result is data: it
+goes to memory for
+the worst case (`room`: the values and two words a chunk), and `total` says on the device how much of it is used. Nothing waits for the
+host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Judging, Op, Sizes, Timed, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats.container import rank_of
 from rooftop.formats.elements import ELEMENTS
@@ -19,17 +22,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def compress_blocks(x: Tensor, bound: Tensor | None = None, *, rank: int | None = None, implementation: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def compress_blocks(
+    x: Tensor, bound: Tensor | None = None, *, rank: int | None = None, implementation: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The chunks of `x`, concatenated: the contents of the container of `rooftop.codecs.compress`, as tensors on the device.
 
     Args:
         x: contiguous, any shape of up to 4 dimensions, of a dtype that `rooftop.codecs` supports. At most 2^31 - 1 chunks.
-        bound: float64, one element, on the device of `x`: the largest absolute error. None: lossless. A bound that is not above 0 keeps every value exactly.
+        bound: float64, one element, on the device of `x`: the largest absolute error. None: lossless. A bound that is not above 0 keeps
+        every value exactly.
         rank: 1, 2 or 3: the number of dimensions along which differences may be taken. None: the default of `rooftop.codecs.compress`.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns (words, table, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words and checksum of
-    each chunk. total: int64 [1].
+    Returns (words, table, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words
+    and checksum of each chunk. total: int64 [1].
 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch
@@ -44,7 +50,9 @@ def compress_blocks(x: Tensor, bound: Tensor | None = None, *, rank: int | None 
         raise ValueError(f"compress_blocks: x has {x.dim()} dimensions, strides {x.stride()}; it must be contiguous, of at most 4")
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= 3):
         raise ValueError(f"compress_blocks: rank is {rank!r}; it must be 1, 2 or 3")
-    if bound is not None and (not isinstance(bound, torch.Tensor) or bound.dtype != torch.float64 or bound.numel() != 1 or bound.device != x.device):
+    if bound is not None and (
+        not isinstance(bound, torch.Tensor) or bound.dtype != torch.float64 or bound.numel() != 1 or bound.device != x.device
+    ):
         raise ValueError(f"compress_blocks: bound must be float64, one element, on {x.device}")
     rank = rank_of(tuple(x.shape)) if rank is None else rank
     bits = x.detach().reshape(-1).view(_codecs.torch_bits(e.bytes)).reshape(grid_of(tuple(x.shape), rank))
@@ -73,7 +81,9 @@ def reference(x: Tensor, bound: Tensor | None, element: str, rank: int) -> tuple
 
 def outputs(x: Meta, element: str, rank: int, **_: Any) -> dict[str, Meta]:
     chunks = _codecs.chunks_of(x.shape, rank)
-    return {"table": Meta((chunks, 2), "i32"), "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "total": Meta((1,), "i64")}
+    return {
+        "table": Meta((chunks, 2), "i32"), "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "total": Meta((1,), "i64")
+    }
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -114,11 +124,17 @@ def _cases() -> list[Case]:
     for element in ELEMENTS:
         for lossy in (True, False):
             way = "lossy" if lossy else "lossless"
-            lines = (0, 1, 4095, 4099, 12288, 12289, 12290) if element == "f32" else (4099, 12290) if element in ("f64", "bf16") or lossy else (8197,)
+            lines = (
+                0, 1, 4095, 4099, 12288, 12289, 12290
+            ) if element == "f32" else (4099, 12290) if element in ("f64", "bf16") or lossy else (8197,)
             found += [_case(f"{way} {element} line {n}", "edge", (1, 1, 1, n), element, 1, lossy) for n in lines]
-            images = ((1, 1, 130, 33), (2, 1, 129, 64), (1, 1, 128, 95)) if element == "f32" else ((2, 1, 129, 35),) if element in ("f64", "i32") else ()
+            images = (
+                (1, 1, 130, 33), (2, 1, 129, 64), (1, 1, 128, 95)
+            ) if element == "f32" else ((2, 1, 129, 35),) if element in ("f64", "i32") else ()
             found += [_case(f"{way} {element} image {'x'.join(map(str, s))}", "edge", s, element, 2, lossy) for s in images]
-            volumes = ((1, 9, 17, 33), (2, 8, 16, 64), (1, 1, 31, 95)) if element == "f32" else ((2, 9, 17, 35),) if element in ("f64", "f16") else ()
+            volumes = (
+                (1, 9, 17, 33), (2, 8, 16, 64), (1, 1, 31, 95)
+            ) if element == "f32" else ((2, 9, 17, 35),) if element in ("f64", "f16") else ()
             found += [_case(f"{way} {element} volume {'x'.join(map(str, s))}", "edge", s, element, 3, lossy) for s in volumes]
     found += [
         _case("volume 256 MiB", "bench", (1, 256, 512, 512), "f32", 3, True),
@@ -166,15 +182,15 @@ def _padded(found: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tenso
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"planes": (1, 512), "rows": (1024, 8192), "columns": (1024, 8192)}, dtypes=("f32", "f64", "bf16")),
     work=work,
-    measured_work=measured_work,
-    arrange=arrange,
-    sizes={"words": "total"},
+    timed=Timed(measured_work=measured_work),
+    values=Values(arrange=arrange),
+    judging=Judging(sizes={"words": "total"}),
     tolerance=Tolerance(exact=True),
     wrong={
         "twice the bound": _changed("bound"),

@@ -1,15 +1,16 @@
-"""The codec `planes` of `rooftop.codecs` as a stream of chunks: of each value the 8 bits that have most to tell coded by rANS, the rest kept as it is.
+"""The codec `planes` of `rooftop.codecs` as a stream of chunks: of each value the 8 bits that have most to tell coded by rANS, the rest
+kept as it is.
 
     frequencies = shares of 4096 of the symbols of all of x;  a chunk = 32 states, their 16-bit words, planes of the kept bits
 
-docs/codecs.md has the chunks word by word, rooftop/formats/rans.py the coder to the bit. The size of the result is data: it goes to memory for the worst case,
-and `total` says on the device how much of it is used. Nothing waits for the host."""
+docs/codecs.md has the chunks word by word, rooftop/formats/rans.py the coder to the bit. The size of the result is data: it goes to memory
+for the worst case, and `total` says on the device how much of it is used. Nothing waits for the host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Judging, Op, Sizes, Timed, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
@@ -25,8 +26,8 @@ def compress_planes(x: Tensor, *, implementation: str | None = None) -> tuple[Te
         x: contiguous, any shape, of a dtype that `rooftop.codecs` supports. At most 2^31 - 1 chunks of 8192 values.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns (words, table, frequencies, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2], number of words and
-    checksum of each chunk. frequencies: int16 [256]. total: int64 [1].
+    Returns (words, table, frequencies, total). words: int32 [maximum size]; only the first `total` are used. table: int32 [chunks, 2],
+    number of words and checksum of each chunk. frequencies: int16 [256]. total: int64 [1].
 
     Raises TypeError for other dtypes, ValueError for a tensor that is not contiguous."""
     import torch
@@ -66,9 +67,9 @@ def reference(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def outputs(x: Meta, **_: Any) -> dict[str, Meta]:
     chunks = -(-x.numel // _codecs.SYMBOLS)
     return {
-        "table": Meta((chunks, 2), "i32"), "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"), "frequencies": Meta((256,), "i16"),
-        "total": Meta((1,), "i64"),
-    }  # fmt: skip
+        "table": Meta((chunks, 2), "i32"), "words": Meta((_codecs.room(x.numel, chunks, x.itemsize),), "i32"),
+        "frequencies": Meta((256,), "i16"), "total": Meta((1,), "i64"),
+    }
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -100,11 +101,13 @@ def _cases() -> list[Case]:
     found = []
     for element in ELEMENTS:
         wide = element in ("bf16", "f32")
-        found += [_case(f"{element} {n}", "edge", n, element) for n in ((0, 1, 127, 8190, 8192, 8193, 16394, 24580) if wide else (8190, 16399))]
+        found += [
+            _case(f"{element} {n}", "edge", n, element) for n in ((0, 1, 127, 8190, 8192, 8193, 16394, 24580) if wide else (8190, 16399))
+        ]
     return [
         *found, _case("bf16 256 MiB", "bench model", 1 << 27, "bf16"), _case("f32 256 MiB", "bench", 1 << 26, "f32"),
         _case("e4m3 128 MiB", "bench", 1 << 27, "f8e4m3"), _case("bf16 16 MiB", "bench", 1 << 23, "bf16"),
-    ]  # fmt: skip
+    ]
 
 
 def _changed(change: str) -> Any:
@@ -125,18 +128,21 @@ def _changed(change: str) -> Any:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    swept=Sizes(lambda dtype, values: _case("", "", values, dtype).inputs, {"values": (1 << 20, 1 << 28)}, dtypes=("bf16", "f32", "f8e4m3"), axis="values"),
+    swept=Sizes(
+        lambda dtype, values: _case("", "", values, dtype).inputs, {"values": (1 << 20, 1 << 28)}, dtypes=("bf16", "f32", "f8e4m3"),
+        axis="values"
+    ),
     work=work,
-    measured_work=measured_work,
-    arrange=arrange,
-    sizes={"words": "total"},
+    timed=Timed(measured_work=measured_work),
+    values=Values(arrange=arrange),
+    judging=Judging(sizes={"words": "total"}),
     tolerance=Tolerance(exact=True),
     wrong={
         "a word wrong": _changed("word"), "frequencies of other symbols": _changed("table"), "last checksum wrong": _changed("checksum"),
         "a word too many": _changed("total"),
     },
-)  # fmt: skip
+)

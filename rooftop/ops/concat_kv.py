@@ -9,7 +9,7 @@ from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import OF_TORCH, Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import compiled
 
@@ -21,11 +21,13 @@ def concat_kv(past: Tensor, new: Tensor, dim: int = -2, *, implementation: str |
     """`past` and `new` concatenated along `dim`, as a new contiguous tensor. Every element keeps its bits.
 
     Args:
-        past, new: of the same dtype and of equal extents except along `dim`: [B, H, S, D] with the default `dim`, or any other shape and strides.
+        past, new: of the same dtype and of equal extents except along `dim`: [B, H, S, D] with the default `dim`, or any other shape and
+        strides.
         dim: the dimension of the tokens; negative values count from the last.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A preallocated
+    Returns a contiguous tensor with past.shape[dim] + new.shape[dim] elements along `dim`. It never shares memory with its inputs. A
+    preallocated
     cache is cheaper: `rooftop.append_kv` copies only the new tokens.
 
     Raises TypeError for different or unsupported dtypes, IndexError for a `dim` out of range, ValueError for shapes or devices that
@@ -49,7 +51,9 @@ def concat_kv(past: Tensor, new: Tensor, dim: int = -2, *, implementation: str |
         raise IndexError(f"concat_kv: dim is {dim}; past has {rank} dimensions, so it must be {-rank} to {rank - 1}")
     dim %= rank
     if new.dim() != rank or any(i != dim and a != b for i, (a, b) in enumerate(zip(past.shape, new.shape, strict=True))):
-        raise ValueError(f"concat_kv: past has shape {tuple(past.shape)} and new {tuple(new.shape)}; they must be alike in every dimension but {dim}")
+        raise ValueError(
+            f"concat_kv: past has shape {tuple(past.shape)} and new {tuple(new.shape)}; they must be alike in every dimension but {dim}"
+        )
     return OP(past, new, dim, past.shape[dim], implementation=implementation)
 
 
@@ -73,8 +77,8 @@ NAMES = ("past", "new", "out")
 
 
 def canonical(p: Problem) -> Problem | None:
-    """All three as [outer, outer, tokens, run], a run of neighbours; None where the dimensions do not merge so. Tokens that follow each other without
-    gaps in all three are rows of the longest run that divides both parts."""
+    """All three as [outer, outer, tokens, run], a run of neighbours; None where the dimensions do not merge so. Tokens that follow each
+    other without gaps in all three are rows of the longest run that divides both parts."""
     dim, metas = int(p.option("dim")), [p[n] for n in NAMES]
     full = [m for m in metas if m.numel]  # an empty tensor may lie anyhow
 
@@ -119,7 +123,9 @@ def _swept(dtype: str, batch: int, heads: int, tokens: int, head: int) -> dict[s
 
 
 def _cases() -> list[Case]:
-    def call(past: tuple[int, ...], dim: int, count: int, d: str = "bf16", fill: str = "normal", lies: str = "contiguous") -> dict[str, Any]:
+    def call(
+        past: tuple[int, ...], dim: int, count: int, d: str = "bf16", fill: str = "normal", lies: str = "contiguous"
+    ) -> dict[str, Any]:
         new = (*past[:dim], count, *past[dim + 1 :])
         return {"past": Input(past, d, fill, lies), "new": Input(new, d, fill, lies), "dim": dim, "split": past[dim]}
 
@@ -134,7 +140,9 @@ def _cases() -> list[Case]:
     edge = []
     for d in ("f32", "f16", "bf16", "f8e4m3"):
         if d != "f8e4m3":  # of which torch makes no sum, and so no gradient
-            edge += [case("empty", tags="edge", **call((0, 2, 3, 16), 2, 1, d)), case("no columns", tags="edge", **call((2, 3, 5, 0), 2, 1, d))]
+            edge += [
+                case("empty", tags="edge", **call((0, 2, 3, 16), 2, 1, d)), case("no columns", tags="edge", **call((2, 3, 5, 0), 2, 1, d))
+            ]
         edge += [
             case("no past", tags="edge", **call((2, 3, 0, 16), 2, 5, d)),
             case("nothing new", tags="edge", **call((2, 3, 5, 16), 2, 0, d)),
@@ -157,7 +165,10 @@ def _cases() -> list[Case]:
             case("-0.0", tags="edge", **call((2, 3, 9, 16), 2, 1, d, "-0.0")),
         ]
         if d != "f8e4m3":
-            edge += [case("denormals", tags="edge", **call((2, 3, 9, 16), 2, 1, d, "tiny")), case("+inf", tags="edge", **call((2, 3, 9, 16), 2, 1, d, "inf"))]
+            edge += [
+                case("denormals", tags="edge", **call((2, 3, 9, 16), 2, 1, d, "tiny")),
+                case("+inf", tags="edge", **call((2, 3, 9, 16), 2, 1, d, "inf"))
+            ]
     for d in ("u8", "i64", "bool"):
         edge += [case("codes", tags="edge", **call((2, 3, 9, 20), 2, 3, d)), case("odd codes", tags="edge", **call((3, 9, 5), 1, 1, d))]
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17, 1031, 963, 128), 2, 1, "u8"))]
@@ -183,16 +194,16 @@ def _changed(change: str) -> Callable[..., Tensor]:
 
 OP = Op(
     reference,
-    cpu=reference,
+    calls=Calls(cpu=reference, public=lambda tensors, options: ((tensors["past"], tensors["new"], options["dim"]), {})),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        _swept, {"batch": (1, 65536), "heads": (1, 16), "tokens": (1, 16384), "head": (16, 256)}, rows="batch", models={"head": "head"}, axis="tokens"
+        _swept, {"batch": (1, 65536), "heads": (1, 16), "tokens": (1, 16384), "head": (16, 256)}, rows="batch", models={"head": "head"},
+        axis="tokens"
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    public=lambda tensors, options: ((tensors["past"], tensors["new"], options["dim"]), {}),
     grad=Grad(wrt=("past", "new"), saves=(), backward=backward),
     peers={"torch": lambda: reference, "torch.compile": compiled(reference)},
     wrong={"exchanged": _changed("exchanged"), "new missing": _changed("new missing"), "whole packs alone": _changed("whole packs")},

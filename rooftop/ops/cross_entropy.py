@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
 from rooftop.core.layouts import widen
-from rooftop.core.op import Grad, Judged, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import compiled
 
@@ -38,9 +38,11 @@ def cross_entropy(
     """Cross-entropy between logits and class indices, as `torch.nn.functional.cross_entropy`, computed in float32.
 
     Args:
-        input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...], or second, as in
+        input: logits [N, C] or [C], float32, float16 or bfloat16. With more dimensions the classes come last, [..., C] for a target [...],
+        or second, as in
             torch, [N, C, ...] for a target [N, ...]; shapes that fit both are refused.
-        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes that row's loss and
+        target: int64 class indices [N] or [], 0 to C - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes
+        that row's loss and
             gradient NaN, and raises under `rooftop.debug()`.
         ignore_index: rows with this target have loss and gradient 0 and do not count in the mean.
         reduction: `"mean"` over the rows that count, `"sum"` or `"none"`.
@@ -48,7 +50,8 @@ def cross_entropy(
         lse_square_scale: factor of the squared log-normaliser, added to each row's loss (Liger's name for it).
         softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16-bit logits of 1024 classes or more, the capped
             logits have an error of at most 2e-7 of the cap; so has the loss, in the worst case that all logits of a row are equal.
-        inplace_backward: the backward overwrites `input` with the gradient (on CUDA, in eager mode), which saves its memory. `input` must not be
+        inplace_backward: the backward overwrites `input` with the gradient (on CUDA, in eager mode), which saves its memory. `input` must
+        not be
             used afterwards; a second backward through it raises.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -60,7 +63,10 @@ def cross_entropy(
         input = input.movedim(1, -1)
     x, t = (input, target) if input.dim() == 2 else (input.reshape(-1, input.shape[-1]), target.reshape(-1))
     cap = 0.0 if softcap is None else float(softcap)
-    loss, _, _ = OP(x, t, int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap, inplace_backward, implementation=implementation)
+    loss, _, _ = OP(
+        x, t, int(ignore_index), reduction, float(label_smoothing), float(lse_square_scale), cap, inplace_backward,
+        implementation=implementation
+    )
     return loss.view(target.shape) if reduction == "none" else loss
 
 
@@ -83,7 +89,8 @@ def _validate(
         raise ValueError(f"cross_entropy: input has shape {tuple(input.shape)} and target {tuple(target.shape)}; they must be {accepted}")
     if last and second:
         raise ValueError(
-            f"cross_entropy: input has shape {tuple(input.shape)} and target {tuple(target.shape)}: the classes may be the last dimension or the second; "
+            f"cross_entropy: input has shape {tuple(input.shape)} and target {tuple(target.shape)}: the classes may be the last dimension "
+            f"or the second; "
             "give input.flatten(0, -2) and target.flatten(), or input.movedim(1, -1).flatten(0, -2)"
         )
     if input.shape[-1 if last else 1] == 0:
@@ -113,7 +120,8 @@ def reference(
     softcap: float,
     inplace: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss, normaliser, the number that the losses are divided by). The normaliser [N, 2] is a shift m, near the row's maximum, and the sum of
+    """(loss, normaliser, the number that the losses are divided by). The normaliser [N, 2] is a shift m, near the row's maximum, and the
+    sum of
     exp(z - m): lse = m + log(sum). As one number it would be rounded at the size of the logits, and the gradient with it."""
     import torch
 
@@ -132,7 +140,8 @@ def reference(
 
 
 def cpu(
-    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float, inplace: bool
+    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float,
+    inplace: bool
 ) -> Any:
     if lse_square_scale:
         return NotImplemented
@@ -164,7 +173,9 @@ def backward(
     share = share.where((target >= 0) & (target < count), float("nan"))
     each = (1 + 2 * lse_square_scale * (most + total.log())) / total if lse_square_scale else 1 / total
     d = (z - most[:, None]).exp() * each[:, None] - label_smoothing / count
-    d = d.scatter_add(-1, target.clamp(0, count - 1)[:, None], d.new_full((1, 1), label_smoothing - 1).expand(target.shape[0], 1)) * share[:, None]
+    d = d.scatter_add(
+        -1, target.clamp(0, count - 1)[:, None], d.new_full((1, 1), label_smoothing - 1).expand(target.shape[0], 1)
+    ) * share[:, None]
     d = d * (1 - (z / softcap).square()) if softcap else d
     return d.where((target != ignore_index)[:, None], 0.0)
 
@@ -204,7 +215,9 @@ def work_bwd(p: Problem) -> Work:
     return Work(read, p["dinput"].nbytes, {"exp": 1.0 * n, "fma32": 3.0 * n})
 
 
-def _plain(input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float) -> Tensor:
+def _plain(
+    input: Tensor, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float, softcap: float
+) -> Tensor:
     import torch
 
     z = softcap * (input / softcap).tanh() if softcap else input
@@ -281,8 +294,8 @@ def _changed_backward(**changes: Any) -> Callable[..., Any]:
 
 
 def _same_normaliser(judged: Judged) -> str | None:
-    """Any shift will do that keeps lse: to 2^-21 of the exponentials, or two units in the last place of float32 where logits have 16 bits or are bounded,
-    or four times what torch errs."""
+    """Any shift will do that keeps lse: to 2^-21 of the exponentials, or two units in the last place of float32 where logits have 16 bits
+    or are bounded, or four times what torch errs."""
     got, exact, same = (t["normaliser"].double() for t in (judged.got, judged.exact, judged.same))
     lse = [t[:, 0] + t[:, 1].log() for t in (got, exact, same)]
     if not bool((lse[0].isfinite() == lse[2].isfinite()).all()):
@@ -312,25 +325,26 @@ def _tail_dropped(input: Tensor, target: Tensor, *options: Any) -> Any:
 
 
 def _swept(dtype: str, rows: int, columns: int) -> dict[str, Any]:
-    return {"input": Input((rows, columns), dtype), "target": Input((rows,), "i64", f"below {columns}"), "ignore_index": -100, "reduction": "mean",
-            "label_smoothing": 0.0, "lse_square_scale": 0.0, "softcap": 0.0, "inplace": False}  # fmt: skip
+    return {"input": Input((rows, columns), dtype), "target": Input((rows,), "i64", f"below {columns}"), "ignore_index": -100,
+            "reduction": "mean", "label_smoothing": 0.0, "lse_square_scale": 0.0, "softcap": 0.0, "inplace": False}
 
 
 def _cases() -> list[Case]:
     def call(x: Input, *, below: int | None = None, ignore: int = -100, reduction: str = "mean", smoothing: float = 0.0, scale: float = 0.0,
-             cap: float = 0.0, inplace: bool = False) -> dict[str, Any]:  # fmt: skip
+             cap: float = 0.0, inplace: bool = False) -> dict[str, Any]:
         target = Input(x.shape[:1], "i64", f"below {below or x.shape[1]}")
         return {"input": x, "target": target, "ignore_index": ignore, "reduction": reduction, "label_smoothing": smoothing,
-                "lse_square_scale": scale, "softcap": cap, "inplace": inplace}  # fmt: skip
+                "lse_square_scale": scale, "softcap": cap, "inplace": inplace}
 
     bench = [
         case(f"{name} {r}x{c}", tags=f"bench {more}", **call(Input((r, c), d)))
         for name, r, c, d, more in (
-            ("rows", 16384, 8192, "bf16", ""), ("rows", 4096, 32768, "bf16", ""), ("rows", 2048, 131072, "bf16", ""), ("rows", 1024, 262144, "bf16", ""),
-            ("rows", 2048, 131072, "f32", ""), ("vocabulary", 4096, 128256, "bf16", "model"), ("vocabulary", 4096, 50257, "bf16", "model"),
-            ("32 MiB", 512, 32768, "bf16", ""), ("4 MiB", 64, 32768, "bf16", ""), ("1 MiB", 512, 1024, "bf16", ""),
+            ("rows", 16384, 8192, "bf16", ""), ("rows", 4096, 32768, "bf16", ""), ("rows", 2048, 131072, "bf16", ""),
+            ("rows", 1024, 262144, "bf16", ""), ("rows", 2048, 131072, "f32", ""), ("vocabulary", 4096, 128256, "bf16", "model"),
+            ("vocabulary", 4096, 50257, "bf16", "model"), ("32 MiB", 512, 32768, "bf16", ""), ("4 MiB", 64, 32768, "bf16", ""),
+            ("1 MiB", 512, 1024, "bf16", ""),
         )
-    ]  # fmt: skip
+    ]
     bench += [
         case("each row's 2048x131072", tags="bench", **call(Input((2048, 131072), "bf16"), reduction="none")),
         case("all options 2048x131072", tags="bench", **call(Input((2048, 131072), "bf16"), smoothing=0.1, scale=1e-4, cap=30.0)),
@@ -379,7 +393,9 @@ def _cases() -> list[Case]:
     for d in ("f32", "f16", "bf16"):
         for name, how in edges.items():
             more = {k: v for k, v in how.items() if k not in ("x", "fill", "layout")}
-            edge.append(case(name, tags="edge", **call(Input(how["x"], d, how.get("fill", "normal"), how.get("layout", "contiguous")), **more)))
+            edge.append(
+                case(name, tags="edge", **call(Input(how["x"], d, how.get("fill", "normal"), how.get("layout", "contiguous")), **more))
+            )
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call(Input((8193, 262144), "bf16")))]
     return bench + edge + huge
 
@@ -400,16 +416,14 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=faults, strict=True, public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows", models={"columns": "vocabulary"}, axis="columns"),
-    faults=faults,
-    strict=True,
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    compare={"normaliser": _same_normaliser},
+    judging=Judging(compare={"normaliser": _same_normaliser}),
     grad=Grad(
         wrt=("input",),
         saves=("input", "target", "normaliser", "divisor"),
@@ -424,7 +438,8 @@ OP = Op(
             "smoothing forgotten": _changed_backward(label_smoothing=0.0),
             "square forgotten": _changed_backward(lse_square_scale=0.0),
             "cap forgotten": _changed_backward(softcap=0.0),
-            "not divided": lambda dloss, input, target, normaliser, divisor, *options: backward(dloss, input, target, normaliser, divisor * 0 + 1, *options),
+            "not divided": lambda dloss, input, target, normaliser, divisor,
+            *options: backward(dloss, input, target, normaliser, divisor * 0 + 1, *options),
         },
     ),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager), "liger": _liger, "quack": _quack},
@@ -436,5 +451,4 @@ OP = Op(
         "no maximum subtracted": _no_maximum,
         "tail dropped": _tail_dropped,
     },
-    public=_public,
 )

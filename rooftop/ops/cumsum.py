@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ FLOATS = ("f32", "f16", "bf16")
 
 
 def cumsum(x: Tensor, dim: int = -1, *, reverse: bool = False, implementation: str | None = None) -> Tensor:
-    """The running sum of `x` along `dim`, computed in float32 and rounded once an element. The order of additions is fixed: equal calls give equal bits.
+    """The running sum of `x` along `dim`, computed in float32 and rounded once an element. The order of additions is fixed: equal calls
+    give equal bits.
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides with at least one dimension.
@@ -30,8 +31,8 @@ def cumsum(x: Tensor, dim: int = -1, *, reverse: bool = False, implementation: s
 
     Returns a tensor of the shape, dtype and device of `x`. From the first NaN on, every sum is NaN.
 
-    Raises TypeError for anything but a floating tensor of these dtypes, a whole number and a bool; IndexError for a `dim` out of range; ValueError for no
-    dimensions or where a named implementation cannot take `x`."""
+    Raises TypeError for anything but a floating tensor of these dtypes, a whole number and a bool; IndexError for a `dim` out of range;
+    ValueError for no dimensions or where a named implementation cannot take `x`."""
     rank = _validate(x, dim, reverse)
     return OP(x, dim % rank, reverse, implementation=implementation)
 
@@ -123,7 +124,9 @@ def _forwards(x: Tensor, dim: int, reverse: bool) -> Tensor:
 
 
 def _cases() -> list[Case]:
-    def call(shape: tuple[int, ...], d: str, dim: int, fill: str = "normal", layout: str = "contiguous", reverse: bool = False) -> dict[str, Any]:
+    def call(
+        shape: tuple[int, ...], d: str, dim: int, fill: str = "normal", layout: str = "contiguous", reverse: bool = False
+    ) -> dict[str, Any]:
         return {"x": Input(shape, d, fill, layout), "dim": dim, "reverse": reverse}
 
     bench = [case(f"rows {r}x{c}", tags="bench", **call((r, c), d, 1)) for r, c in ((16384, 8192), (2048, 131072)) for d in ("bf16", "f32")]
@@ -166,20 +169,23 @@ def _cases() -> list[Case]:
     }
     edge = [case(name, tags="edge", **call(how[0], d, *how[1:])) for d in FLOATS for name, how in edges.items()]
     backwards = ("odd 37x1001", "long 2x40000", "short rows 700x6", "long columns 3000x20", "middle 3x50x4")
-    edge += [case(f"{name}, backwards", tags="edge", **call(edges[name][0], d, edges[name][1], reverse=True)) for d in FLOATS for name in backwards]
+    edge += [
+        case(f"{name}, backwards", tags="edge", **call(edges[name][0], d, edges[name][1], reverse=True)) for d in FLOATS
+        for name in backwards
+    ]
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((65537, 32769), "bf16", 1))]
     return bench + edge + huge
 
 
 OP = Op(
     reference,
-    cpu=reference,
+    calls=Calls(cpu=reference),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1, "reverse": False}, {"rows": (1, 1 << 26), "columns": (16, 1 << 26)},
-        rows="rows", models={"columns": "vocabulary"}, axis="columns",
+        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1, "reverse": False},
+        {"rows": (1, 1 << 26), "columns": (16, 1 << 26)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
     tolerance=Tolerance(multiple=4.0),

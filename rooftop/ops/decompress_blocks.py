@@ -2,14 +2,14 @@
 
     numbers = sums of the differences that the bit planes hold;  x = number * 2 bound
 
-What the words are is not trusted: every chunk's checksum and lengths are compared before it is decoded, and a chunk in which they do not fit becomes zeros
-and a number in `damaged`."""
+What the words are is not trusted: every chunk's checksum and lengths are compared before it is decoded, and a chunk in which they do not
+fit becomes zeros and a number in `damaged`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Timed, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats.container import rank_of
 from rooftop.formats.elements import ELEMENTS
@@ -23,7 +23,8 @@ DAMAGE = {1: "it lies outside of the words", 2: "wrong checksum", 3: "its length
 
 
 def decompress_blocks(
-    words: Tensor, table: Tensor, bound: Tensor | None, shape: tuple[int, ...], dtype: Any, *, rank: int | None = None, implementation: str | None = None
+    words: Tensor, table: Tensor, bound: Tensor | None, shape: tuple[int, ...], dtype: Any, *, rank: int | None = None,
+    implementation: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """Decompress the chunks that `rooftop.compress_blocks` wrote.
 
@@ -34,8 +35,8 @@ def decompress_blocks(
         shape, dtype, rank: of the values; `rank` None: the default of `rooftop.codecs.compress`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
 
-    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum differs, 3 its
-    lengths are inconsistent. The values of such a chunk are 0.
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum
+    differs, 3 its lengths are inconsistent. The values of such a chunk are 0.
 
     Raises TypeError for other dtypes, ValueError for shapes, ranks or devices that do not fit."""
     import torch
@@ -54,7 +55,9 @@ def decompress_blocks(
             raise TypeError(f"{op}: {name} must be a contiguous int32 tensor")
     chunks = _codecs.chunks_of(grid, rank)
     if words.dim() != 1 or tuple(table.shape) != (chunks, 2):
-        raise ValueError(f"{op}: words has shape {tuple(words.shape)}, table {tuple(table.shape)}; they must be [n] and [{chunks}, 2] for {shape}")
+        raise ValueError(
+            f"{op}: words has shape {tuple(words.shape)}, table {tuple(table.shape)}; they must be [n] and [{chunks}, 2] for {shape}"
+        )
     if bound is not None and (not isinstance(bound, torch.Tensor) or bound.dtype != torch.float64 or bound.numel() != 1):
         raise ValueError(f"{op}: bound must be float64, one element")
     _codecs.same_place(op, {"table": table, "bound": bound}, words.device)
@@ -139,7 +142,8 @@ KINDS = ("smooth", "special", "noise", "constant", "bad words", "bad heads", "ba
 
 
 def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
-    """A stream of `compress_blocks`; in the cases of bad streams with words, lengths or places changed, their checksums made to fit or not."""
+    """A stream of `compress_blocks`; in the cases of bad streams with words, lengths or places changed, their checksums made to fit or
+    not."""
     import torch
 
     words, bound = tensors["words"], tensors["bound"]
@@ -188,7 +192,7 @@ def _case(name: str, tags: str, shape: tuple[int, ...], element: str, rank: int,
         name, tags=tags, words=Input((words,), "i32", "below 100"), starts=Input((chunks + 1,), "i64", "below 100"),
         checks=Input((chunks,), "i32", "below 100"),
         bound=Input((1,), "f64") if lossy else None, b=b, z=z, y=y, x=x, element=element, rank=rank,
-    )  # fmt: skip
+    )
 
 
 def _cases() -> list[Case]:
@@ -201,8 +205,13 @@ def _cases() -> list[Case]:
             if element in ("f32", "f64", "i32"):
                 found += [_case(f"{way} {element} image, {kind}", "edge", (2, 1, 129, 67), element, 2, lossy, kind) for kind in KINDS[:2]]
             if element in ("f32", "f64", "f16"):
-                found += [_case(f"{way} {element} volume, {kind}", "edge", (2, 9, 17, 67), element, 3, lossy, kind) for kind in (*KINDS[:2], "bad heads")]
-    found += [_case("no values", "edge", (1, 1, 1, 0), "f32", 1, True), _case("one value", "edge", (1, 1, 1, 1), "f32", 1, True, "constant")]
+                found += [
+                    _case(f"{way} {element} volume, {kind}", "edge", (2, 9, 17, 67), element, 3, lossy, kind)
+                    for kind in (*KINDS[:2], "bad heads")
+                ]
+    found += [
+        _case("no values", "edge", (1, 1, 1, 0), "f32", 1, True), _case("one value", "edge", (1, 1, 1, 1), "f32", 1, True, "constant")
+    ]
     found += [
         _case("volume 256 MiB", "bench", (1, 256, 512, 512), "f32", 3, True),
         _case("image 256 MiB", "bench", (1, 1, 8192, 8192), "f32", 2, True),
@@ -215,13 +224,16 @@ def _cases() -> list[Case]:
 
 
 def _swept(dtype: str, planes: int, rows: int, columns: int) -> dict[str, Any]:
-    """With a bound: smooth images and volumes. The streams are the reference's, which the CPU makes: with more values a point would take a minute."""
+    """With a bound: smooth images and volumes. The streams are the reference's, which the CPU makes: with more values a point would take a
+    minute."""
     shape = (1, planes, rows, columns)
     return dict(_case("", "", shape, dtype, rank_of(shape), True).inputs)
 
 
 def _changed(change: str) -> Any:
-    def run(words: Tensor, starts: Tensor, checks: Tensor, bound: Tensor | None, b: int, z: int, y: int, x: int, element: str, rank: int) -> Any:
+    def run(
+        words: Tensor, starts: Tensor, checks: Tensor, bound: Tensor | None, b: int, z: int, y: int, x: int, element: str, rank: int
+    ) -> Any:
         if change == "bound" and bound is not None:
             bound = bound * (1 + 2.0**-20)
         values, damaged = reference(words, starts, checks, bound, b, z, y, x, element, rank)
@@ -237,14 +249,14 @@ def _changed(change: str) -> Any:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {"planes": (1, 32), "rows": (64, 1024), "columns": (64, 1024)}, dtypes=("f32", "f64", "bf16")),
     work=work,
-    measured_work=measured_work,
-    arrange=arrange,
+    timed=Timed(measured_work=measured_work),
+    values=Values(arrange=arrange),
     tolerance=Tolerance(exact=True),
     wrong={"another bound": _changed("bound"), "damage not told": _changed("damage"), "last value wrong": _changed("values")},
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Timed, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats.elements import ELEMENTS
 from rooftop.ops import _codecs
@@ -32,8 +32,8 @@ def decompress_planes(
         shape, dtype: of the values.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports it.
 
-    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum differs, 3 its
-    lengths or states are inconsistent. The values of such a chunk are 0.
+    Returns (x, damaged): the values, and int32 [chunks]: 0, or why a chunk could not be decoded: 1 it is outside of `words`, 2 its checksum
+    differs, 3 its lengths or states are inconsistent. The values of such a chunk are 0.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
     from math import prod
@@ -162,7 +162,7 @@ def _case(name: str, tags: str, n: int, element: str, kind: str = "weights") -> 
         name, tags=tags, words=Input((words,), "i32", "below 100"), starts=Input((chunks + 1,), "i64", "below 100"),
         checks=Input((chunks,), "i32", "below 100"),
         frequencies=Input((256,), "i16", "below 100"), n=n, element=element,
-    )  # fmt: skip
+    )
 
 
 def _cases() -> list[Case]:
@@ -174,7 +174,7 @@ def _cases() -> list[Case]:
     return [
         *found, _case("bf16 256 MiB", "bench model", 1 << 27, "bf16"), _case("f32 256 MiB", "bench", 1 << 26, "f32"),
         _case("e4m3 128 MiB", "bench", 1 << 27, "f8e4m3"), _case("bf16 16 MiB", "bench", 1 << 23, "bf16"),
-    ]  # fmt: skip
+    ]
 
 
 def _changed(change: str) -> Any:
@@ -192,15 +192,18 @@ def _changed(change: str) -> Any:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     # The streams are the reference's, which the CPU makes: with more values a point would take a minute.
-    swept=Sizes(lambda dtype, values: _case("", "", values, dtype).inputs, {"values": (1 << 18, 1 << 25)}, dtypes=("bf16", "f32", "f8e4m3"), axis="values"),
+    swept=Sizes(
+        lambda dtype, values: _case("", "", values, dtype).inputs, {"values": (1 << 18, 1 << 25)}, dtypes=("bf16", "f32", "f8e4m3"),
+        axis="values"
+    ),
     work=work,
-    measured_work=measured_work,
-    arrange=arrange,
+    timed=Timed(measured_work=measured_work),
+    values=Values(arrange=arrange),
     tolerance=Tolerance(exact=True),
     wrong={"damage not told": _changed("damage"), "last value wrong": _changed("values")},
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
 from rooftop.formats.number_formats import ELEMENTS, FORMATS, decode, effective, load_scale, noise, unpack
@@ -32,10 +32,11 @@ def dequantize(q: Quantized, dtype: torch.dtype | None = None, *, implementation
         dtype: float32, float16 or bfloat16; None: the dtype of the tensor that was quantised.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `q`.
 
-    A value is rounded to `dtype` once: one that rounds past the largest finite number of `dtype` (65504 for float16) becomes infinite, also where the tensor
-    that was quantised was finite, since a code times its rounded scale may lie above the value that it stands for.
+    A value is rounded to `dtype` once: one that rounds past the largest finite number of `dtype` (65504 for float16) becomes infinite, also
+    where the tensor that was quantised was finite, since a code times its rounded scale may lie above the value that it stands for.
 
-    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape requires."""
+    Raises TypeError for anything but a `Quantized` and for other dtypes, ValueError if codes or scales do not have the sizes that its shape
+    requires."""
     import torch
 
     from rooftop.formats.quantized import Quantized
@@ -54,17 +55,17 @@ def dequantize(q: Quantized, dtype: torch.dtype | None = None, *, implementation
         return t if t.dtype in (torch.float32, torch.float16, torch.bfloat16) else t.view(torch.uint8)
 
     found = OP(
-        plain(q.codes).reshape(outer, tall, f.bytes(wide)), plain(q.scale).reshape(shared), None if q.zero is None else plain(q.zero).reshape(shared),
-        None if q.over is None else q.over.reshape(1), wide, q.rows, q.columns, f.element, q.scale_dtype, names[wanted], q.seed is not None,
-        random_bits.signed(q.seed or 0), implementation=implementation,
-    )  # fmt: skip
+        plain(q.codes).reshape(outer, tall, f.bytes(wide)), plain(q.scale).reshape(shared),
+        None if q.zero is None else plain(q.zero).reshape(shared), None if q.over is None else q.over.reshape(1), wide, q.rows, q.columns,
+        f.element, q.scale_dtype, names[wanted], q.seed is not None, random_bits.signed(q.seed or 0), implementation=implementation,
+    )
     return found.reshape(q.shape)
 
 
 def reference(
-    codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str, dtype: str,
-    dither: bool, seed: int,
-) -> Tensor:  # fmt: skip
+    codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str,
+    dtype: str, dither: bool, seed: int,
+) -> Tensor:
     import torch
 
     f = ELEMENTS[format]
@@ -93,13 +94,15 @@ def canonical(p: Problem) -> Problem | None:
 
 def work(p: Problem) -> Work:
     """Read codes, scales and zero points once, write x once."""
-    return Work(sum(m.nbytes for k in ("codes", "scale", "zero") if (m := p.get(k)) is not None), p["x"].nbytes, {"fma32": float(p["x"].numel)})
+    return Work(
+        sum(m.nbytes for k in ("codes", "scale", "zero") if (m := p.get(k)) is not None), p["x"].nbytes, {"fma32": float(p["x"].numel)}
+    )
 
 
 def _plain(
-    codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str, dtype: str,
-    dither: bool, seed: int,
-) -> Tensor:  # fmt: skip
+    codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str,
+    dtype: str, dither: bool, seed: int,
+) -> Tensor:
     """As one writes it in torch: 8 bits, symmetric, float32 scales."""
     import torch
 
@@ -115,7 +118,8 @@ def _plain(
 
 
 def _case(
-    name: str, tags: str, shape: tuple[int, int, int], how: tuple[int, int], format: str, dtype: str = "bf16", zeros: bool = False, why: str = "", **more: Any
+    name: str, tags: str, shape: tuple[int, int, int], how: tuple[int, int], format: str, dtype: str = "bf16", zeros: bool = False,
+    why: str = "", **more: Any
 ) -> Case:
     f = FORMATS[format]
     shared, scales = scale_shape(shape, *how), str(more.get("scales", f.scale))
@@ -124,8 +128,9 @@ def _case(
         "codes": Input((shape[0], shape[1], f.bytes(shape[2])), "u8", "below 256"),
         "scale": Input(shared, SCALE_META[scales], "below 120" if bare else "normal"),
         "zero": Input(shared, "u8", "below 256") if zeros else None, "over": Input((1,), "f32") if f.kind == "nv" else None,
-        "wide": shape[2], "rows": how[0], "columns": how[1], "format": f.element, "scales": scales, "dtype": dtype, "dither": False, "seed": 7,
-    }  # fmt: skip
+        "wide": shape[2], "rows": how[0], "columns": how[1], "format": f.element, "scales": scales, "dtype": dtype, "dither": False,
+        "seed": 7,
+    }
     return case(name, tags=tags, why=why, **{**given, **more})
 
 
@@ -168,9 +173,9 @@ def _cases() -> list[Case]:
 
 def _changed(change: str) -> Callable[..., Tensor]:
     def run(
-        codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str, scales: str, dtype: str,
-        dither: bool, seed: int,
-    ) -> Tensor:  # fmt: skip
+        codes: Tensor, scale: Tensor, zero: Tensor | None, over: Tensor | None, wide: int, rows: int, columns: int, format: str,
+        scales: str, dtype: str, dither: bool, seed: int,
+    ) -> Tensor:
         if change == "codes":
             codes = codes ^ 1
         elif change == "zero":
@@ -189,16 +194,16 @@ def _changed(change: str) -> Callable[..., Tensor]:
 
 OP = Op(
     reference,
-    objects=True, outputs=outputs,
+    calls=Calls(objects=True), outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        lambda dtype, rows, columns: _case("", "", (1, rows, columns), (1, columns), "int8").inputs, {"rows": (1, 1 << 26), "columns": (32, 1 << 22)},
-        rows="rows", models={"columns": "inner"}, dtypes=("u8",), axis="columns",
+        lambda dtype, rows, columns: _case("", "", (1, rows, columns), (1, columns), "int8").inputs,
+        {"rows": (1, 1 << 26), "columns": (32, 1 << 22)}, rows="rows", models={"columns": "inner"}, dtypes=("u8",), axis="columns",
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    runtime_options=("seed",),
+    values=Values(runtime_options=("seed",)),
     peers={"torch": lambda: _plain, "torch.compile": compiled(_plain)},
     wrong={
         "lowest bit of the codes": _changed("codes"),

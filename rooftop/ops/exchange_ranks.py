@@ -1,4 +1,5 @@
-"""What every rank of a group gets from a quantised reduce-scatter, all-gather or all-to-all, of the tensors of all ranks: `rooftop.comm` on one device.
+"""What every rank of a group gets from a quantised reduce-scatter, all-gather or all-to-all, of the tensors of all ranks: `rooftop.comm` on
+one device.
 
     reduce_scatter:  out[r] = sum_p Q(x[p, r])     x [W, W n], out [W, n]
     all_gather:      out[r, p] = Q(x[p])           x [W, n],   out [W, W n]
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import random_bits
 from rooftop.formats import wire as wires
@@ -30,11 +31,11 @@ MOST_RANKS = 16
 def exchange_ranks(
     x: Tensor, kind: str, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
     implementation: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Each rank's result of a quantised collective on the W ranks' tensors: ``rooftop.exchange_ranks(x, "all_gather", wire="int4")``.
 
-    It runs on one device and shows the effect of a wire format. The kernel of `rooftop.comm.reduce_scatter`, `all_gather` and `all_to_all` is checked
-    against it.
+    It runs on one device and shows the effect of a wire format. The kernel of `rooftop.comm.reduce_scatter`, `all_gather` and `all_to_all`
+    is checked against it.
 
     Args:
         x: float32, float16 or bfloat16, [W, N]; the first dimension is the rank, 1 to 16.
@@ -42,10 +43,11 @@ def exchange_ranks(
         wire, group_size, hadamard, stochastic, seed: as `rooftop.all_reduce_ranks`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No gradient.
+    With one rank nothing is sent and x is returned. NaN and infinities are preserved (with `hadamard` they spread to their whole group). No
+    gradient.
 
-    Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that is not supported, and if N is
-    not divisible by W."""
+    Raises TypeError for other dtypes and types, ValueError for a kind, wire, group size, number of ranks or combination that is not
+    supported, and if N is not divisible by W."""
     import torch
 
     what = "exchange_ranks"
@@ -61,12 +63,15 @@ def exchange_ranks(
         raise ValueError(f"{what}: x is {tuple(x.shape)}; {kind} shares N out over the ranks: it must be a multiple of {x.shape[0]}")
     wires.wire_of(what, wire, group_size, hadamard, stochastic)
     number(what, "seed", seed, "a whole number", whole=True)
-    found: Tensor = OP(x.detach(), kind, wire, group_size, bool(hadamard), bool(stochastic), random_bits.signed(seed), implementation=implementation)
+    found: Tensor = OP(
+        x.detach(), kind, wire, group_size, bool(hadamard), bool(stochastic), random_bits.signed(seed), implementation=implementation
+    )
     return found
 
 
 def reference(x: Tensor, kind: str, wire: str, group: int, hadamard: bool, stochastic: bool, seed: int) -> Tensor:
-    """`random`: element i of the row that rank p has for rank r has the bits of index (p W + r) n + i, of an all-gather p n + i; n in whole groups."""
+    """`random`: element i of the row that rank p has for rank r has the bits of index (p W + r) n + i, of an all-gather p n + i; n in whole
+    groups."""
     import torch
 
     ranks = x.shape[0]
@@ -116,26 +121,39 @@ def _plain(x: Tensor, kind: str, wire: str, group: int, hadamard: bool, stochast
     return parts.float().sum(1).to(x.dtype)
 
 
-def _case(name: str, tags: str, ranks: int, count: int, kind: str, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any) -> Case:
+def _case(
+    name: str, tags: str, ranks: int, count: int, kind: str, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any
+) -> Case:
     """`count`: elements of a row."""
     n = count if kind == "all_gather" else count * ranks
-    given: dict[str, Any] = {"x": Input((ranks, n), d, fill, layout), "kind": kind, "wire": "int8", "group": 128, "hadamard": False, "stochastic": False}
+    given: dict[str, Any] = {
+        "x": Input((ranks, n), d, fill, layout), "kind": kind, "wire": "int8", "group": 128, "hadamard": False, "stochastic": False
+    }
     return case(f"{kind}, {name} {d}" if tags == "edge" and d != "bf16" else f"{kind}, {name}", tags=tags, **{**given, "seed": 7, **more})
 
 
 def _cases() -> list[Case]:
     found: list[Case] = []
     for kind in KINDS:
-        found += [_case(f"{wire} 4 ranks 4Mi", "bench", 4, 1 << (20 if kind != "all_gather" else 22), kind, wire=wire) for wire in ("bf16", "int8", "int4")]
-        found += [_case(f"{wire} 2 ranks 32Mi", "bench", 2, 1 << (24 if kind != "all_gather" else 25), kind, wire=wire) for wire in ("bf16", "int8", "int4")]
-        found += [_case(f"{wire} 2 ranks 2Mi", "bench", 2, 1 << (20 if kind != "all_gather" else 21), kind, wire=wire) for wire in ("bf16", "int8")]
+        found += [
+            _case(f"{wire} 4 ranks 4Mi", "bench", 4, 1 << (20 if kind != "all_gather" else 22), kind, wire=wire)
+            for wire in ("bf16", "int8", "int4")
+        ]
+        found += [
+            _case(f"{wire} 2 ranks 32Mi", "bench", 2, 1 << (24 if kind != "all_gather" else 25), kind, wire=wire)
+            for wire in ("bf16", "int8", "int4")
+        ]
+        found += [
+            _case(f"{wire} 2 ranks 2Mi", "bench", 2, 1 << (20 if kind != "all_gather" else 21), kind, wire=wire)
+            for wire in ("bf16", "int8")
+        ]
         for wire in wires.WIRES:
             found += [_case(f"{wire}, odd", "edge", 3, 347, kind, d, wire=wire) for d in FLOATS]
             found += [_case(f"{wire}, {fill}", "edge", 2, 320, kind, "f32", fill, wire=wire) for fill in ("nan", "inf", "large", "-0.0")]
             found += [
                 _case(f"{wire}, one rank", "edge", 1, 300, kind, wire=wire), _case(f"{wire}, one element", "edge", 4, 1, kind, wire=wire),
                 _case(f"{wire}, empty", "edge", 2, 0, kind, wire=wire),
-            ]  # fmt: skip
+            ]
         found += [_case(f"groups of {g}", "edge", 2, 500, kind, group=g) for g in wires.GROUPS]
         found += [_case(f"hadamard, groups of {g}", "edge", 2, 500, kind, group=g, hadamard=True, wire="int4") for g in (32, 256)]
         found += [_case(f"{wire}, stochastic", "edge", 3, 700, kind, wire=wire, stochastic=True) for wire in ("int8", "int4")]
@@ -184,7 +202,9 @@ def _by_nccl(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any)
     from rooftop.ranks import groups
 
     x, ranks = tensors["x"], dist.get_world_size(group)
-    out = x.new_empty(x.numel() * ranks if options["kind"] == "all_gather" else x.numel() // ranks if options["kind"] == "reduce_scatter" else x.numel())
+    out = x.new_empty(
+        x.numel() * ranks if options["kind"] == "all_gather" else x.numel() // ranks if options["kind"] == "reduce_scatter" else x.numel()
+    )
     by = {"all_gather": groups.gather_into, "reduce_scatter": groups.scatter_sum, "all_to_all": groups.exchange}
     by[str(options["kind"])](out, x, group).wait()
     return out
@@ -197,11 +217,12 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(exact=True),
-    runtime_options=("seed",),
+    values=Values(runtime_options=("seed",)),
     peers={"torch": lambda: _plain},
-    public=lambda tensors, options: ([tensors["x"], options["kind"]], _public(options)),
-    ranks=_on_a_group,
-    ranks_peers={"NCCL": _by_nccl},
+    calls=Calls(
+        public=lambda tensors, options: ([tensors["x"], options["kind"]], _public(options)), ranks=_on_a_group,
+        ranks_peers={"NCCL": _by_nccl}
+    ),
     wrong={
         "another seed": _changed("seed"),
         "rotated or not": _changed("rotation"),

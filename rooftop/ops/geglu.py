@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.autocasting import widened
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance
 from rooftop.core.spec import Case
 from rooftop.ops import gelu
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
@@ -26,15 +26,16 @@ def geglu(a: Tensor, b: Tensor | None = None, approximate: str = "none", *, impl
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds
+        both,
             [..., 2 C], the gate first.
         approximate: `"none"`, exact, or `"tanh"`, as in `torch.nn.functional.gelu`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, another
-    `approximate`, or an input that a named implementation cannot take."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd,
+    another `approximate`, or an input that a named implementation cannot take."""
     a, b = widened(a, b)
     validate("geglu", a, b)
     if approximate not in gelu.APPROXIMATIONS:
@@ -96,7 +97,7 @@ def _exact(cases: list[Case]) -> list[Case]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu),
     outputs=outputs,
     canonical=canonical,
     cases=[*gated_cases(approximate="tanh"), *_exact(gated_cases(approximate="none"))],
@@ -119,6 +120,7 @@ OP = Op(
     wrong={
         "halves exchanged": lambda a, b, approximate: reference(*halves(a, b)[::-1], approximate),
         "the other approximation": lambda a, b, approximate: reference(a, b, "tanh" if approximate == "none" else "none"),
-        "interleaved": lambda a, b, approximate: reference(a, b, approximate) if b is not None else reference(a[..., ::2], a[..., 1::2], approximate),
+        "interleaved": lambda a, b,
+        approximate: reference(a, b, approximate) if b is not None else reference(a[..., ::2], a[..., 1::2], approximate),
     },
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
@@ -51,7 +51,8 @@ def _eager(x: Tensor, approximate: str) -> Tensor:
 
 
 def cpu(x: Tensor, approximate: str) -> Any:
-    """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of bfloat16's denormals."""
+    """oneDNN, which computes the exact one of contiguous tensors, makes infinities of what is large and NaN of them, and zeros of
+    bfloat16's denormals."""
     import torch
 
     if approximate == "tanh" or x.dtype == torch.float16 or not x.is_contiguous():
@@ -105,7 +106,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, public=lambda tensors, options: ((tensors["x"],), options)),
     outputs=lambda x, approximate: {"y": together(x)},
     canonical=canonical,
     cases=_cases(),
@@ -131,7 +132,6 @@ OP = Op(
         "tail cut off": lambda x, approximate: reference(x, approximate) * (x > -2),
         "tail not written": lambda x, approximate: _tail(x, reference(x, approximate)),
     },
-    public=lambda tensors, options: ((tensors["x"],), options),
 )
 
 

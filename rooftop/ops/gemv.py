@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def gemv(a: Tensor, x: Tensor, *, implementation: str | None = None) -> Tensor:
     """`a` times at most 16 vectors, summed in float32 (true float32 products, never TF32) and rounded once.
 
     Args:
-        a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be contiguous in memory (`a.t()` of a contiguous matrix is as good as a
+        a: [..., M, K] float32, float16 or bfloat16. Rows or columns must be contiguous in memory (`a.t()` of a contiguous matrix is as good
+        as a
             contiguous one); any other matrix is copied first.
         x: [..., K], one vector, or [..., R, K], R vectors, at most 16; dtype and leading dimensions as those of `a`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
@@ -155,7 +156,9 @@ def _last_row_missing(a: Tensor, x: Tensor) -> Tensor:
 
 
 def _cases() -> list[Case]:
-    def mv(m: int, k: int, d: str, r: int = 1, b: int = 1, fill: str = "normal", layout: str = "contiguous", xlayout: str = "contiguous") -> dict[str, Any]:
+    def mv(
+        m: int, k: int, d: str, r: int = 1, b: int = 1, fill: str = "normal", layout: str = "contiguous", xlayout: str = "contiguous"
+    ) -> dict[str, Any]:
         return {"a": Input((b, m, k), d, fill, layout), "x": Input((b, r, k), d, "normal" if fill != "integers" else fill, xlayout)}
 
     bench = []
@@ -214,7 +217,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
@@ -226,5 +229,8 @@ OP = Op(
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "x"), saves=("a", "x"), backward=backward),
     peers={"torch": _torch, "torch.compile": _compiled},
-    wrong={"K tail dropped": _tail_dropped, "one precision lower": _low, "first vector alone": _first_vector_alone, "last row missing": _last_row_missing},
+    wrong={
+        "K tail dropped": _tail_dropped, "one precision lower": _low, "first vector alone": _first_vector_alone,
+        "last row missing": _last_row_missing
+    },
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.autocasting import lowered
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._gradient_layout import product_like
@@ -26,12 +26,14 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
 
     Three forms, distinguished by the dimensions of a and b:
         [M, K], [G, K, N] -> [M, N]: group g is the rows offsets[g - 1] to offsets[g] of a; rows past the last offset give zeros;
-        [M, K], [K, N] -> [G, M, N]: group g is the slice offsets[g - 1] to offsets[g] of K (the gradient of the weights); an empty one gives zeros;
+        [M, K], [K, N] -> [G, M, N]: group g is the slice offsets[g - 1] to offsets[g] of K (the gradient of the weights); an empty one
+        gives zeros;
         [G, M, K], [G, K, N] -> [G, M, N]: the first offsets[g] rows of matrix g; the rows after them give zeros and are not read.
 
     Args:
         a, b: float32, float16 or bfloat16, of one dtype, any strides. Under autocast both are cast to its dtype.
-        offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at most M.
+        offsets: int32 [G]. In the first two forms the end of each group: non-decreasing, at most M (K). In the third the number of rows, at
+        most M.
             Offsets out of range are clamped; which rows then belong to which group is unspecified. `rooftop.debug()` reports them.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
@@ -48,15 +50,21 @@ def grouped_matmul(a: Tensor, b: Tensor, offsets: Tensor, *, implementation: str
             raise ValueError(f"grouped_matmul: a lies on {a.device} and {name} on {t.device}; they must be on one device")
     floats = (torch.float32, torch.float16, torch.bfloat16)
     if a.dtype not in floats or b.dtype != a.dtype:
-        raise TypeError(f"grouped_matmul: a is {a.dtype} and b is {b.dtype}; accepted is one of {', '.join(map(str, floats))}, the same for both")
+        raise TypeError(
+            f"grouped_matmul: a is {a.dtype} and b is {b.dtype}; accepted is one of {', '.join(map(str, floats))}, the same for both"
+        )
     if offsets.dtype != torch.int32 or offsets.dim() != 1:
         raise TypeError(f"grouped_matmul: offsets is {offsets.dtype} of {offsets.dim()} dimensions; accepted is torch.int32 of one")
     if (a.dim(), b.dim()) not in ((2, 3), (2, 2), (3, 3)) or a.shape[-1] != b.shape[-2]:
         raise ValueError(
-            f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; accepted is [M, K] and [G, K, N], [M, K] and [K, N], or [G, M, K] and [G, K, N]"
+            f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; accepted is [M, K] and [G, K, N], [M, K] and [K, N], or [G, "
+            f"M, K] and [G, K, N]"
         )
     if any(t.dim() == 3 and t.shape[0] != offsets.shape[0] for t in (a, b)):
-        raise ValueError(f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; one matrix for each of {offsets.shape[0]} offsets is accepted")
+        raise ValueError(
+            f"grouped_matmul: a is {tuple(a.shape)} and b is {tuple(b.shape)}; one matrix for each of {offsets.shape[0]} offsets is "
+            f"accepted"
+        )
     return OP(a, b, offsets, implementation=implementation)
 
 
@@ -172,7 +180,9 @@ def _all_rows(a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _cases() -> list[Case]:
-    def mm(groups: int, m: int, n: int, k: int, dtype: str = "bf16", form: str = "rows", a: str = "contiguous", b: str = "contiguous") -> dict[str, Any]:
+    def mm(
+        groups: int, m: int, n: int, k: int, dtype: str = "bf16", form: str = "rows", a: str = "contiguous", b: str = "contiguous"
+    ) -> dict[str, Any]:
         of_a = (groups, m, k) if form == "masked" else (m, k)
         of_b = (k, n) if form == "depth" else (groups, k, n)
         return {"a": Input(of_a, dtype, layout=a), "b": Input(of_b, dtype, layout=b), "offsets": Input((groups,), "i32")}
@@ -181,25 +191,28 @@ def _cases() -> list[Case]:
         case(f"experts {g}, {m}x{n}x{k}", tags="bench model", **mm(g, m, n, k, b="transposed"))
         for g, m, n, k in ((8, 16384, 14336, 4096), (64, 16384, 2816, 2048), (256, 8192, 4096, 7168))
     ]
-    bench.append(case("weights of 64 experts 2048x1408x16384", tags="bench model", **mm(64, 2048, 1408, 16384, form="depth", a="transposed")))
+    bench.append(
+        case("weights of 64 experts 2048x1408x16384", tags="bench model", **mm(64, 2048, 1408, 16384, form="depth", a="transposed"))
+    )
     edge = []
     for dtype in ("bf16", "f16", "f32"):
         for form in ("rows", "depth", "masked"):
             edge += [
-                case(f"{form} small", tags="edge", **mm(3, 40, 33, 27, dtype, form)), case(f"{form} aligned", tags="edge", **mm(5, 200, 72, 136, dtype, form)),
+                case(f"{form} small", tags="edge", **mm(3, 40, 33, 27, dtype, form)),
+                case(f"{form} aligned", tags="edge", **mm(5, 200, 72, 136, dtype, form)),
                 case(f"{form} one group", tags="edge", **mm(1, 70, 40, 48, dtype, form)),
                 case(f"{form} transposed", tags="edge", **mm(4, 96, 72, 80, dtype, form, "transposed", "transposed")),
-            ]  # fmt: skip
+            ]
         edge += [
             case("many groups", tags="edge", **mm(37, 150, 40, 32, dtype)), case("no rows", tags="edge", **mm(3, 0, 8, 16, dtype)),
             case("K of zero", tags="edge", **mm(3, 20, 8, 0, dtype)),
-        ]  # fmt: skip
+        ]
     return bench + edge
 
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=faults),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
@@ -212,8 +225,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "offsets"), backward=backward),
-    arrange=_offsets,
-    faults=faults,
+    values=Values(arrange=_offsets),
     peers={"torch": _torch},
     wrong={"weights of the first group": _first_weights, "one row less": _one_row_less, "rows past the end": _all_rows},
 )

@@ -2,15 +2,17 @@
 
     y = x H / sqrt(size) for each `size` neighbours along the last dimension;  H(1) = 1, H(2 n) = [[H(n), H(n)], [H(n), -H(n)]]  (Sylvester's)
 
-Symmetric and its own inverse. Computed in float32 by sums and differences at distances 1, 2, 4, ..., size / 2, each rounded, and one product with
-1 / sqrt(size): the fast Walsh-Hadamard transform (Fino & Algazi 1976), log2(size) additions an element in place of `size` multiplications."""
+Symmetric and its own inverse. Computed in float32 by sums and differences at distances 1, 2, 4, ..., size / 2, each rounded, and one
+product with
+1 / sqrt(size): the fast Walsh-Hadamard transform (Fino & Algazi 1976), log2(size) additions an element in place of `size`
+multiplications."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
@@ -23,7 +25,8 @@ SIZES = (16, 32, 64, 128, 256)
 
 
 def hadamard(x: Tensor, size: int = 128, *, implementation: str | None = None) -> Tensor:
-    """Each group of `size` consecutive elements along the last dimension times the Hadamard matrix over sqrt(size), in float32, rounded once.
+    """Each group of `size` consecutive elements along the last dimension times the Hadamard matrix over sqrt(size), in float32, rounded
+    once.
 
     Args:
         x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
@@ -117,7 +120,7 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    public=_public,
+    calls=Calls(public=_public),
     grad=Grad(wrt=("x",), saves=(), backward=backward),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={

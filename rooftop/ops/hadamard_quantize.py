@@ -2,7 +2,8 @@
 
     y = x H / sqrt(size) for each `size` neighbours along the last dimension, then as `rooftop.quantize` by rows, or by groups along them
 
-H is Sylvester's: H(1) = 1, H(2 n) = [[H(n), H(n)], [H(n), -H(n)]]. It is computed in float32 by sums and differences at distances 1, 2, 4, ..., each rounded,
+H is Sylvester's: H(1) = 1, H(2 n) = [[H(n), H(n)], [H(n), -H(n)]]. It is computed in float32 by sums and differences at distances 1, 2, 4,
+..., each rounded,
 and one product with 1 / sqrt(size): so the bits are alike everywhere. H / sqrt(size) is its own inverse: `rooftop.hadamard` rotates back.
 
 Sources: Ashkboos et al. 2024, "QuaRot" (arXiv 2404.00456); Tseng et al. 2024, "QuIP#" (arXiv 2402.04396)."""
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -46,7 +47,8 @@ def hadamard_quantize(
         x: float32, float16 or bfloat16, any strides; its last dimension is a multiple of `size`.
         size: consecutive elements that are rotated together: 16, 32, 64, 128 or 256.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
@@ -64,7 +66,9 @@ def hadamard_quantize(
     return rows.packaged(codes, scale, scaled, f, kind, tuple(x.shape), x.dtype, columns)
 
 
-def reference(x: Tensor, over: Tensor | None, size: int, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
+def reference(
+    x: Tensor, over: Tensor | None, size: int, group: int, format: str, scales: str, rounding: str, seed: int
+) -> tuple[Tensor, Tensor]:
     return rows.quantised(rotated(x.float(), size), over, group, format, scales, rounding, seed)
 
 
@@ -78,7 +82,9 @@ def work(p: Problem) -> Work:
     return Work(p["x"].nbytes, p["codes"].nbytes + p["scale"].nbytes, {"fma32": (4.0 + int(p.option("size")).bit_length()) * n})
 
 
-def _eager(x: Tensor, over: Tensor | None, size: int, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
+def _eager(
+    x: Tensor, over: Tensor | None, size: int, group: int, format: str, scales: str, rounding: str, seed: int
+) -> tuple[Tensor, Tensor]:
     """By a product with the matrix, as one writes it in torch."""
     y = (x.unflatten(-1, (-1, size)) @ matrix(size, x)).flatten(-2)
     return rows.plain(y, group, format, scales, rounding)
@@ -88,7 +94,9 @@ def _wrong(change: str, x: Tensor, over: Tensor | None, size: int, group: int, f
     if change == "half":
         return reference(x, over, size // 2, group, format, scales, rounding, seed)
     if change == "order":  # rows of the matrix turned round
-        return rows.quantised(rotated(x.float(), size).unflatten(-1, (-1, size)).flip(-1).flatten(-2), over, group, format, scales, rounding, seed)
+        return rows.quantised(
+            rotated(x.float(), size).unflatten(-1, (-1, size)).flip(-1).flatten(-2), over, group, format, scales, rounding, seed
+        )
     return rows.worse(change, reference, (x, over, size, group, format, scales), rounding, seed)
 
 
@@ -97,7 +105,10 @@ def _changed(change: str) -> Callable[..., Any]:
 
 
 def _cases() -> list[Case]:
-    def one(name: str, tags: str, shape: tuple[int, int], size: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any) -> Case:
+    def one(
+        name: str, tags: str, shape: tuple[int, int], size: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous",
+        **more: Any
+    ) -> Case:
         return case(name, tags=tags, x=Input(shape, d, fill, layout), size=size, **rows.options(**more))
 
     big = (16384, 8192)
@@ -108,16 +119,22 @@ def _cases() -> list[Case]:
         one("size 32 mxfp4 16384x8192", "bench", big, 32, format="mxfp4"),
     ]
     for size in (16, 32, 64, 128, 256):
-        found += [one(f"size {size} {format} 5x512", "edge", (5, 512), size, format=format) for format in ("int8", "e4m3", "e3m2", "mxfp4", "nvfp4")]
+        found += [
+            one(f"size {size} {format} 5x512", "edge", (5, 512), size, format=format)
+            for format in ("int8", "e4m3", "e3m2", "mxfp4", "nvfp4")
+        ]
         found += [one(f"size {size} int8 3x{3 * size}", "edge", (3, 3 * size), size, d, format="int8") for d in rows.FLOATS]
     for d in rows.FLOATS:
         found.append(one("int8 rows 3x2560", "edge", (3, 2560), 128, d, format="int8"))
         found.append(one("e4m3 groups of 32", "edge", (3, 640), 64, d, format="e4m3", group=32))
     for rounding in ("stochastic", "zero"):
-        found += [one(f"{format} {rounding}", "edge", (5, 256), 64, format=format, rounding=rounding) for format in ("int8", "e4m3", "uint4")]
+        found += [
+            one(f"{format} {rounding}", "edge", (5, 256), 64, format=format, rounding=rounding) for format in ("int8", "e4m3", "uint4")
+        ]
     for fill in ("nan", "inf", "-inf", "-0.0", "tiny", "large", "equal"):
         found += [one(f"{format} {fill}", "edge", (7, 128), 32, fill=fill, format=format) for format in ("int8", "e5m2")]
-    found.append(one("int8 ties", "edge", (3, 4096), 16, "f32", "ties", format="int8"))  # a product with the reciprocal rounds some to the other side
+    # a product with the reciprocal rounds some to the other side
+    found.append(one("int8 ties", "edge", (3, 4096), 16, "f32", "ties", format="int8"))
     found.append(one("int8 ties of groups of 256", "edge", (3, 4096), 16, "f32", "ties", format="int8", group=256))
     for layout in ("transposed", "sliced", "padded", "strided", "offset"):
         found.append(one(f"{layout} rows", "edge", (20, 64), 16, layout=layout, format="int8"))
@@ -126,7 +143,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
@@ -139,8 +156,7 @@ OP = Op(
     ),
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True)},
-    arrange=rows.arranged,
-    runtime_options=("seed",),
+    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "half", "order")},
 )

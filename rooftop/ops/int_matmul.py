@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
 
@@ -31,8 +31,8 @@ def int_matmul(a: Tensor, b: Tensor, *, implementation: str | None = None) -> Te
 
     Returns [M, N] of int32, zeros where K is 0.
 
-    Raises TypeError for other dtypes; ValueError for shapes that do not fit, tensors on different devices, or K above 131071, where a sum could
-    leave 32 bits."""
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, tensors on different devices, or K above 131071, where a sum
+    could leave 32 bits."""
     import torch
 
     for name, t in (("a", a), ("b", b)):
@@ -76,8 +76,9 @@ def _signed(tensors: Mapping[str, Any], options: Mapping[str, Option], generator
     import torch
 
     return {
-        n: torch.randint(-128, 128, t.shape, generator=generator, device=t.device, dtype=torch.int32).to(torch.int8) for n, t in tensors.items()
-    }  # fmt: skip
+        n: torch.randint(-128, 128, t.shape, generator=generator, device=t.device, dtype=torch.int32).to(torch.int8) for n,
+        t in tensors.items()
+    }
 
 
 def _torch() -> Callable[..., Tensor]:
@@ -120,19 +121,21 @@ def _cases() -> list[Case]:
     edge = [
         case("one element", tags="edge", **mm(1, 1, 1)), case("odd 7x3x5", tags="edge", **mm(7, 3, 5)),
         case("small", tags="edge", **mm(17, 24, 40, b="contiguous")), case("column by row", tags="edge", **mm(40, 33, 1)),
-        case("no rows", tags="edge", **mm(0, 5, 7)), case("K of zero", tags="edge", **mm(33, 65, 0)), case("odd 129x131x130", tags="edge", **mm(129, 131, 130)),
-        case("few rows, deep", tags="edge", **mm(16, 264, 8208)), case("aligned", tags="edge", **mm(264, 328, 144)),
-        case("misaligned", tags="edge", **mm(64, 64, 64, "offset", "offset")), case("padded", tags="edge", **mm(90, 72, 56, "padded", "padded")),
-        case("every second element", tags="edge", **mm(40, 48, 36, "strided", "strided")), case("many columns", tags="edge", **mm(24, 1032, 96)),
-    ]  # fmt: skip
+        case("no rows", tags="edge", **mm(0, 5, 7)), case("K of zero", tags="edge", **mm(33, 65, 0)),
+        case("odd 129x131x130", tags="edge", **mm(129, 131, 130)), case("few rows, deep", tags="edge", **mm(16, 264, 8208)),
+        case("aligned", tags="edge", **mm(264, 328, 144)), case("misaligned", tags="edge", **mm(64, 64, 64, "offset", "offset")),
+        case("padded", tags="edge", **mm(90, 72, 56, "padded", "padded")),
+        case("every second element", tags="edge", **mm(40, 48, 36, "strided", "strided")),
+        case("many columns", tags="edge", **mm(24, 1032, 96)),
+    ]
     edge += [case(f"rows {x}, columns {y}", tags="edge", **mm(72, 136, 208, x, y)) for x, y in (
-        ("contiguous", "contiguous"), ("transposed", "contiguous"), ("transposed", "transposed"))]  # fmt: skip
+        ("contiguous", "contiguous"), ("transposed", "contiguous"), ("transposed", "transposed"))]
     return bench + edge
 
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu),
     outputs=outputs,
     cases=_cases(),
     swept=Sizes(
@@ -141,7 +144,7 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    arrange=_signed,
+    values=Values(arrange=_signed),
     peers={"torch": _torch},
     wrong={"K tail dropped": _cut, "sums of 16 bits": _short, "a unsigned": _unsigned, "sums in bfloat16": _float},
 )

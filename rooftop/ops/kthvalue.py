@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _ordering
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: str = "largest", implementation: str | None = None) -> tuple[Tensor, Tensor]:
+def kthvalue(
+    x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: str = "largest", implementation: str | None = None
+) -> tuple[Tensor, Tensor]:
     """The `k`-th smallest element of each row along `dim`, and its index. Among equal elements those with lower indices count as smaller.
 
     Args:
@@ -27,14 +29,15 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False, *, nan: st
         k: 1 to n, the number of elements of a row; (n + 1) // 2 is the lower median.
         dim: the dimension along which rows lie; negative values count from the last.
         keepdim: if True, `dim` is kept with extent 1.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the device to check it.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN is a ValueError, and the call waits for the
+        device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values are copied as
-    they stand. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices), of the dtype of `x` and int64, of the shape of `x` without `dim`. -0.0 equals +0.0, and values
+    are copied as they stand. Gradients flow from `values` to `x`.
 
-    Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a `dim`
-    out of range."""
+    Raises TypeError for other dtypes, ValueError for a k out of range, or where a named implementation cannot take `x`; IndexError for a
+    `dim` out of range."""
     d = _ordering.tensor("kthvalue", x, dim)
     _ordering.count("kthvalue", k, x.shape[d], 1)
     argument_checks.flag("kthvalue", "keepdim", keepdim)
@@ -97,14 +100,19 @@ def _wrong(change: str) -> Callable[..., Any]:
 
 
 def _cases() -> list[Case]:
-    def call(shape: tuple[int, ...], d: str, k: int, fill: str = "normal", layout: str = "contiguous", nan: str = "largest") -> dict[str, Any]:
+    def call(
+        shape: tuple[int, ...], d: str, k: int, fill: str = "normal", layout: str = "contiguous", nan: str = "largest"
+    ) -> dict[str, Any]:
         return {"x": Input(shape, d, fill, layout), "k": k, "nan": nan}
 
     sizes = [(1, 131072), (128, 131072), (1024, 131072), (1, 1 << 24), (4096, 1024), (4096, 8192)]
     bench = [case(f"rows {r}x{n} k={k}", tags="bench", **call((r, n), "f32", k)) for r, n in sizes for k in (64, n // 2)]
     edge = []
     for d in _ordering.DTYPES:
-        edge += [case(name, tags="edge", **call(how[0], d, -(-how[0][-1] // 3), *how[1:])) for name, how in _ordering.cases_of(d, _ordering.SHAPES)]
+        edge += [
+            case(name, tags="edge", **call(how[0], d, -(-how[0][-1] // 3), *how[1:])) for name,
+            how in _ordering.cases_of(d, _ordering.SHAPES)
+        ]
         if d not in _ordering.FULL:
             continue
         edge += [
@@ -129,7 +137,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, public=_public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
@@ -139,8 +147,10 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    public=_public,
     grad=Grad(wrt=("x",), saves=("x", "index"), backward=backward, tolerance=Tolerance()),
     peers={"torch.kthvalue": _torch},  # of equal elements it takes any, so that it is not what the reference is held to
-    wrong={"of equals the last": _wrong("ties"), "NaN at the other end": _wrong("nan"), "the one before": _wrong("next"), "from the other end": _wrong("end")},
+    wrong={
+        "of equals the last": _wrong("ties"), "NaN at the other end": _wrong("nan"), "the one before": _wrong("next"),
+        "from the other end": _wrong("end")
+    },
 )

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.layouts import widen
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
@@ -48,7 +48,9 @@ def layer_norm(
     return y if residual is None else (y, s)
 
 
-def reference(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+def reference(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+) -> tuple[Tensor, Tensor | None]:
     s = x if residual is None else x + residual
     axes = tuple(range(-dims, 0))
     off = s - s.mean(axes, keepdim=True)
@@ -61,7 +63,8 @@ def reference(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: T
 def backward(
     dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """With g = dy · weight and n = (s - mean) · scale: dx = scale · (g - mean(g) - n · mean(g n)) + ds, dweight = sum of dy n, dbias = sum of dy."""
+    """With g = dy · weight and n = (s - mean) · scale: dx = scale · (g - mean(g) - n · mean(g n)) + ds, dweight = sum of dy n, dbias = sum
+    of dy."""
     axes = tuple(range(-dims, 0))
     off = s - s.mean(axes, keepdim=True)
     scale = (off.square().mean(axes, keepdim=True) + eps).rsqrt()
@@ -71,7 +74,9 @@ def backward(
     return dx if ds is None else dx + ds, None if weight is None else total(dy * n, dims), None if bias is None else total(dy, dims)
 
 
-def _eager(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+def _eager(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+) -> tuple[Tensor, Tensor | None]:
     import torch
 
     s = x if residual is None else x + residual
@@ -99,7 +104,9 @@ def cpu_backward(dy: Tensor, ds: Tensor | None, s: Tensor, weight: Tensor | None
     off = wide - wide.mean(axes, keepdim=True)
     scale = (off.square().mean(axes, keepdim=True) + eps).rsqrt()
     need = [True, weight is not None, bias is not None]
-    found = torch.ops.aten.native_layer_norm_backward(dy.float(), off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), need)
+    found = torch.ops.aten.native_layer_norm_backward(
+        dy.float(), off, s.shape[-dims:], torch.zeros_like(scale), scale, widen(weight), widen(bias), need
+    )
     dx = (found[0] if ds is None else found[0] + ds.float()).to(s.dtype)
     return dx, None if weight is None else found[1].to(weight.dtype), None if bias is None else found[2].to(bias.dtype)
 
@@ -211,13 +218,13 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, public=public),
     outputs=outputs,
     canonical=canonical,
     cases=cases(bias=True),
     swept=sizes(bias=True),
     work=work,
-    same=of_rounded_sum(reference),
+    judging=Judging(same=of_rounded_sum(reference)),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
@@ -229,7 +236,8 @@ OP = Op(
         peers={"torch": _torch_backward, "torch.compile": _compiled_backward, "liger": _liger_backward},
         wrong={
             "mean of g forgotten": lambda dy, ds, s, weight, bias, dims, eps: (
-                backward(dy, ds, s, weight, bias, dims, eps)[0] + (dy if weight is None else dy * weight).mean(tuple(range(-dims, 0)), keepdim=True),
+                backward(dy, ds, s, weight, bias, dims, eps)[0]
+                + (dy if weight is None else dy * weight).mean(tuple(range(-dims, 0)), keepdim=True),
                 *backward(dy, ds, s, weight, bias, dims, eps)[1:],
             ),
             "last row not in dweight": lambda dy, ds, s, weight, bias, dims, eps: (
@@ -252,5 +260,4 @@ OP = Op(
         "last column not written": _changed("last"),
         "NaN lost": _changed("nan"),
     },
-    public=public,
 )

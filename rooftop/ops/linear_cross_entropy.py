@@ -3,19 +3,20 @@
     z = logit_scale · (x · weightᵀ + bias),  then softcap · tanh(z / softcap) where that is asked
     loss_i = lse_i - (1 - s) · z_i,target - s · mean(z_i) + lse_square_scale · lse_i²,   lse_i = log sum_j exp(z_ij)
 
-s is the label smoothing. Sources: Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009); Hsu et al. 2024, Liger Kernel (arXiv 2410.10989), for gradients made
-in the forward; those of the options are in cross_entropy's contract."""
+s is the label smoothing. Sources: Wijmans et al. 2024, Cut Your Losses (arXiv 2411.09009); Hsu et al. 2024, Liger Kernel (arXiv
+2410.10989), for gradients made in the forward; those of the options are in cross_entropy's contract."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.argument_checks import flag, number, positive, wants_gradient
+from rooftop.core.argument_checks import flag, number, wants_gradient
 from rooftop.core.autocasting import lowered
-from rooftop.core.op import Grad, Judged, Op, Tolerance
-from rooftop.core.spec import DTYPES, Meta, Problem, Work, dtype_of
+from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Timed, Tolerance
+from rooftop.core.spec import DTYPES, Meta, Problem, Work
 from rooftop.ops import _linear_loss
+from rooftop.ops._linear_call import check_divisor, validated
 from rooftop.ops._linear_cases import SWEPT, cases
 from rooftop.ops._linear_loss import Options
 from rooftop.ops._linear_peers import compiled_backward, liger, three_products, torch_step
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-REDUCTIONS = ("mean", "sum", "none")
-MEMORY = ("fast", "small")
 PIECE = 2**29  # logits that the reference holds at a time
 FEW = 2**24  # logits that a call on the CPU may hold for its backward
 UNITS = {"f64": "fma64", "f32": "fma32", "f16": "tensor-f16", "bf16": "tensor-bf16"}
@@ -50,50 +49,59 @@ def linear_cross_entropy(
     group: Any = None,
     implementation: str | None = None,
 ) -> Any:
-    """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all else is float32.
-    Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
+    """Cross-entropy between `x @ weight.T + bias` and class indices. Products are summed in float32 and rounded to the dtype of `x`, all
+    else is float32. Under autocast `x`, `weight` and `bias` are cast to its dtype, as by a linear layer.
 
     With N tokens, H features, V classes and gradients included, memory beyond the inputs is, for 16-bit tensors and `"mean"` or `"sum"`:
-    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales them;
-    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact and deterministic, and do not synchronise with the host.
+    `"fast"`: dX + the larger of 3.1 dW and 3 dW + 256 MiB, three products; the forward computes the gradients, and the backward scales
+    them;
+    `"small"`: dW + 3 dX + 64 MiB, four products: the backward recomputes the logits. Both are exact and deterministic, and do not
+    synchronise with the host.
 
     Args:
         x: [..., H], float32, float16 or bfloat16.
         weight: [V, H] in the dtype of `x`. If it, or `x`, requires no gradient, the product for that gradient is skipped.
-        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss and the gradients
+        target: int64 [...], 0 to V - 1 or `ignore_index`. Any other value raises IndexError on the CPU; on a GPU it makes the token's loss
+        and the gradients
             NaN, and raises under `rooftop.debug()`.
         bias: [V], of the dtype of `x` or float32.
-        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On Hopper, in 16 bits,
+        ignore_index: tokens with this target have no loss and no gradient, do not count in the mean, and their logits are not read. On
+        Hopper, in 16 bits,
             the products skip them too; elsewhere the products include their rows.
         label_smoothing: 0 to 1, the share of the target spread evenly over all classes.
         lse_square_scale: factor of the squared log-normaliser, added to each token's loss.
-        softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at most 70, the
+        softcap: logits are first bounded smoothly to ± this. None: no cap. On a GPU, with 16 bits, 1024 classes or more and a cap of at
+        most 70, the
             error is up to 2e-7 of the cap.
         logit_scale: factor of the logits before the soft cap, other than 0; `x` and the bias are multiplied by it.
-        divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of Transformers: the
+        divisor: with `"sum"`, what the sum is divided by: a number, or a tensor of one element on any device (`num_items_in_batch` of
+        Transformers: the
             tokens that count in all batches of a step). Without a gradient.
         reduction: `"mean"` over the tokens that count, `"sum"` or `"none"`. With `"none"` both values of `memory` need four products.
         return_lse: return (loss, lse), lse [...] in float32, 0 where a token is ignored. No gradient flows through it.
-        weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype = torch.float32``
+        weight_grad_dtype: dtype of the weight's gradient: that of the weight, or torch.float32, for a leaf with ``weight.grad_dtype =
+        torch.float32``
             (otherwise autograd rounds it to the weight's dtype). It is summed in float32 either way.
         memory: `"fast"` or `"small"`.
         group: a `torch.distributed` process group that shards the vocabulary: `weight` and `bias` are this rank's classes, those of rank r
-            before those of rank r + 1, the same number on each. `x` and `target` (global class indices) are the same on all ranks. The forward exchanges
-            four numbers a token; dX is summed over the ranks. The backward recomputes the logits for either value of `memory`.
+            before those of rank r + 1, the same number on each. `x` and `target` (global class indices) are the same on all ranks. The
+            forward exchanges four numbers a token; dX is summed over the ranks. The backward recomputes the logits for either value of
+            `memory`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. On a GPU, with `"fast"`
+    Returns float32: a scalar, or [...] without a reduction. The mean over no tokens is NaN, as torch's, and its gradients are zeros. On a
+    GPU, with `"fast"`
     and a reduction, a second backward through one forward raises: the first one has scaled the gradients in place.
 
     Raises TypeError for other dtypes or options that are not numbers, ValueError for shapes, devices or options that are not accepted."""
 
     x, weight, bias = lowered(x, weight, bias)
-    to = _validate(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)
+    to = validated(x, weight, target, bias, ignore_index, label_smoothing, lse_square_scale, softcap, reduction, weight_grad_dtype, memory)
     number("linear_cross_entropy", "logit_scale", logit_scale, "a finite number other than 0", finite=True)
     if not logit_scale:
         raise ValueError("linear_cross_entropy: logit_scale is 0; it must be a finite number other than 0")
     if divisor is not None:
-        _check_divisor(divisor, reduction)
+        check_divisor(divisor, reduction)
     if logit_scale != 1:
         x, bias = x * logit_scale, None if bias is None else bias.float() * logit_scale
     rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
@@ -112,72 +120,6 @@ def linear_cross_entropy(
     if divisor is not None:
         loss = loss / (divisor.detach().reshape(()).to(loss.device) if hasattr(divisor, "detach") else divisor)
     return (loss, (state[:, 0] + state[:, 1].log()).detach().reshape(target.shape)) if return_lse else loss
-
-
-def _check_divisor(divisor: Any, reduction: str) -> None:
-    """Raises TypeError and ValueError as linear_cross_entropy says."""
-    import torch
-
-    if reduction != "sum":
-        raise ValueError(f"linear_cross_entropy: divisor is given with reduction={reduction!r}; it divides the sum, reduction='sum'")
-    if isinstance(divisor, torch.Tensor):
-        if divisor.numel() != 1:
-            raise ValueError(f"linear_cross_entropy: divisor has shape {tuple(divisor.shape)}; it must be a number or a tensor of one element")
-        return
-    number("linear_cross_entropy", "divisor", divisor, "a number other than 0, or a tensor of one element")
-    if not divisor:
-        raise ValueError("linear_cross_entropy: divisor is 0; it must be a number other than 0, or a tensor of one element")
-
-
-def _validate(
-    x: Any, weight: Any, target: Any, bias: Any, ignore_index: Any, label_smoothing: Any, lse_square_scale: Any, softcap: Any, reduction: Any,
-    weight_grad_dtype: Any, memory: Any,
-) -> str:  # fmt: skip
-    """The name of the weight's gradient's dtype."""
-    import torch
-
-    name = "linear_cross_entropy"
-    for what, t in (("x", x), ("weight", weight), ("target", target), ("bias", bias)):
-        if not isinstance(t, torch.Tensor) and not (what == "bias" and t is None):
-            raise TypeError(f"{name}: {what} is a {type(t).__name__}; it must be a tensor")
-    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise TypeError(f"{name}: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
-    if weight.dtype != x.dtype:
-        raise TypeError(f"{name}: weight is {weight.dtype} and x {x.dtype}; they must be alike")
-    if target.dtype != torch.int64:
-        raise TypeError(f"{name}: target is {target.dtype}; accepted is torch.int64 (class indices; probabilities are not)")
-    if bias is not None and bias.dtype not in (x.dtype, torch.float32):
-        raise TypeError(f"{name}: bias is {bias.dtype}; accepted are {' and '.join(dict.fromkeys((str(x.dtype), 'torch.float32')))}")
-    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"{name}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [..., H] and [V, H]")
-    if weight.shape[0] == 0 or weight.shape[1] == 0:
-        raise ValueError(f"{name}: weight has shape {tuple(weight.shape)}; it must have a class and a feature at least")
-    if target.shape != x.shape[:-1]:
-        raise ValueError(f"{name}: target has shape {tuple(target.shape)}; it must be that of x but for the last dimension, {tuple(x.shape[:-1])}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"{name}: bias has shape {tuple(bias.shape)}; it must be one number a class, ({weight.shape[0]},)")
-    for what, t in (("weight", weight), ("target", target), ("bias", bias)):
-        if t is not None and t.device != x.device:
-            raise ValueError(f"{name}: x lies on {x.device} and {what} on {t.device}; they must be on one device")
-    for what, given, accepted in (("reduction", reduction, REDUCTIONS), ("memory", memory, MEMORY)):
-        if given not in accepted:
-            raise ValueError(f"{name}: {what} is {given!r}; it must be {', '.join(repr(a) for a in accepted[:-1])} or {accepted[-1]!r}")
-    if weight_grad_dtype not in (None, weight.dtype, torch.float32):
-        dtypes = " and ".join(dict.fromkeys((str(weight.dtype), "torch.float32")))
-        raise TypeError(f"{name}: weight_grad_dtype is {weight_grad_dtype!r}; accepted are None, {dtypes}")
-    if weight_grad_dtype not in (None, weight.dtype) and weight.requires_grad and not torch.compiler.is_compiling():
-        taken = weight.grad_dtype if weight.is_leaf else weight.dtype
-        if taken not in (None, weight_grad_dtype):
-            raise ValueError(f"{name}: weight_grad_dtype is {weight_grad_dtype}, and autograd would round the gradient of this weight to {taken}; "
-                             f"it must be a leaf with weight.grad_dtype = {weight_grad_dtype}")  # fmt: skip
-    number(name, "ignore_index", ignore_index, "a whole number", whole=True)
-    number(name, "lse_square_scale", lse_square_scale, "a finite number", finite=True)
-    number(name, "label_smoothing", label_smoothing, "0 to 1")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"{name}: label_smoothing is {label_smoothing}; it must be 0 to 1")
-    if softcap is not None:
-        positive(name, "softcap", softcap)
-    return dtype_of(weight_grad_dtype or weight.dtype)
 
 
 def _options(weight: Tensor, rest: Sequence[Any]) -> Options:
@@ -204,20 +146,24 @@ def reference(
     bias_grad: bool,
     inplace: bool,
 ) -> tuple[Tensor, ...]:
-    """(loss, state, divisor, and for memory="fast" the gradients of the loss by x, weight and bias). `start`, `classes`: the weight's first class and all
+    """(loss, state, divisor, and for memory="fast" the gradients of the loss by x, weight and bias). `start`, `classes`: the weight's first
+    class and all
     classes, where it is a slice of the vocabulary; 0 classes: it is all."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
     return _forward(x, weight, bias, target, _options(weight, rest), memory, narrow=False)
 
 
 def cpu(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float, lse_square_scale: float,
-    softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool, bias_grad: bool, inplace: bool,
-) -> Any:  # fmt: skip
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, reduction: str, label_smoothing: float,
+    lse_square_scale: float, softcap: float, start: int, classes: int, weight_to: str, memory: str, x_grad: bool, weight_grad: bool,
+    bias_grad: bool, inplace: bool,
+) -> Any:
     """Two calls of torch, where all logits of float32 are few. Its gradients err more than what is allowed."""
     import torch
 
-    wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (bias_grad and bias is not None and bias.requires_grad)
+    wanted = (x_grad and x.requires_grad) or (weight_grad and weight.requires_grad) or (
+        bias_grad and bias is not None and bias.requires_grad
+    )
     if wanted or x.element_size() == 2 or lse_square_scale or classes or memory != "fast" or x.shape[0] * weight.shape[0] > FEW:
         return NotImplemented
     z = torch.nn.functional.linear(x, weight, bias)
@@ -230,7 +176,8 @@ def cpu(
 
 
 def same(x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is multiplied."""
+    """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is
+    multiplied."""
     return _forward(x, weight, bias, target, _options(weight, rest), rest[8], narrow=x.element_size() == 2)
 
 
@@ -260,9 +207,11 @@ def _pieces(x: Tensor, weight: Tensor) -> list[slice]:
 
 
 def _products(
-    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool, known: Tensor | None = None
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, share: Tensor, o: Options, narrow: bool,
+    known: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a single piece."""
+    """The gradients. Those of weight and bias are rounded once: sums over several pieces are at least float32. `known`: the logits, of a
+    single piece."""
     import torch
 
     def slopes(p: slice) -> Tensor:
@@ -308,8 +257,8 @@ def backward(
     bias_grad: bool,
     inplace: bool,
 ) -> tuple[Tensor, ...]:
-    """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx = dz · weight,
-    dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss."""
+    """dz = (exp(z - lse) · (1 + 2 · lse_square_scale · lse) - s / V - (1 - s) · [target]) · dloss / divisor, times 1 - (z / softcap)²; dx =
+    dz · weight, dweight = dzᵀ · x, dbias the sum of dz over the tokens. Where the forward has made the gradients: those times dloss."""
     rest = (ignore_index, reduction, label_smoothing, lse_square_scale, softcap, start, classes)
     o = _options(weight, rest)
     return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=False)
@@ -318,7 +267,7 @@ def backward(
 def _gradients(
     dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
     unit_weight: Tensor | None, unit_bias: Tensor | None, o: Options, narrow: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     units = (unit_x, unit_weight, unit_bias)
     found: Sequence[Any] = units
     if any(u is None for u in units[: 2 if bias is None else 3]):
@@ -329,7 +278,7 @@ def _gradients(
 def same_gradients(
     dloss: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, state: Tensor, divisor: Tensor, unit_x: Tensor | None,
     unit_weight: Tensor | None, unit_bias: Tensor | None, *rest: Any,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     """As `same`."""
     o = _options(weight, rest)
     return _gradients(dloss, x, weight, bias, target, state, divisor, unit_x, unit_weight, unit_bias, o, narrow=x.element_size() == 2)
@@ -341,7 +290,8 @@ def made_in_forward(reduction: str, memory: str) -> bool:
 
 
 def outputs(
-    x: Meta, weight: Meta, bias: Meta | None, reduction: str, weight_to: str, memory: str, x_grad: bool, weight_grad: bool, bias_grad: bool, **_: Any
+    x: Meta, weight: Meta, bias: Meta | None, reduction: str, weight_to: str, memory: str, x_grad: bool, weight_grad: bool, bias_grad: bool,
+    **_: Any
 ) -> dict[str, Meta | None]:
     rows, wide = x.shape[:1], "f64" if x.dtype == "f64" else "f32"
     made = made_in_forward(reduction, memory)
@@ -350,7 +300,7 @@ def outputs(
         "unit_x": Meta(x.shape, x.dtype) if made and x_grad else None,
         "unit_weight": Meta(weight.shape, weight_to) if made and weight_grad else None,
         "unit_bias": Meta(bias.shape, bias.dtype) if made and bias_grad and bias is not None else None,
-    }  # fmt: skip
+    }
 
 
 def outputs_bwd(
@@ -360,7 +310,7 @@ def outputs_bwd(
         "dx": Meta(x.shape, x.dtype) if x_grad else None,
         "dweight": Meta(weight.shape, weight_to) if weight_grad else None,
         "dbias": Meta(bias.shape, bias.dtype) if bias_grad and bias is not None else None,
-    }  # fmt: skip
+    }
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -402,8 +352,8 @@ def work_bwd(p: Problem) -> Work:
 
 
 def _same_state(judged: Judged) -> str | None:
-    """Any shift will do that keeps lse. lse, the sum of the logits and the target's logit: to four times what the same precision errs, or 2^-20 of the
-    largest, or where the logits of many classes have 16 bits 2^-22 of the soft cap."""
+    """Any shift will do that keeps lse. lse, the sum of the logits and the target's logit: to four times what the same precision errs, or
+    2^-20 of the largest, or where the logits of many classes have 16 bits 2^-22 of the soft cap."""
     classes, cap = int(judged.options["classes"] or judged.tensors["weight"].shape[0]), float(judged.options["softcap"])
     rough = cap if judged.tensors["x"].element_size() == 2 and classes >= 1024 and cap <= 70 else 0.0
     got, exact, narrow = (t["state"].double() for t in (judged.got, judged.exact, judged.same))
@@ -443,8 +393,8 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Seq
 
 def _changed(function: Any, first: int, **changes: Any) -> Any:
     """The same function with options exchanged for others. `first`: how many arguments come before the options."""
-    names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory", "x_grad", "weight_grad",
-             "bias_grad", "inplace")  # fmt: skip
+    names = ("ignore_index", "reduction", "label_smoothing", "lse_square_scale", "softcap", "start", "classes", "weight_to", "memory",
+             "x_grad", "weight_grad", "bias_grad", "inplace")
 
     def run(*args: Any) -> Any:
         return function(*args[:first], *(changes.get(n, v) for n, v in zip(names, args[first:], strict=True)))
@@ -470,17 +420,14 @@ def _last_chunk_alone(dloss: Tensor, *rest: Any) -> Any:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=faults, strict=True, public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=cases(),
     swept=SWEPT,
-    faults=faults,
-    strict=True,
     work=work,
-    same=same,
+    judging=Judging(same=same, compare={"state": _same_state}),
     tolerance=Tolerance(multiple=2.0),
-    compare={"state": _same_state},
     grad=Grad(
         wrt=("x", "weight", "bias"),
         saves=("x", "weight", "bias", "target", "state", "divisor", "unit_x", "unit_weight", "unit_bias"),
@@ -502,7 +449,7 @@ OP = Op(
         },
     ),
     peers={"torch": torch_step, "torch.compile": lambda: torch_step(compiled=True), "liger": liger},
-    beside={"three products": three_products},
+    timed=Timed(beside={"three products": three_products}),
     wrong={
         "ignored tokens count": _changed(reference, 4, ignore_index=-1),
         "smoothing forgotten": _changed(reference, 4, label_smoothing=0.0),
@@ -511,5 +458,4 @@ OP = Op(
         "bias forgotten": lambda x, weight, bias, *rest: reference(x, weight, bias if bias is None else bias * 0, *rest),
         "tail dropped": _tail_dropped,
     },
-    public=_public,
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, wants_gradient
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._linear_cases import HEADS
 from rooftop.ops._peers import compiled
@@ -34,10 +34,11 @@ def linear_jsd(
     reduction: str = "mean",
     implementation: str | None = None,
 ) -> Tensor:
-    """The generalised Jensen-Shannon divergence between a teacher's and a student's distribution over V classes, each the softmax of a product.
+    """The generalised Jensen-Shannon divergence between a teacher's and a student's distribution over V classes, each the softmax of a
+    product.
 
-    Products are summed in float32 and rounded to the dtype of `x`, all else is float32. There are four products with gradients, which the forward computes.
-    Memory beyond the inputs, for 16 bits, is dX + the larger of 4 dW and 3 dW + 512 MiB.
+    Products are summed in float32 and rounded to the dtype of `x`, all else is float32. There are four products with gradients, which the
+    forward computes. Memory beyond the inputs, for 16 bits, is dX + the larger of 4 dW and 3 dW + 512 MiB.
 
     Args:
         x: the student's [..., H], float32, float16 or bfloat16.
@@ -57,7 +58,10 @@ def linear_jsd(
     rows, teacher = x.reshape(-1, x.shape[-1]), teacher_x.detach().reshape(-1, teacher_x.shape[-1])
     flat = None if mask is None else mask.reshape(-1)
     flags = (wants_gradient(x), wants_gradient(weight), True)
-    found = OP(rows, weight, teacher, teacher_weight.detach(), flat, float(beta), float(temperature), reduction, *flags, implementation=implementation)
+    found = OP(
+        rows, weight, teacher, teacher_weight.detach(), flat, float(beta), float(temperature), reduction, *flags,
+        implementation=implementation
+    )
     loss: Tensor = found[0]
     return loss
 
@@ -80,7 +84,9 @@ def _validate(x: Any, weight: Any, teacher_x: Any, teacher_weight: Any, mask: An
     for a, b in (("x", "weight"), ("teacher_x", "teacher_weight")):
         one, two = tensors[a], tensors[b]
         if two.dim() != 2 or one.dim() < 1 or one.shape[-1] != two.shape[1] or 0 in two.shape:
-            raise ValueError(f"{name}: {a} has shape {tuple(one.shape)} and {b} {tuple(two.shape)}; they must be [..., H] and [V, H], V and H not 0")
+            raise ValueError(
+                f"{name}: {a} has shape {tuple(one.shape)} and {b} {tuple(two.shape)}; they must be [..., H] and [V, H], V and H not 0"
+            )
     if teacher_weight.shape[0] != weight.shape[0]:
         raise ValueError(f"{name}: weight has {weight.shape[0]} classes and teacher_weight {teacher_weight.shape[0]}; they must be as many")
     for what in ("teacher_x", "mask"):
@@ -117,14 +123,18 @@ def reference(
     return _computed(x, weight, teacher_x, teacher_weight, mask, beta, temperature, reduction, narrow=False)
 
 
-def same(x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is multiplied."""
+def same(
+    x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result at the same precision: products rounded to the dtype of `x`, all else in float32; so is the logits' gradient, before it is
+    multiplied."""
     beta, temperature, reduction = options[:3]
     return _computed(x, weight, teacher_x, teacher_weight, mask, beta, temperature, reduction, narrow=x.element_size() == 2)
 
 
 def _computed(
-    x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None, beta: float, temperature: float, reduction: str, narrow: bool
+    x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None, beta: float, temperature: float,
+    reduction: str, narrow: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     import torch
 
@@ -153,7 +163,8 @@ def _computed(
 
 
 def backward(
-    dloss: Tensor, unit_x: Tensor, unit_weight: Tensor, beta: float, temperature: float, reduction: str, x_grad: bool, weight_grad: bool, inplace: bool
+    dloss: Tensor, unit_x: Tensor, unit_weight: Tensor, beta: float, temperature: float, reduction: str, x_grad: bool, weight_grad: bool,
+    inplace: bool
 ) -> tuple[Tensor, Tensor]:
     """What the forward made, times dloss."""
     return tuple(None if u is None else u * dloss for u in (unit_x, unit_weight))  # type: ignore[return-value]
@@ -161,7 +172,10 @@ def backward(
 
 def outputs(x: Meta, weight: Meta, x_grad: bool, weight_grad: bool, **_: Any) -> dict[str, Meta | None]:
     loss = Meta((), "f64" if x.dtype == "f64" else "f32")
-    return {"loss": loss, "unit_x": Meta(x.shape, x.dtype) if x_grad else None, "unit_weight": Meta(weight.shape, weight.dtype) if weight_grad else None}
+    return {
+        "loss": loss, "unit_x": Meta(x.shape, x.dtype) if x_grad else None,
+        "unit_weight": Meta(weight.shape, weight.dtype) if weight_grad else None
+    }
 
 
 def outputs_bwd(unit_x: Meta | None, unit_weight: Meta | None, **_: Any) -> dict[str, Meta | None]:
@@ -192,7 +206,9 @@ def work_bwd(p: Problem) -> Work:
     return Work(made, made, {})
 
 
-def _eager(x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None, *options: Any) -> tuple[Tensor, None, None]:
+def _eager(
+    x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None, *options: Any
+) -> tuple[Tensor, None, None]:
     """KL(teacher || student) by torch's own function."""
     import torch
 
@@ -214,7 +230,9 @@ def _liger() -> Callable[..., Any]:
         target = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
         with torch.enable_grad():
             given = x.detach().requires_grad_(options[3]), weight.detach().requires_grad_(options[4])
-            loss = LigerFusedLinearJSDFunction.apply(*given, teacher_x, teacher_weight, target, None, None, 0.0, 1.0, options[0], -100, options[1])
+            loss = LigerFusedLinearJSDFunction.apply(
+                *given, teacher_x, teacher_weight, target, None, None, 0.0, 1.0, options[0], -100, options[1]
+            )
         return (loss[0] if isinstance(loss, tuple) else loss), None, None
 
     return run
@@ -232,23 +250,30 @@ def _changed(**changes: Any) -> Callable[..., Any]:
 def _swept(dtype: str, tokens: int, hidden: int, classes: int) -> dict[str, Any]:
     """KL(teacher || student), which torch has as well."""
     x, weight = Input((tokens, hidden), dtype), Input((classes, hidden), dtype)
-    return {"x": x, "weight": weight, "teacher_x": x, "teacher_weight": weight, "beta": 0.0, "temperature": 1.0, "reduction": "mean", "x_grad": True,
-            "weight_grad": True, "inplace": True}  # fmt: skip
+    return {"x": x, "weight": weight, "teacher_x": x, "teacher_weight": weight, "beta": 0.0, "temperature": 1.0, "reduction": "mean",
+            "x_grad": True, "weight_grad": True, "inplace": True}
 
 
 def _cases() -> list[Case]:
-    def call(n: int, h: int, v: int, d: str, *, k: int = 0, beta: float = 0.5, temperature: float = 1.0, mask: bool = False, reduction: str = "mean",
-             layout: str = "contiguous", fill: str = "normal", inplace: bool = False) -> dict[str, Any]:  # fmt: skip
+    def call(n: int, h: int, v: int, d: str, *, k: int = 0, beta: float = 0.5, temperature: float = 1.0, mask: bool = False,
+             reduction: str = "mean", layout: str = "contiguous", fill: str = "normal", inplace: bool = False) -> dict[str, Any]:
         k = k or h
         made: dict[str, Any] = {"x": Input((n, h), d, fill, layout), "weight": Input((v, h), d, "normal", layout)}
         made |= {"teacher_x": Input((n, k), d, "normal", layout), "teacher_weight": Input((v, k), d, "normal", layout)}
         if mask:
             made["mask"] = Input((n,), "bool")
-        return {**made, "beta": beta, "temperature": temperature, "reduction": reduction, "x_grad": True, "weight_grad": True, "inplace": inplace}
+        return {
+            **made, "beta": beta, "temperature": temperature, "reduction": reduction, "x_grad": True, "weight_grad": True,
+            "inplace": inplace
+        }
 
-    # Logits of these inputs have a standard deviation of 64: at temperature 1 their rounding to bf16 alone changes a probability by a factor.
+    # Logits of these inputs have a standard deviation of 64: at temperature 1 their rounding to bf16 alone changes a probability by a
+    # factor.
     bench = [
-        case(f"llama-3 head 8192x4096x128256, beta {b}", tags="bench model", **call(8192, 4096, 128256, "bf16", beta=b, temperature=64.0, inplace=True))
+        case(
+            f"llama-3 head 8192x4096x128256, beta {b}", tags="bench model",
+            **call(8192, 4096, 128256, "bf16", beta=b, temperature=64.0, inplace=True)
+        )
         for b in (0.0, 0.5)
     ]
     edges: dict[str, dict[str, Any]] = {
@@ -266,11 +291,12 @@ def _cases() -> list[Case]:
         "in place": {"inplace": True},
         "NaN": {"fill": "nan", "beta": 0.0},
     }
-    # With few tokens the float32 errors of a block of the weight's gradient are those of the tokens' own normalisers: luck, which 16 bits hide.
+    # With few tokens the float32 errors of a block of the weight's gradient are those of the tokens' own normalisers: luck, which 16 bits
+    # hide.
     made = []
     for d in ("f32", "f16", "bf16"):
         made += [case(name, tags="edge", **call(d=d, **{"n": 65, "h": 20, "v": 65, **how})) for name, how in edges.items()
-                 if (d != "f16" or "ma" in name) and (d, name) != ("f32", "one token")]  # fmt: skip
+                 if (d != "f16" or "ma" in name) and (d, name) != ("f32", "one token")]
     return bench + made
 
 
@@ -286,7 +312,7 @@ OP = Op(
     cases=_cases(),
     swept=Sizes(_swept, **HEADS),
     work=work,
-    same=same,
+    judging=Judging(same=same),
     tolerance=Tolerance(multiple=4.0),  # where probabilities are alike what counts is a difference, and luck has its part in either error
     grad=Grad(
         wrt=("x", "weight"),
@@ -304,7 +330,8 @@ OP = Op(
         "another mixture": _changed(beta=0.3),
         "temperature forgotten": _changed(temperature=1.0),
         "summed": _changed(reduction="sum"),
-        "mask forgotten": lambda x, weight, teacher_x, teacher_weight, mask, *options: reference(x, weight, teacher_x, teacher_weight, None, *options),
+        "mask forgotten": lambda x, weight, teacher_x, teacher_weight, mask,
+        *options: reference(x, weight, teacher_x, teacher_weight, None, *options),
     },
-    public=_public,
+    calls=Calls(public=_public),
 )

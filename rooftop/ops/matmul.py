@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Timed, Tolerance
 from rooftop.core.spec import DTYPES, Input, Meta, Problem, Work, dtype_of
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._gradient_layout import product_like
@@ -416,7 +416,7 @@ def _reads_c(a: Tensor, b: Tensor, c: Tensor | None, *rest: Any) -> Tensor:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=cases(ACTIVATIONS, PRECISIONS),
@@ -427,8 +427,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b", "c", "bias", "gate", "residual"), saves=("a", "b", "c", "bias", "gate", "residual"), backward=backward),
-    bucket=bucket,
-    public=_public,
+    timed=Timed(bucket=bucket),
     peers={"torch": _torch},
     wrong={
         "beta ignored": _changed(beta=1.0),

@@ -4,14 +4,15 @@
 
 Products are rounded to the dtype on their way, or to a wire (rooftop/formats/wire.py), and added in float32.
 
-Sources: Flux (arXiv 2406.06858: products whose epilogue stores to the peers), Megatron-LM's row-parallel layer with sequence parallelism (arXiv 2205.05198)."""
+Sources: Flux (arXiv 2406.06858: products whose epilogue stores to the peers), Megatron-LM's row-parallel layer with sequence parallelism
+(arXiv 2205.05198)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Judging, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.formats import wire as wires
 
@@ -24,7 +25,9 @@ PLAIN = "none"  # as the option says that no wire is asked for
 MOST_RANKS = 16
 
 
-def matmul_reduce_scatter_ranks(a: Tensor, b: Tensor, *, wire: str | None = None, group_size: int = 128, implementation: str | None = None) -> Tensor:
+def matmul_reduce_scatter_ranks(
+    a: Tensor, b: Tensor, *, wire: str | None = None, group_size: int = 128, implementation: str | None = None
+) -> Tensor:
     """Each rank's rows of the sum of all a[p] @ b[p], [W, M / W, N]: ``rooftop.matmul_reduce_scatter_ranks(a, b, wire="int8")``.
 
     It runs on one device and shows the effect of a wire format. The paths of `rooftop.comm.matmul_reduce_scatter` are checked against it.
@@ -36,8 +39,8 @@ def matmul_reduce_scatter_ranks(a: Tensor, b: Tensor, *, wire: str | None = None
         group_size: elements that share a scale: 32, 64, 128 or 256.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
-    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that is not divisible by the
-    number of ranks, and unknown wires or group sizes."""
+    No gradient. Raises TypeError for other dtypes and types, ValueError for shapes that do not fit, a number of rows that is not divisible
+    by the number of ranks, and unknown wires or group sizes."""
     import torch
 
     what = "matmul_reduce_scatter_ranks"
@@ -45,9 +48,13 @@ def matmul_reduce_scatter_ranks(a: Tensor, b: Tensor, *, wire: str | None = None
         if not isinstance(t, torch.Tensor):
             raise TypeError(f"{what}: {name} is a {type(t).__name__}; it must be a tensor")
     if a.dtype not in (torch.float32, torch.float16, torch.bfloat16) or b.dtype != a.dtype:
-        raise TypeError(f"{what}: a is {a.dtype}, b is {b.dtype}; accepted is one of torch.float32, torch.float16, torch.bfloat16, the same for both")
+        raise TypeError(
+            f"{what}: a is {a.dtype}, b is {b.dtype}; accepted is one of torch.float32, torch.float16, torch.bfloat16, the same for both"
+        )
     if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1] or not 1 <= a.shape[0] <= MOST_RANKS:
-        raise ValueError(f"{what}: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be [W, M, K] and [W, K, N] with 1 to {MOST_RANKS} ranks")
+        raise ValueError(
+            f"{what}: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be [W, M, K] and [W, K, N] with 1 to {MOST_RANKS} ranks"
+        )
     if a.device != b.device:
         raise ValueError(f"{what}: a lies on {a.device}, b on {b.device}; they must be on one device")
     if a.shape[1] % a.shape[0]:
@@ -101,8 +108,12 @@ def _plain(a: Tensor, b: Tensor, wire: str, group: int) -> Tensor:
     return a.bmm(b).sum(0).view(ranks, m // ranks, b.shape[2])
 
 
-def _case(name: str, tags: str, ranks: int, m: int, n: int, k: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any) -> Case:
-    given: dict[str, Any] = {"a": Input((ranks, m, k), d, fill, layout), "b": Input((ranks, k, n), d, "normal", layout), "wire": PLAIN, "group": 128}
+def _case(
+    name: str, tags: str, ranks: int, m: int, n: int, k: int, d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any
+) -> Case:
+    given: dict[str, Any] = {
+        "a": Input((ranks, m, k), d, fill, layout), "b": Input((ranks, k, n), d, "normal", layout), "wire": PLAIN, "group": 128
+    }
     return case(f"{name} {d}" if tags == "edge" and d != "bf16" else name, tags=tags, **{**given, **more})
 
 
@@ -118,7 +129,9 @@ def _cases() -> list[Case]:
     found += [_case(f"none, {fill}", "edge", 2, 24, 16, 20, "f32", fill) for fill in ("nan", "inf", "tiny")]
     found += [_case(f"{wire}, nan", "edge", 2, 128, 128, 64, fill="nan", wire=wire) for wire in (PLAIN, "int8")]
     found += [_case(f"none, {layout}", "edge", 2, 40, 24, 48, layout=layout) for layout in ("padded", "offset")]
-    found += [_case("none, no rows", "edge", 2, 0, 8, 8), _case("none, no columns", "edge", 2, 8, 0, 8), _case("none, no K", "edge", 2, 8, 8, 0)]
+    found += [
+        _case("none, no rows", "edge", 2, 0, 8, 8), _case("none, no columns", "edge", 2, 8, 0, 8), _case("none, no K", "edge", 2, 8, 8, 0)
+    ]
     found += [_case("none, four ranks", "edge", 4, 512, 128, 64), _case("int8, four ranks", "edge", 4, 512, 256, 64, wire="int8")]
     found.append(_case("int8, groups of 32", "edge", 2, 64, 96, 32, wire="int8", group=32))
     return found
@@ -127,7 +140,10 @@ def _cases() -> list[Case]:
 def _changed(change: str) -> Callable[..., Any]:
     def run(a: Tensor, b: Tensor, wire: str, group: int) -> Any:
         if change == "last rank":
-            return same(a, b, wire, group) - same(a[-1:], b[-1:], wire, group).view(a.shape[0], -1, b.shape[2]) if a.shape[0] > 1 else same(a, b, wire, group)
+            return (
+                same(a, b, wire, group) - same(a[-1:], b[-1:], wire, group).view(a.shape[0], -1, b.shape[2]) if a.shape[0] > 1
+                else same(a, b, wire, group)
+            )
         found = same(a, b, wire, group)
         if change == "rows":
             return found.flip(0)
@@ -175,15 +191,13 @@ OP = Op(
     cases=_cases(),
     work=work,
     tolerance=Tolerance(2.0),
-    same=same,
+    judging=Judging(same=same),
     peers={"torch": lambda: _plain},
-    public=lambda tensors, options: ([tensors["a"], tensors["b"]], _public(options)),
-    ranks=_on_a_group,
-    ranks_peers={
+    calls=Calls(public=lambda tensors, options: ([tensors["a"], tensors["b"]], _public(options)), ranks=_on_a_group, ranks_peers={
         "product then NCCL": _by_nccl,
         "torch's fused": _by_torch,
         "the product alone": lambda tensors, options, group: tensors["a"] @ tensors["b"],
-    },
+    }),
     wrong={
         "the last rank left out": _changed("last rank"),
         "another rank's rows": _changed("rows"),

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
 
 def merge_attention(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor, *, implementation: str | None = None) -> tuple[Tensor, Tensor]:
-    """The attention of queries to two sets of keys, from the results of ``rooftop.attention(..., return_lse=True)`` for each. Merge more parts one by one.
+    """The attention of queries to two sets of keys, from the results of ``rooftop.attention(..., return_lse=True)`` for each. Merge more
+    parts one by one.
 
     Args:
-        a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is float32.
-        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part, whose row does not count, NaN or not.
+        a, b: [B, S, H, D] (packed sequences: [T, H, D]), float32, float16 or bfloat16. Their dtypes may differ: an earlier merged result is
+        float32.
+        lse_a, lse_b: [B, H, S] (packed [H, T]), float32: the normalisers. -inf: the query sees no key of that part, whose row does not
+        count, NaN or not.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all four.
+    Returns (out, lse) in float32, of the shapes of `a` and `lse_a`. Where neither part saw a key: zeros and -inf. Gradients flow to all
+    four.
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit."""
     _validate(a, lse_a, b, lse_b)
@@ -61,7 +65,8 @@ def _shares(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     top = torch.maximum(lse_a, lse_b).detach()
     top = top.where(top != float("-inf"), 0.0)
-    of_a, of_b = (lse_a - top).exp(), (lse_b - top).exp()  # not less lse: an lse of 100 is rounded by up to 4e-6, and so would be every share
+    # not less lse: an lse of 100 is rounded by up to 4e-6, and so would be every share
+    of_a, of_b = (lse_a - top).exp(), (lse_b - top).exp()
     total = of_a + of_b
     total = total.where(total != 0, 1.0)
     return torch.logaddexp(lse_a, lse_b), of_a / total, of_b / total
@@ -81,9 +86,11 @@ def reference(a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tenso
     return _merged(_counted(a, lse_a), lse_a, _counted(b, lse_b), lse_b)
 
 
-def backward(dout: Tensor, dlse: Tensor | None, a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """With the shares w: da = w_a · dout, dlse_a = w_a · (dlse + w_b · sum_d dout · (a - b)), and the same of b. That is w_a · (dlse + sum_d dout · (a - out))
-    without its cancellation where one share is almost 1."""
+def backward(
+    dout: Tensor, dlse: Tensor | None, a: Tensor, lse_a: Tensor, b: Tensor, lse_b: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """With the shares w: da = w_a · dout, dlse_a = w_a · (dlse + w_b · sum_d dout · (a - b)), and the same of b. That is w_a · (dlse +
+    sum_d dout · (a - out)) without its cancellation where one share is almost 1."""
     _, of_a, of_b = _shares(lse_a, lse_b)
     flow = dout.to(lse_a.dtype)
     apart = _counted(a, lse_a).to(flow.dtype) - _counted(b, lse_b).to(flow.dtype)
@@ -106,17 +113,25 @@ def canonical(p: Problem) -> Problem | None:
 
 
 def work(p: Problem) -> Work:
-    return Work(p["a"].nbytes + p["b"].nbytes + p["lse_a"].nbytes + p["lse_b"].nbytes, p["out"].nbytes + p["lse"].nbytes, {"fma32": 2.0 * p["out"].numel})
+    return Work(
+        p["a"].nbytes + p["b"].nbytes + p["lse_a"].nbytes + p["lse_b"].nbytes, p["out"].nbytes + p["lse"].nbytes,
+        {"fma32": 2.0 * p["out"].numel}
+    )
 
 
 def _cases() -> list[Case]:
     def parts(
         d: str, b: int, s: int, h: int, size: int, layout: str = "contiguous", fill: str = "normal", norms: str = "normal", other: str = ""
     ) -> dict[str, Any]:
-        x, y, lse = Input((b, s, h, size), d, fill, layout), Input((b, s, h, size), other or d, fill, layout), Input((b, h, s), "f32", norms)
+        x, y, lse = Input((b, s, h, size), d, fill, layout), Input(
+            (b, s, h, size), other or d, fill, layout
+        ), Input((b, h, s), "f32", norms)
         return {"a": x, "lse_a": lse, "b": y, "lse_b": lse}
 
-    bench = [case(f"{b}x{s}x{h}x128", tags="bench", **parts(d, b, s, h, 128)) for b, s, h in ((2, 8192, 16), (1, 1024, 32)) for d in ("bf16", "f32")]
+    bench = [
+        case(f"{b}x{s}x{h}x128", tags="bench", **parts(d, b, s, h, 128)) for b, s,
+        h in ((2, 8192, 16), (1, 1024, 32)) for d in ("bf16", "f32")
+    ]
     edges: dict[str, tuple[Any, ...]] = {
         "no batch": (0, 5, 3, 16),
         "no queries": (2, 0, 3, 16),

@@ -1,12 +1,12 @@
-"""A dense weight pruned to 2:4 by rows and by columns at once, packed in both orientations: W for the forward product, its transpose for the gradient of the
-input.
+"""A dense weight pruned to 2:4 by rows and by columns at once, packed in both orientations: W for the forward product, its transpose for
+the gradient of the input.
 
     the kept elements of each 4 x 4 tile are at most two in each row and in each column;
     "optimal": of the 90 patterns with just two in each, the one whose sizes add up to most; "greedy": the elements by size,
     while their row and column have room
 
-Source: Hubara et al., "Accelerated Sparse Neural Training: A Provable and Efficient Method to Find N:M Transposable Masks" (2021); the greedy search is that of
-torch's `_sparse_semi_structured_tile`."""
+Source: Hubara et al., "Accelerated Sparse Neural Training: A Provable and Efficient Method to Find N:M Transposable Masks" (2021); the
+greedy search is that of torch's `_sparse_semi_structured_tile`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 
@@ -29,17 +29,21 @@ ALGORITHMS = ("greedy", "optimal")
 PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the order of rooftop.formats.two_four.CODES
 
 
-def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | None = None) -> tuple[sparse.SparseTensor, sparse.SparseTensor]:
+def prune_24(
+    w: Tensor, algorithm: str = "optimal", *, implementation: str | None = None
+) -> tuple[sparse.SparseTensor, sparse.SparseTensor]:
     """W and its transpose, both 2:4 sparse, with the same elements kept.
 
     Args:
         w: [M, K] float16 or bfloat16. Its tiles of 4 x 4 begin at the first row and column; past the end there are zeros.
-        algorithm: "optimal" or "greedy". Among elements of the same magnitude the first by rows is kept; NaN counts as infinite. Magnitudes are added in
-            float32, the upper two rows, the lower two, then both. Among patterns with the same sum one is chosen, the same on every device: see `kept`.
+        algorithm: "optimal" or "greedy". Among elements of the same magnitude the first by rows is kept; NaN counts as infinite. Magnitudes
+        are added in
+            float32, the upper two rows, the lower two, then both. Among patterns with the same sum one is chosen, the same on every device:
+            see `kept`.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives require. No gradient flows through it:
-    `rooftop.sparse.SparseLinear` trains a dense weight through its pruned one.
+    Returns two `rooftop.sparse.SparseTensor`s, [M, K] and [K, M]. Their tensors are contiguous, as collectives require. No gradient flows
+    through it: `rooftop.sparse.SparseLinear` trains a dense weight through its pruned one.
 
     Raises TypeError for other dtypes, ValueError for other shapes or an unknown algorithm."""
     import torch
@@ -62,12 +66,15 @@ def prune_24(w: Tensor, algorithm: str = "optimal", *, implementation: str | Non
 @cache
 def patterns() -> tuple[tuple[int, int, int, int], ...]:
     """The 90 transposable patterns, a pair for each row, in order."""
-    return tuple((a, b, c, d) for a, b, c, d in product(range(6), repeat=4) if all(sum(j in PAIRS[i] for i in (a, b, c, d)) == 2 for j in range(4)))
+    return tuple(
+        (a, b, c, d) for a, b, c, d in product(range(6), repeat=4) if all(sum(j in PAIRS[i] for i in (a, b, c, d)) == 2 for j in range(4))
+    )
 
 
 @cache
 def halves() -> tuple[tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]], ...]:
-    """The 90 patterns as 19 kinds, by how often the upper two rows keep each column: the pairs of the upper two rows, those of the lower two, in order."""
+    """The 90 patterns as 19 kinds, by how often the upper two rows keep each column: the pairs of the upper two rows, those of the lower
+    two, in order."""
     found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for a, b in product(range(6), repeat=2):
         found.setdefault(tuple((j in PAIRS[a]) + (j in PAIRS[b]) for j in range(4)), []).append((a, b))
@@ -77,8 +84,8 @@ def halves() -> tuple[tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], 
 def kept(w: Tensor, algorithm: str) -> Tensor:
     """Which elements of w are kept, [4 ceil(M / 4), 4 ceil(K / 4)].
 
-    "optimal": of each kind of `halves` the largest sum of the upper two rows and that of the lower two, of equal ones the first; of the kinds the largest
-    total, of equal ones the first."""
+    "optimal": of each kind of `halves` the largest sum of the upper two rows and that of the lower two, of equal ones the first; of the
+    kinds the largest total, of equal ones the first."""
     import torch
 
     m, k = w.shape
@@ -139,7 +146,7 @@ def outputs(w: Meta, **_: Any) -> dict[str, Meta]:
     return {
         "values": Meta((m, 2 * -(-k // 4)), w.dtype), "meta": Meta((-(-m // 16), -(-k // 256), 32, 4), "i32"),
         "values_t": Meta((k, 2 * -(-m // 4)), w.dtype), "meta_t": Meta((-(-k // 16), -(-m // 256), 32, 4), "i32"),
-    }  # fmt: skip
+    }
 
 
 def canonical(p: Problem) -> Problem | None:
@@ -178,12 +185,13 @@ def _cases() -> list[Case]:
     bench = [
         case(f"{algorithm} {m}x{k}", tags="bench", w=Input((m, k), "bf16"), algorithm=algorithm)
         for algorithm in ALGORITHMS for m, k in ((4096, 4096), (8192, 8192), (14336, 4096))
-    ]  # fmt: skip
+    ]
     edge = []
     shapes = {
-        "one tile": (4, 4), "one element": (1, 1), "odd": (37, 53), "a block": (128, 128), "blocks": (256, 384), "blocks and more": (264, 136),
-        "one row": (1, 300), "one column": (300, 1), "wide": (20, 600), "tall": (530, 24), "no rows": (0, 8), "no columns": (8, 0),
-    }  # fmt: skip
+        "one tile": (4, 4), "one element": (1, 1), "odd": (37, 53), "a block": (128, 128), "blocks": (256, 384),
+        "blocks and more": (264, 136), "one row": (1, 300), "one column": (300, 1), "wide": (20, 600), "tall": (530, 24), "no rows": (0, 8),
+        "no columns": (8, 0),
+    }
     for dtype in ("bf16", "f16"):
         for algorithm in ALGORITHMS:
             edge += [case(f"{algorithm}, {name}", tags="edge", w=Input(s, dtype), algorithm=algorithm) for name, s in shapes.items()]
@@ -198,7 +206,7 @@ def _cases() -> list[Case]:
 OP = Op(
     reference,
     outputs=outputs,
-    objects=True,
+    calls=Calls(objects=True),
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(

@@ -3,11 +3,13 @@
     scale = max|x| / max code        in float32, IEEE division, over the finite x that share it; then rounded to the scale's type
     code  = encode(x / scale)        in float32, IEEE division, then rooftop/formats/number_formats.py
 
-Asymmetric (ints): scale = max(x, 0) / n - min(x, 0) / n with n = 2^bits - 1, zero = least code - round(min(x, 0) / scale), code = round(x / scale) + zero.
+Asymmetric (ints): scale = max(x, 0) / n - min(x, 0) / n with n = 2^bits - 1, zero = least code - round(min(x, 0) / scale), code = round(x /
+scale) + zero.
 
-The division is IEEE's, not a product with 1 / scale: what is a multiple of the scale then has its own code in every rounding. Kernels pay two
-fused multiply-adds for it: with r = 1 / s rounded to nearest and q = x r, fma(fma(-q, s, x), r, q) is x / s rounded to nearest (Markstein 1990,
-"Computation of elementary functions on the IBM RISC System/6000 processor"), while nothing underflows.
+The division is IEEE's, not a product with 1 / scale: what is a multiple of the scale then has its own code in every rounding. Kernels pay
+two
+fused multiply-adds for it: with r = 1 / s rounded to nearest and q = x r, fma(fma(-q, s, x), r, q) is x / s rounded to nearest (Markstein
+1990, "Computation of elementary functions on the IBM RISC System/6000 processor"), while nothing underflows.
 
 Sources: Jacob et al. 2018 (arXiv 1712.05877); OCP Microscaling Formats 1.0; Gupta et al. 2015, stochastic rounding (arXiv 1502.02551)."""
 
@@ -18,12 +20,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number, whole_seed
-from rooftop.core.op import Op, Sizes, Tolerance
-from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
+from rooftop.core.op import Calls, Op, Sizes, Tolerance, Values
+from rooftop.core.spec import Meta, Problem, Work
 from rooftop.formats import random_bits
 from rooftop.formats.number_formats import (
     ELEMENTS,
-    FORMATS,
     ROUNDINGS,
     SCALES,
     Format,
@@ -37,6 +38,7 @@ from rooftop.formats.number_formats import (
     store_scale,
 )
 from rooftop.ops._peers import compiled
+from rooftop.ops._quantize_cases import cases, one
 from rooftop.ops._quantized import SCALE_META, scale_shape, tensor_scale
 from rooftop.ops._quantized import canonical as _canonical
 from rooftop.ops._quantized_peers import torchao
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from rooftop.formats.number_formats import Format
     from rooftop.formats.quantized import Quantized
 
-FLOATS = ("f32", "f16", "bf16")
 GRANULARITIES = ("tensor", "row", "column", "group", "block")
 
 
@@ -71,28 +72,35 @@ def quantize(
 
     Args:
         x: float32, float16 or bfloat16, at least one dimension, any strides.
-        format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3, mxfp8_e5m2,
+        format: a name of `rooftop.quant.FORMATS`: int8, uint8, int4, uint4, e4m3, e5m2 (fp8), e3m2, e2m3 (fp6), e2m1 (fp4), mxfp8_e4m3,
+        mxfp8_e5m2,
             mxfp6_e3m2, mxfp6_e2m3, mxfp4, nvfp4; or an alias ("fp8", "mxfp8", ...).
-        granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last dimension), "group"
-            (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups (mx, nv), else "row".
-        group: 1 or more; 16 to 256 are usual; more than the dimension has: the whole dimension. For mx and nv formats, the group of the format.
+        granularity: the elements that share a scale: "tensor", "row" (along the last dimension), "column" (one index of the last
+        dimension), "group"
+            (`group` consecutive elements along `dim`), "block" (of the last two dimensions). None: "group" if the format defines groups
+            (mx, nv), else "row".
+        group: 1 or more; 16 to 256 are usual; more than the dimension has: the whole dimension. For mx and nv formats, the group of the
+        format.
         symmetric: False, for integer formats only: with zero points.
-        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then rounds to
+        rounding: "nearest" (ties to even), "stochastic" (unbiased), "zero" (truncation), "dither" (adds noise of one step's width, then
+        rounds to
             nearest; the step of a float format is the gap that contains the element, so that the codes are the stochastic ones).
         scale_dtype: "f32", "f16", "bf16", "e8m0" (a power of two), "e4m3". None: the format's own, float32 where it has none.
-        over: nvfp4: the tensor's scale, finite and above zero: a number, or a float32 tensor of one element on the device of `x`. None: max|x| / (448 * 6).
+        over: nvfp4: the tensor's scale, finite and above zero: a number, or a float32 tensor of one element on the device of `x`. None:
+        max|x| / (448 * 6).
         seed: of the random bits; its low 32 bits and an element's row-major index decide them, the same on every device.
         subtract: with "dither": `dequantize` subtracts the noise.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither affects the scale. A
-    group of zeros has the smallest possible scale. A scale that would round past the largest finite number of its type (65504 for f16, 448 for e4m3) is held at
-    that number, and the elements beyond its reach saturate. What `dequantize` gives for the largest elements may become infinite; it says when.
+    NaN becomes NaN in fp8 and 0 in other formats; infinities stay infinite in e5m2 and become the largest code in other formats. Neither
+    affects the scale. A group of zeros has the smallest possible scale. A scale that would round past the largest finite number of its type
+    (65504 for f16, 448 for e4m3) is held at that number, and the elements beyond its reach saturate. What `dequantize` gives for the
+    largest elements may become infinite; it says when.
 
     Returns a `rooftop.quant.Quantized`. No gradient flows through it; `rooftop.quant.fake_quantize` has the straight-through gradient.
 
-    Raises TypeError for other dtypes, ValueError for an unknown format, granularity, rounding or scale type, or a combination that is not supported,
-    IndexError for a `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for an unknown format, granularity, rounding or scale type, or a combination that is not
+    supported, IndexError for a `dim` out of range."""
     import torch
 
     from rooftop.formats.quantized import Quantized
@@ -107,14 +115,16 @@ def quantize(
         raise ValueError(f"quantize: {f.name} has groups of {f.group}; granularity is {granularity!r}, it must be 'group' or None")
     if f.group and kind != f.scale:
         raise ValueError(f"quantize: {f.name} has scales of {f.scale}, not {kind}")
-    (a, r), rows, columns, shared = _geometry(x, granularity or ("group" if f.group else "row"), f.group or group, dim, block, bool(f.group))
+    (a, r), rows, columns, shared = _geometry(
+        x, granularity or ("group" if f.group else "row"), f.group or group, dim, block, bool(f.group)
+    )
     shape = tuple(x.shape)
     seen = x.detach().reshape(prod(shape[:a]), prod(shape[a:r]), prod(shape[r:]))
     scaled = _over(seen) if f.kind == "nv" and over is None else tensor_scale("quantize", over, f, x)
     codes, scale, zero = OP(
         seen, None if scaled is None else scaled.reshape(1), rows, columns, f.element, kind, symmetric, rounding, random_bits.signed(seed),
         implementation=implementation,
-    )  # fmt: skip
+    )
     codes = codes.reshape(*(shape if f.bits == 8 else (*shape[:r], f.bytes(prod(shape[r:])))))
     codes = codes.view(torch.int8) if f.element == "int8" else codes.view(torch_dtype(f.element)) if f.bits == 8 and f.exponent else codes
     scale = scale.reshape(shared)
@@ -122,7 +132,7 @@ def quantize(
         codes, scale.view(torch_dtype(kind)) if kind in ("e8m0", "e4m3") else scale,
         None if symmetric else (zero.view(torch.int8) if f.signed else zero).reshape(shared),
         scaled, f.name, shape, str(x.dtype).removeprefix("torch."), rows, columns, (a, r), kind, seed if subtract else None,
-    )  # fmt: skip
+    )
 
 
 def torch_dtype(name: str) -> Any:
@@ -170,7 +180,9 @@ def _geometry(
         for n in block:
             number("quantize", "block", n, "two whole numbers of at least 1", whole=True)
         if rank < 2 or len(block) != 2 or min(block) < 1:
-            raise ValueError(f"quantize: a block is two numbers of at least 1, of two dimensions or more; it is {block}, x has {rank} dimensions")
+            raise ValueError(
+                f"quantize: a block is two numbers of at least 1, of two dimensions or more; it is {block}, x has {rank} dimensions"
+            )
         down, across = min(block[0], max(shape[-2], 1)), min(block[1], max(wide, 1))
         return (rank - 2, rank - 1), down, across, (*shape[:-2], -(-shape[-2] // down), -(-wide // across))
     number("quantize", "group", group, "a whole number of at least 1", whole=True)
@@ -222,7 +234,10 @@ def reference(
     if 0 in tiles.shape:
         down, across = tiles.shape[1], tiles.shape[3]
         stored = store_scale(v.new_ones(a, down, across), scales)
-        return v.new_zeros(a, r, f.bytes(c), dtype=torch.uint8), stored, None if symmetric else stored.new_zeros(a, down, across, dtype=torch.uint8)
+        return (
+            v.new_zeros(a, r, f.bytes(c), dtype=torch.uint8), stored, None if symmetric
+            else stored.new_zeros(a, down, across, dtype=torch.uint8)
+        )
     if symmetric:
         over = None if over is None else over.float()
         stored = scale_of(tiles.abs().amax((2, 4)), format, scales, over)
@@ -282,109 +297,6 @@ def _plain(
     return codes.view(torch.uint8).view(a, r, c), scale.view(a, r // rows, c // columns), None
 
 
-EIGHT = ("int8", "e4m3", "int4", "e3m2", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "nvfp4")  # those that are timed
-
-
-def _ways(shape: tuple[int, ...], group: int = 0) -> dict[str, tuple[int, int]]:
-    """Granularities of a [A, R, C] tensor as rows and columns that share a scale."""
-    if group:
-        return {"group": (1, group)}
-    return {"row": (1, shape[2]), "column": (shape[1], 1), "tensor": (shape[1], shape[2]), "group": (1, 32), "down": (16, 1), "block": (16, 48)}
-
-
-def _case(
-    name: str, tags: str, shape: tuple[int, ...], how: tuple[int, int], format: str, d: str = "bf16", fill: str = "normal", layout: str = "contiguous",
-    why: str = "", **more: Any,
-) -> Case:  # fmt: skip
-    f = FORMATS[format]
-    given: dict[str, Any] = {"x": Input(shape, d, fill, layout), "over": Input((1,), "f32") if f.kind == "nv" else None, "rows": how[0], "columns": how[1]}
-    given |= {"format": f.element, "scales": f.scale, "symmetric": True, "rounding": "nearest", "seed": 7}
-    return case(name, tags=tags, why=why, **{**given, **more})
-
-
-def _bench() -> list[Case]:
-    big = (1, 16384, 8192)
-    found = []
-    for format in EIGHT:
-        f = FORMATS[format]
-        ways = {f"groups of {f.group}": (1, f.group)} if f.group else {"rows": (1, 8192), "groups of 128": (1, 128), "blocks": (128, 128)}
-        found += [_case(f"{format} {what} 16384x8192", "bench", big, how, format) for what, how in ways.items()]
-    return [
-        *found,
-        _case("int8 tensor 16384x8192", "bench", big, (16384, 8192), "int8"),
-        _case("int8 columns 16384x8192", "bench", big, (16384, 1), "int8"),
-        _case("int8 columns 4096x32768", "bench", (1, 4096, 32768), (4096, 1), "int8"),
-        _case("int8 groups of 128 down 16384x8192", "bench", big, (128, 1), "int8"),
-        _case("e4m3 groups of 128 down 16384x8192", "bench", big, (128, 1), "e4m3"),
-        _case("int8 odd rows 16384x8191", "bench", (1, 16384, 8191), (1, 8191), "int8"),
-        _case("int8 rows stochastic 16384x8192", "bench", big, (1, 8192), "int8", rounding="stochastic"),
-        _case("e4m3 groups stochastic 16384x8192", "bench", big, (1, 128), "e4m3", rounding="stochastic"),
-        _case("int8 rows 8192x8192", "bench", (1, 8192, 8192), (1, 8192), "int8", "f32"),
-        _case("e4m3 groups of 128 8192x8192", "bench", (1, 8192, 8192), (1, 128), "e4m3", "f32"),
-        _case("int8 long rows 1024x131072", "bench", (1, 1024, 131072), (1, 131072), "int8"),
-        _case("uint8 rows asymmetric 16384x8192", "bench", big, (1, 8192), "uint8", symmetric=False),
-    ]
-
-
-def _of_format(format: str, d: str) -> list[Case]:
-    f, shape = FORMATS[format], (2, 35, 96)
-    found = [_case(f"{format} {what}", "edge", shape, how, format, d) for what, how in _ways(shape, f.group).items()]
-    found += [
-        _case(f"{format} odd", "edge", (1, 3, 77), (1, f.group or 77), format, d),
-        _case(f"{format} odd groups", "edge", (3, 2, 101), (1, f.group or 16), format, d),
-        _case(f"{format} one", "edge", (1, 1, 1), (1, f.group or 1), format, d),
-        _case(f"{format} empty", "edge", (1, 0, 64), (1, f.group or 64), format, d),
-    ]
-    for fill in ("large", "tiny", "nan", "inf", "-inf", "-inf rows", "-0.0", "equal"):
-        found.append(_case(f"{format} {fill}", "edge", (1, 7, 128), (1, f.group or 128), format, d, fill))
-    for rounding in ("stochastic", "zero", "dither"):
-        found += [
-            _case(f"{format} {rounding}", "edge", (1, 6, 256), (1, f.group or 256), format, d, rounding=rounding),
-            _case(f"{format} {rounding} odd", "edge", (1, 5, 67), (1, f.group or 67), format, d, rounding=rounding),
-            _case(f"{format} {rounding} inf", "edge", (1, 5, 64), (1, f.group or 64), format, d, "inf", rounding=rounding),
-        ]
-    if f.exponent:
-        return found
-    found += [_case(f"{format} asymmetric {what}", "edge", shape, how, format, d, symmetric=False) for what, how in _ways(shape).items()]
-    for fill in ("large", "tiny", "nan", "inf", "far", "-0.0"):
-        found.append(_case(f"{format} asymmetric {fill}", "edge", (1, 7, 64), (1, 64), format, d, fill, symmetric=False))
-    return [*found, _case(f"{format} asymmetric stochastic", "edge", (1, 5, 64), (1, 64), format, d, symmetric=False, rounding="stochastic")]
-
-
-def _cases() -> list[Case]:
-    edge = [c for format in FORMATS for d in (FLOATS if format in ("int8", "e4m3") else ("bf16",)) for c in _of_format(format, d)]
-    for scales in ("f16", "bf16", "e8m0", "e4m3"):
-        for format in ("int8", "e4m3", "uint4", "e2m1"):
-            for fill in ("normal", "large", "tiny"):
-                edge.append(_case(f"{format} scales {scales} {fill}", "edge", (1, 9, 64), (1, 64), format, "f32", fill, scales=scales))
-    shapes = {(1, 64): (1, 9, 64), (1, 512): (1, 3, 512), (1, 16): (1, 9, 64), (20, 1): (2, 20, 64), (64, 64): (1, 128, 128), (9, 64): (1, 9, 64)}
-    for how, shape in shapes.items():  # smaller than 2^-14
-        for format, symmetric in (("int8", True), ("uint4", False), ("e4m3", True)):
-            edge.append(_case(f"{format} scales f16 subnormal {how[0]}x{how[1]}", "edge", shape, how, format, "f16", "tiny", scales="f16", symmetric=symmetric))
-    for layout in ("transposed", "sliced", "padded", "strided", "expanded", "offset"):
-        for what, how in (("rows", (1, 64)), ("groups", (1, 16)), ("columns", (20, 1))):
-            edge.append(_case(f"{layout} {what}", "edge", (2, 20, 64), how, "int8", layout=layout))
-    edge += [
-        _case("short rows 300x24", "edge", (1, 300, 24), (1, 24), "int8"),
-        _case("rows of one pack 37x8", "edge", (1, 37, 8), (1, 8), "int8"),
-        _case("rows 3x1000", "edge", (1, 3, 1000), (1, 1000), "int8"),
-        _case("rows 2x9000", "edge", (1, 2, 9000), (1, 9000), "int8"),
-        _case("odd rows 5x1001", "edge", (1, 5, 1001), (1, 1001), "int8"),
-        _case("odd rows 3x9003", "edge", (1, 3, 9003), (1, 9003), "e4m3", "f32", rounding="stochastic"),
-        _case("odd rows nan 4x515", "edge", (1, 4, 515), (1, 515), "uint8", "f16", "nan", symmetric=False),
-        _case("rows 2x40000", "edge", (1, 2, 40000), (1, 40000), "e4m3"),
-        _case("a row 1x150001", "edge", (1, 1, 150001), (1, 150001), "int4", "f32", why="beyond the registers of one block"),
-        _case("groups of 16", "edge", (1, 9, 512), (1, 16), "e4m3"),
-        _case("groups of 64", "edge", (1, 9, 512), (1, 64), "int4"),
-        _case("groups of 256", "edge", (1, 9, 512), (1, 256), "int8", "f32"),
-        _case("groups of 128 down", "edge", (2, 300, 72), (128, 1), "int8"),
-        _case("blocks of 128", "edge", (2, 200, 264), (128, 128), "e4m3"),
-        _case("tall columns", "edge", (1, 700, 40), (700, 1), "int8"),
-    ]
-    huge = _case("over 2^31 elements", "edge huge", (1, 65537, 32768), (1, 32768), "int8", why="offsets need 64 bits")
-    return [*_bench(), *edge, huge]
-
-
 def arrange(tensors: dict[str, Any], options: dict[str, Any], generator: Any) -> dict[str, Any]:
     """The tensor's scale from the tensor."""
     return {} if tensors.get("over") is None else {"over": _over(tensors["x"])}
@@ -417,17 +329,16 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    objects=True, outputs=outputs,
+    calls=Calls(objects=True), outputs=outputs,
     canonical=canonical,
-    cases=_cases(),
+    cases=cases(),
     swept=Sizes(
-        lambda dtype, rows, columns: _case("", "", (1, rows, columns), (1, columns), "int8", dtype).inputs, {"rows": (1, 1 << 26), "columns": (32, 1 << 22)},
-        rows="rows", models={"columns": "inner"}, axis="columns",
+        lambda dtype, rows, columns: one("", "", (1, rows, columns), (1, columns), "int8", dtype).inputs,
+        {"rows": (1, 1 << 26), "columns": (32, 1 << 22)}, rows="rows", models={"columns": "inner"}, axis="columns",
     ),
     work=work,
     tolerance={"codes": Tolerance(exact=True), "scale": Tolerance(exact=True), "zero": Tolerance(exact=True)},
-    runtime_options=("seed",),
-    arrange=arrange,
+    values=Values(runtime_options=("seed",), arrange=arrange),
     peers={"torch": lambda: _plain, "torch.compile": compiled(_plain), "torchao": torchao},
     wrong={
         "another seed": _changed("seed"),

@@ -2,14 +2,15 @@
 
     rows = quantize(x, format, groups along the last dimension),   columns = quantize(xᵀ, format, groups along the last dimension)
 
-What codes and scales are: rooftop/ops/quantize.py. Sources: DeepSeek-AI 2024 (arXiv 2412.19437), section 3.3; OCP Microscaling Formats 1.0."""
+What codes and scales are: rooftop/ops/quantize.py. Sources: DeepSeek-AI 2024 (arXiv 2412.19437), section 3.3; OCP Microscaling Formats
+1.0."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -40,7 +41,8 @@ def quantize_both(
     Args:
         x: float32, float16 or bfloat16, two dimensions, any strides.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along a row of x, and of its transpose, that share a scale: 16, 32, 64 or 128. None: 128, or that of an mx or nv format.
+        group: consecutive elements along a row of x, and of its transpose, that share a scale: 16, 32, 64 or 128. None: 128, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
@@ -56,7 +58,8 @@ def quantize_both(
     if columns not in (16, 32, 64, 128):
         raise ValueError(f"quantize_both: group is {group}; accepted are 16, 32, 64, 128")
     found = OP(
-        x.detach(), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed), implementation=implementation
+        x.detach(), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed),
+        implementation=implementation
     )
     r, c = x.shape
     return (
@@ -84,7 +87,9 @@ def work(p: Problem) -> Work:
     return Work(p["x"].nbytes, sum(p[n].nbytes for n in ("codes", "scale", "turned", "turned_scale")), {"fma32": 6.0 * p["x"].numel})
 
 
-def _eager(x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _eager(
+    x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     codes, scale = rows.plain(x, group, format, scales, rounding)
     turned, turned_scale = rows.plain(x.T, group, format, scales, rounding)
     return codes, scale, turned, turned_scale
@@ -105,7 +110,9 @@ def _changed(change: str) -> Callable[..., Any]:
 
 
 def _cases() -> list[Case]:
-    def one(name: str, tags: str, shape: tuple[int, int], d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any) -> Case:
+    def one(
+        name: str, tags: str, shape: tuple[int, int], d: str = "bf16", fill: str = "normal", layout: str = "contiguous", **more: Any
+    ) -> Case:
         given = {"group": 128, **more}
         return case(name, tags=tags, x=Input(shape, d, fill, layout), **rows.options(**given))
 
@@ -135,7 +142,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
@@ -148,8 +155,7 @@ OP = Op(
     ),
     work=work,
     tolerance={n: Tolerance(exact=True) for n in ("codes", "scale", "turned", "turned_scale")},
-    arrange=rows.arranged,
-    runtime_options=("seed",),
+    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "codes of rows twice", "scales of columns a little larger")},
 )

@@ -2,17 +2,18 @@
 
     out[m, n] = x_scale[m] · Σ_k x[m, k] · (u[n, k] - zero[n, g]) · scale[n, g] + bias[n],   g = k // group
 
-Floats have decode(code) for u and no zero; x_scale is there where x is codes. rooftop/formats/packed.py says how the weight lies in memory: one way for every
-kernel and every number of rows.
+Floats have decode(code) for u and no zero; x_scale is there where x is codes. rooftop/formats/packed.py says how the weight lies in memory:
+one way for every kernel and every number of rows.
 
-Sources: Frantar et al., "GPTQ" (arXiv 2210.17323); Frantar et al., "MARLIN" (arXiv 2408.11743): weights stored in the order of the tensor core's fragments."""
+Sources: Frantar et al., "GPTQ" (arXiv 2210.17323); Frantar et al., "MARLIN" (arXiv 2408.11743): weights stored in the order of the tensor
+core's fragments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -27,32 +28,39 @@ ACTIVATIONS = ("int8", "fp8")
 
 
 def quantized_matmul(
-    x: Tensor, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None, implementation: str | None = None
+    x: Tensor, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None,
+    implementation: str | None = None
 ) -> Tensor:
     """x times the transposed weight, plus bias: `torch.nn.functional.linear` with a weight in few bits.
 
     Args:
         x: [..., K], bfloat16 or float16, or float32 (only the reference supports it).
-        weight: `rooftop.quant.pack_weight(...)`, [N, K] in the packing that all kernels use. With `activations` also a `Quantized` [N, K] by rows,
+        weight: `rooftop.quant.pack_weight(...)`, [N, K] in the packing that all kernels use. With `activations` also a `Quantized` [N, K]
+        by rows,
             symmetric, int8 for "int8" or e4m3 for "fp8".
         bias: [N] in the dtype of `x`, or None.
-        activations: None multiplies x in its dtype, sums in float32 and rounds once. "int8" and "fp8" (e4m3) first quantise each row of x by its largest
-            magnitude and multiply the codes; the sums are multiplied by the row's scale in float32. With a `Quantized` this is a product of 8-bit codes
-            (`rooftop.scaled_matmul`). With a packed weight, whose groups have their own scales, the codes are multiplied in 16 bits, which represent them
-            exactly. No gradient flows through the codes.
-        implementation: name of a kernel (`"mma__cuda_sm80"`), which runs or raises; for packed weights only. None selects the best one that supports the input.
+        activations: None multiplies x in its dtype, sums in float32 and rounds once. "int8" and "fp8" (e4m3) first quantise each row of x
+        by its largest
+            magnitude and multiply the codes; the sums are multiplied by the row's scale in float32. With a `Quantized` this is a product of
+            8-bit codes (`rooftop.scaled_matmul`). With a packed weight, whose groups have their own scales, the codes are multiplied in 16
+            bits, which represent them exactly. No gradient flows through the codes.
+        implementation: name of a kernel (`"mma__cuda_sm80"`), which runs or raises; for packed weights only. None selects the best one that
+        supports the input.
 
-    Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends only on shapes and the card.
+    Returns [..., N] in the dtype of `x`. Gradients flow to `x` and `bias`; the weight has none. The order of the sums depends only on
+    shapes and the card.
 
-    Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers do not match
-    its shape and format, an activation format that the weight does not support, and tensors on different devices."""
+    Raises TypeError for other dtypes and for a weight that is neither; ValueError for shapes that do not fit, a packed weight whose buffers
+    do not match its shape and format, an activation format that the weight does not support, and tensors on different devices."""
     _validate(x, weight, bias, activations)
     rows, (n, k) = x.reshape(-1, x.shape[-1]), weight.shape
     from rooftop.formats.quantized import Quantized
 
     if isinstance(weight, Quantized):
         if implementation is not None:
-            raise ValueError(f"quantized_matmul: implementation={implementation!r} is for packed weights; scaled_matmul takes the product of 8-bit codes")
+            raise ValueError(
+                f"quantized_matmul: implementation={implementation!r} is for packed weights; scaled_matmul takes the product of 8-bit codes"
+            )
         return _eight(rows, weight, bias, str(activations)).reshape(*x.shape[:-1], n)
     w: Any = weight
     rows, of_rows = (rows, None) if activations is None else _coded(rows, activations)
@@ -75,7 +83,9 @@ def _validate(x: Tensor, weight: Any, bias: Tensor | None, activations: str | No
         raise ValueError(f"quantized_matmul: activations is {activations!r}; accepted are None, {', '.join(map(repr, ACTIVATIONS))}")
     if not isinstance(weight, (PackedWeight, Quantized) if activations else PackedWeight):
         more = " or a Quantized" if activations else ""
-        raise TypeError(f"quantized_matmul: weight is a {type(weight).__name__}; it must be a rooftop.quant.PackedWeight (pack_weight makes one){more}")
+        raise TypeError(
+            f"quantized_matmul: weight is a {type(weight).__name__}; it must be a rooftop.quant.PackedWeight (pack_weight makes one){more}"
+        )
     weight.verify()
     if isinstance(weight, Quantized):
         rows = len(weight.shape) == 2 and weight.split == (0, 1) and weight.rows == 1 and weight.columns >= weight.shape[1]
@@ -124,9 +134,9 @@ def _eight(rows: Tensor, weight: Any, bias: Tensor | None, activations: str) -> 
 
 
 def reference(
-    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str,
-    scales: str,
-) -> Tensor:  # fmt: skip
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int,
+    format: str, scales: str,
+) -> Tensor:
     from rooftop.formats.packed import values
 
     out = x @ values(codes, scale, zero, n, k, group, format, scales, x.dtype).t()
@@ -135,9 +145,9 @@ def reference(
 
 
 def same(
-    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str,
-    scales: str,
-) -> Tensor:  # fmt: skip
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int,
+    format: str, scales: str,
+) -> Tensor:
     """The weight dequantised to the dtype of x, then the product that cuBLAS makes: summed in float32 and rounded once."""
     import torch
 
@@ -150,7 +160,8 @@ def same(
 
 
 def backward(
-    dout: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, n: int, k: int, group: int, format: str, scales: str
+    dout: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, n: int, k: int, group: int, format: str,
+    scales: str
 ) -> tuple[Tensor, Tensor]:
     """dx = x_scale · dout W, with the weight dequantised; the sum of dout for the bias."""
     import torch
@@ -177,7 +188,9 @@ def work(p: Problem) -> Work:
     """Each operand read once, codes as they are packed; the result written once."""
     x, out = p["x"], p["out"]
     unit = {"bf16": "tensor-bf16", "f16": "tensor-f16"}.get(x.dtype, "fma32")
-    return Work(sum(m.nbytes for name, m in p.tensors if m is not None and name != "out"), out.nbytes, {unit: float(x.numel) * out.shape[1]})
+    return Work(
+        sum(m.nbytes for name, m in p.tensors if m is not None and name != "out"), out.nbytes, {unit: float(x.numel) * out.shape[1]}
+    )
 
 
 def _fitting(tensors: Mapping[str, Any], options: Mapping[str, Option], generator: Any) -> dict[str, Any]:
@@ -220,9 +233,9 @@ def _torch() -> Callable[..., Tensor]:
     held: Any = WeakTensorKeyDictionary()
 
     def cublas(
-        x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int, group: int, format: str,
-        scales: str,
-    ) -> Tensor:  # fmt: skip
+        x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, x_scale: Tensor | None, bias: Tensor | None, n: int, k: int,
+        group: int, format: str, scales: str,
+    ) -> Tensor:
         if x_scale is not None:
             raise ValueError("cuBLAS multiplies no scale of a row to its sums")
         if codes not in held:
@@ -274,22 +287,22 @@ def _given(
         "scale": Input(shared, "u8" if scales == "e8m0" else scales), "zero": Input(shared, zero) if zero else None,
         "x_scale": Input((m,), "f32") if coded else None, "bias": Input((n,), dtype) if bias else None, "n": n, "k": k,
         "group": group, "format": format, "scales": scales,
-    }  # fmt: skip
+    }
 
 
 def _cases() -> list[Case]:
     bench = [
         case(f"int4 g128 {m}x{n}x{k}", tags="bench model", **_given(m, n, k, "int4", 128))
         for n, k in ((8192, 8192), (14336, 4096)) for m in (1, 4, 16, 64, 256, 1024, 4096)
-    ]  # fmt: skip
+    ]
     bench += [
         case(f"{name} {m}x8192x8192", tags="bench", **_given(m, 8192, 8192, f, g, scales=s))
         for name, f, g, s in (
-            ("int8", "int8", 0, ""), ("int2 g64", "int2", 64, ""), ("e4m3", "e4m3", 0, ""), ("e2m3 g128", "e2m3", 128, ""), ("e2m1 g128", "e2m1", 128, ""),
-            ("mxfp4", "e2m1", 32, "e8m0"), ("mxfp6", "e2m3", 32, "e8m0"), ("mxfp8", "e4m3", 32, "e8m0"),
+            ("int8", "int8", 0, ""), ("int2 g64", "int2", 64, ""), ("e4m3", "e4m3", 0, ""), ("e2m3 g128", "e2m3", 128, ""),
+            ("e2m1 g128", "e2m1", 128, ""), ("mxfp4", "e2m1", 32, "e8m0"), ("mxfp6", "e2m3", 32, "e8m0"), ("mxfp8", "e4m3", 32, "e8m0"),
         )
         for m in (1, 256, 4096)
-    ]  # fmt: skip
+    ]
     bench.append(case("int4 g128 zero points 1x8192x8192", tags="bench", **_given(1, 8192, 8192, "int4", 128, zero="u8")))
     edge = []
     for f in BITS:
@@ -313,11 +326,11 @@ def _cases() -> list[Case]:
         "eight rows": (8, 16, 512, 32), "33 rows": (33, 70, 384, 128), "64 rows": (64, 96, 256, 64), "65 rows": (65, 40, 256, 64),
         "130 rows": (130, 150, 256, 128), "deep": (6, 24, 4096, 256), "one group": (7, 20, 64, 64), "one output": (20, 1, 128, 32),
         "no rows": (0, 48, 128, 128),
-    }  # fmt: skip
+    }
     edge += [
         case(f"int4 {name}", tags="edge", **_given(m, n, k, "int4", g, dtype, bias=dtype == "f16"))
         for name, (m, n, k, g) in shapes.items() for dtype in ("bf16", "f16")
-    ]  # fmt: skip
+    ]
     edge += [
         case("int4 zero points, 70 rows", tags="edge", **_given(70, 40, 256, "int4", 128, zero="u8")),
         case("int8 zero points, 40 rows", tags="edge", **_given(40, 40, 256, "int8", 32, "f16", zero="f16", bias=True)),
@@ -329,7 +342,7 @@ def _cases() -> list[Case]:
     edge += [
         case(f"int4 codes of {m} rows", tags="edge", **_given(m, 40, 256, "int4", 128, dtype, bias=m > 9, coded=True))
         for m in (1, 9, 40, 130) for dtype in ("bf16", "f16")
-    ]  # fmt: skip
+    ]
     edge.append(case("e2m1 codes of 20 rows, by channel", tags="edge", **_given(20, 48, 256, "e2m1", 0, scales="f32", coded=True)))
     edge.append(case("int4 codes of 20 rows, deep", tags="edge", **_given(20, 64, 2048, "int4", 128, coded=True)))
     return bench + edge
@@ -337,7 +350,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    objects=True, outputs=outputs,
+    calls=Calls(objects=True), outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
@@ -347,8 +360,8 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=2.0),
     grad=Grad(wrt=("x", "bias"), saves=("codes", "scale", "zero", "x_scale"), backward=backward),
-    arrange=_fitting,
-    same=same,
+    values=Values(arrange=_fitting),
+    judging=Judging(same=same),
     peers={"torch": _torch},
     wrong={
         "pairs of codes swapped": _with(_swapped_halves),
@@ -358,4 +371,4 @@ OP = Op(
         "bias ignored": _with(lambda given: given.update(bias=None)),
         "scales of rows ignored": _with(lambda given: given.update(x_scale=None)),
     },
-)  # fmt: skip
+)

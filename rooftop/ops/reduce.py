@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -23,9 +23,11 @@ SLOTS = "KRKRK"  # what the canonical dimensions are: kept or reduced
 
 
 def reduce(
-    x: Tensor, op: str, dim: int | Sequence[int] | None = None, *, keepdim: bool = False, correction: int = 1, implementation: str | None = None
+    x: Tensor, op: str, dim: int | Sequence[int] | None = None, *, keepdim: bool = False, correction: int = 1,
+    implementation: str | None = None
 ) -> Tensor:
-    """`x` reduced over `dim`. Sums are computed in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give equal bits.
+    """`x` reduced over `dim`. Sums are computed in float32 (integers: int64) and rounded once; the order is fixed, so that equal calls give
+    equal bits.
 
     Args:
         x: float32, float16 or bfloat16; for "sum", "max" and "argmax" also int64, int32, int16, int8 or uint8. Any shape and strides.
@@ -35,11 +37,11 @@ def reduce(
         correction: for "var", subtracted from the number of elements: 1 gives the unbiased estimate.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports `x`.
 
-    Returns a tensor of the kept dimensions, of the dtype of `x`; int64 for "argmax" and for the "sum" of integers. Maxima propagate NaN; among
-    equal maxima "argmax" returns the first. Over no elements the mean and the variance are NaN, the sum is 0.
+    Returns a tensor of the kept dimensions, of the dtype of `x`; int64 for "argmax" and for the "sum" of integers. Maxima propagate NaN;
+    among equal maxima "argmax" returns the first. Over no elements the mean and the variance are NaN, the sum is 0.
 
-    Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a dimension out
-    of range."""
+    Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a
+    dimension out of range."""
     dims = _validate(x, op, dim, correction, keepdim)
     kept = [1 if i in dims else n for i, n in enumerate(x.shape)] if keepdim else []
     if len(dims) > 2 and _groups(x, dims) > 2:  # one more pass, for what alternates more often than the kernels follow
@@ -138,8 +140,8 @@ def outputs(x: Meta, op: str, dims: str, correction: int) -> dict[str, Meta]:
 
 
 def canonical(p: Problem) -> Problem | None:
-    """x as [kept, reduced, kept, reduced, kept], its dimensions in the order of their strides, and out as [kept, 1, kept, 1, kept]; None where
-    that is too few. Where places count, the reduced dimensions keep their order."""
+    """x as [kept, reduced, kept, reduced, kept], its dimensions in the order of their strides, and out as [kept, 1, kept, 1, kept]; None
+    where that is too few. Where places count, the reduced dimensions keep their order."""
     x, out, over = p["x"], p["out"], _dims(str(p.option("dims")))
     places = iter(out.strides)
     found = [(i in over, n, step, 0 if i in over else next(places)) for i, (n, step) in enumerate(zip(x.shape, x.strides, strict=True))]
@@ -220,7 +222,9 @@ def _squares(x: Tensor, op: str, dims: str, correction: int) -> Tensor:
 
 
 def _cases() -> list[Case]:
-    def call(shape: tuple[int, ...], d: str, op: str, dims: str, fill: str = "normal", layout: str = "contiguous", correction: int = 1) -> dict[str, Any]:
+    def call(
+        shape: tuple[int, ...], d: str, op: str, dims: str, fill: str = "normal", layout: str = "contiguous", correction: int = 1
+    ) -> dict[str, Any]:
         return {"x": Input(shape, d, fill, layout), "op": op, "dims": dims, "correction": correction if op == "var" else 0}
 
     sizes = [(op, n, d) for op in ("sum", "var") for n in (1 << 24, 1 << 28) for d in ("f32", "bf16")]
@@ -273,7 +277,9 @@ def _cases() -> list[Case]:
         "far from zero": ((5, 3000), "1", "far"),
     }
     whole = ("sum", "max", "argmax")
-    made = [(d, op, name, how) for d in FLOATS for op in OPS for name, how in (shapes | values).items() if (name, op) != ("all equal", "var")]
+    made = [
+        (d, op, name, how) for d in FLOATS for op in OPS for name, how in (shapes | values).items() if (name, op) != ("all equal", "var")
+    ]
     made += [(d, op, name, how) for d in ("i32", "u8", "i64") for op in whole for name, how in shapes.items()]
     made += [(d, op, "columns", ((130, 33), "0")) for d in ("i16", "i8") for op in whole]
     edge = [case(f"{op}, {name}", tags="edge", **call(how[0], d, op, *how[1:])) for d, op, name, how in made]
@@ -285,7 +291,9 @@ def _cases() -> list[Case]:
             case("var of no freedom", tags="edge", **call((6, 3), d, "var", "1", correction=3)),
         ]
     why = "offsets and places need 64 bits"
-    huge = [case(f"{op} over 2^31 elements", tags="edge huge", why=why, **call((65537, 32769), "bf16", op, "0 1")) for op in ("sum", "argmax")]
+    huge = [
+        case(f"{op} over 2^31 elements", tags="edge huge", why=why, **call((65537, 32769), "bf16", op, "0 1")) for op in ("sum", "argmax")
+    ]
     huge += [case("columns over 2^31 elements", tags="edge huge", why=why, **call((65537, 32769), "bf16", "sum", "0"))]
     return bench + edge + huge
 
@@ -296,7 +304,7 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
-    cpu=reference,
+    calls=Calls(cpu=reference, public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
@@ -306,8 +314,10 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    public=_public,
     grad=Grad(wrt=("x",), saves=("x", "out"), backward=backward),
     peers={"torch": _torch, "torch.compile": _compiled},
-    wrong={"tail dropped": _tail_dropped, "in bfloat16": _bfloat16, "NaN lost": _nan_lost, "last of equals": _last_of_equals, "mean of squares": _squares},
+    wrong={
+        "tail dropped": _tail_dropped, "in bfloat16": _bfloat16, "NaN lost": _nan_lost, "last of equals": _last_of_equals,
+        "mean of squares": _squares
+    },
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.argument_checks import number
 from rooftop.core.autocasting import widened
 from rooftop.core.layouts import widen
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
@@ -61,7 +61,9 @@ def rms_norm(
     return y if residual is None else (y, s)
 
 
-def reference(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+def reference(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+) -> tuple[Tensor, Tensor | None]:
     s = x if residual is None else x + residual
     y = s * (s.square().mean(tuple(range(-dims, 0)), keepdim=True) + eps).rsqrt()
     y = y if weight is None else y * weight
@@ -81,7 +83,9 @@ def backward(
     return dx if ds is None else dx + ds, None if weight is None else total(dy * n, dims), None if bias is None else total(dy, dims)
 
 
-def _eager(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> tuple[Tensor, Tensor | None]:
+def _eager(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+) -> tuple[Tensor, Tensor | None]:
     import torch
 
     s = x if residual is None else x + residual
@@ -231,13 +235,13 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, public=public),
     outputs=outputs,
     canonical=canonical,
     cases=cases(bias=False),
     swept=sizes(bias=False),
     work=work,
-    same=of_rounded_sum(reference),
+    judging=Judging(same=of_rounded_sum(reference)),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
@@ -270,5 +274,4 @@ OP = Op(
         "last column not written": _changed("last"),
         "NaN lost": _changed("nan"),
     },
-    public=public,
 )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Judging, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -39,7 +39,8 @@ def rms_norm_quantize(
     seed: int = 0,
     implementation: str | None = None,
 ) -> Quantized | tuple[Quantized, Tensor]:
-    """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in between.
+    """`rooftop.quantize(rooftop.rms_norm(input, ...), format)` along the last dimension in one pass; y is not rounded to 16 bits in
+    between.
 
     Args:
         input: float32, float16 or bfloat16, at least one dimension, any strides.
@@ -47,16 +48,19 @@ def rms_norm_quantize(
         eps: added to the mean of the squares. None: the epsilon of float32.
         format: as in `rooftop.quantize`.
         residual: added to `input` first; of the same shape and dtype. The sum is normalised in float32 and returned rounded to that dtype.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     Squares are added in float32: a row whose squares are beyond its range becomes zeros.
 
-    Returns a `rooftop.quant.Quantized` of the shape of `input`; with `residual` the pair (quantized, input + residual). No gradient flows through them.
+    Returns a `rooftop.quant.Quantized` of the shape of `input`; with `residual` the pair (quantized, input + residual). No gradient flows
+    through them.
 
-    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize` raises for the rest."""
+    Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit or an eps below 0, and what `rooftop.quantize`
+    raises for the rest."""
     import torch
 
     rows.validate("rms_norm_quantize", "input", input)
@@ -78,7 +82,7 @@ def rms_norm_quantize(
         rows.flat(input), None if residual is None else rows.flat(residual), None if weight is None else weight.detach(),
         None if scaled is None else scaled.reshape(1), float(chosen), columns, f.element, kind, rounding, random_bits.signed(seed),
         implementation=implementation,
-    )  # fmt: skip
+    )
     q = rows.packaged(codes, scale, scaled, f, kind, tuple(input.shape), input.dtype, columns)
     return q if residual is None else (q, s.reshape(input.shape))
 
@@ -89,7 +93,8 @@ def _normalised(s: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def reference(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str, scales: str, rounding: str, seed: int
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str, scales: str,
+    rounding: str, seed: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     s = x if residual is None else x + residual
     codes, scale = rows.quantised(_normalised(s, weight, eps), over, group, format, scales, rounding, seed)
@@ -111,12 +116,15 @@ def outputs(x: Meta, residual: Meta | None, group: int, format: str, scales: str
 
 def work(p: Problem) -> Work:
     """Read x, the residual and the weight once, write codes, scales and the sum."""
-    read, written = (sum(m.nbytes for n in names if (m := p.get(n)) is not None) for names in (("x", "residual", "weight"), ("codes", "scale", "s")))
+    read, written = (
+        sum(m.nbytes for n in names if (m := p.get(n)) is not None) for names in (("x", "residual", "weight"), ("codes", "scale", "s"))
+    )
     return Work(read, written, {"fma32": 6.0 * p["x"].numel})
 
 
 def _eager(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str, scales: str, rounding: str, seed: int
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str, scales: str,
+    rounding: str, seed: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     import torch
 
@@ -126,9 +134,9 @@ def _eager(
 
 
 def _wrong(
-    change: str, x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str, scales: str,
-    rounding: str, seed: int,
-) -> Any:  # fmt: skip
+    change: str, x: Tensor, residual: Tensor | None, weight: Tensor | None, over: Tensor | None, eps: float, group: int, format: str,
+    scales: str, rounding: str, seed: int,
+) -> Any:
     if change == "mean":
         x = x - x.mean(-1, keepdim=True)
     if change == "weight":
@@ -148,7 +156,9 @@ def _cases() -> list[Case]:
         return {"x": Input(shape, d, fill, layout), "residual": None, "weight": Input((shape[1],), d), "eps": 1e-5}
 
     found = rows.cases(inputs)
-    for c in found[:2] + [c for c in found if c.name in ("int8 rows 7x1000", "e4m3 groups of 128 7x640", "odd 3x77", "mxfp4 odd 3x77", "strided rows")]:
+    for c in found[:2] + [
+        c for c in found if c.name in ("int8 rows 7x1000", "e4m3 groups of 128 7x640", "odd 3x77", "mxfp4 odd 3x77", "strided rows")
+    ]:
         x = c.inputs["x"]
         assert isinstance(x, Input)
         found.append(replace(c, name=f"residual {c.name}", inputs={**c.inputs, "residual": Input(x.shape, x.dtype)}))
@@ -163,7 +173,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=rows.canonical("x", "residual"),
     cases=_cases(),
@@ -176,9 +186,8 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(multiple=2.0),
-    compare=rows.laws(values, ("x", "residual")),
-    arrange=rows.arranged,
-    runtime_options=("seed",),
+    judging=Judging(compare=rows.laws(values, ("x", "residual"))),
+    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "mean", "weight", "sum")},
 )

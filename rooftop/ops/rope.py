@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import Kept, compiled
 from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables
@@ -40,23 +40,27 @@ def rope(
     apply_rotary_pos_emb.
 
     Args:
-        q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed views
+        q: float32, float16 or bfloat16, [B, S, H, D], or with `order="bhsd"` [B, H, S, D], or the same without B. Any strides; transposed
+        views
             are read in place.
         k: as `q`, with any number of heads, or None.
-        cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each value twice as
-            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same accuracy
-            at all positions.
+        cos, sin: tables in float32 or the dtype of `q`, [P, R / 2] or [B or 1, P, R / 2], R = `rotary_dim`; of tables with R columns, each
+        value twice as
+            in Hugging Face, every other column (interleaved) or the first half (half) is read. None: computed from `theta`, with the same
+            accuracy at all positions.
         positions: int32 or int64, [S], [1, S] or [B, S]: the row of the tables, or the position, of each token. None: 0 to S - 1.
         offset: added to the positions. It is an argument of the call: replays of a captured CUDA graph use the same one.
         theta: the base of the frequencies; used if there are no tables.
         layout: `"half"` (Llama, GPT-NeoX: element i is paired with i + R / 2) or `"interleaved"` (GPT-J: 2i with 2i + 1).
         rotary_dim: how many leading elements of a head are rotated, even; the others are copied. None: all.
-        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose rows
+        order: of the dimensions, "bshd" or "bhsd", see `q`. None is "bshd", as in `rooftop.attention` and `rooftop.append_kv`; tables whose
+        rows
             fit "bhsd" alone are refused.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H, D]. A token whose
-    row is outside of the tables gets NaN in its rotated elements (`rooftop.debug()` reports it). The gradient is the inverse rotation; the tables have none.
+    Returns the rotated `q`, or (q, k), in new memory: with the strides of the input if it is dense, else those of a contiguous [B, S, H,
+    D]. A token whose row is outside of the tables gets NaN in its rotated elements (`rooftop.debug()` reports it). The gradient is the
+    inverse rotation; the tables have none.
 
     Raises TypeError for other dtypes, ValueError for shapes, devices or options that do not fit."""
     order = named_order("rope", order, q, cos, positions)
@@ -84,9 +88,9 @@ def named_order(op: str, order: str | None, q: Any, cos: Any, positions: Any) ->
 
 
 def arguments(
-    op: str, q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, offset: int, theta: float, layout: str,
-    rotary_dim: int | None, order: str,
-) -> tuple[Any, ...]:  # fmt: skip
+    op: str, q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, offset: int, theta: float,
+    layout: str, rotary_dim: int | None, order: str,
+) -> tuple[Any, ...]:
     """What the op takes, from what the public function is given: views [B, S, H, D], tables [1 or B, P, R / 2], positions [1 or B, S]."""
     import torch
 
@@ -109,7 +113,9 @@ def arguments(
     batch, length, _, columns = inner.shape
     key = None if k is None else _inner(k, order)
     if k is not None and key is not None and (k.dim() != q.dim() or (key.shape[0], key.shape[1], key.shape[3]) != (batch, length, columns)):
-        raise ValueError(f"{op}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}; they must differ in the number of heads alone (order={order!r})")
+        raise ValueError(
+            f"{op}: q has shape {tuple(q.shape)} and k {tuple(k.shape)}; they must differ in the number of heads alone (order={order!r})"
+        )
     size = rotary_size(op, rotary_dim, columns, layout)
     found_cos, found_sin = tables(op, cos, sin, size, layout, q, batch)
     if positions is not None:
@@ -137,9 +143,9 @@ def _outer(t: Tensor, given: Tensor, order: str) -> Tensor:
 
 
 def reference(
-    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int, theta: float, offset: int,
-    inverse: bool,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int,
+    theta: float, offset: int, inverse: bool,
+) -> tuple[Tensor, Tensor | None]:
     """q [B, S, H, D], k [B, S, J, D], tables [1 or B, P, R / 2], positions [1 or B, S]; `inverse`: by the negative angle."""
     import torch
 
@@ -150,9 +156,9 @@ def reference(
 
 
 def cpu(
-    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int, theta: float, offset: int,
-    inverse: bool,
-) -> Any:  # fmt: skip
+    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int,
+    theta: float, offset: int, inverse: bool,
+) -> Any:
     """Neighbouring rows of tables, read in place."""
     count = q.shape[1]
     if positions is not None or cos is None or sin is None or offset < 0 or offset + count > cos.shape[1] or not q.shape[-1]:
@@ -165,18 +171,18 @@ def cpu(
 
 
 def backward(
-    dout_q: Tensor, dout_k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int, theta: float,
-    offset: int, inverse: bool,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    dout_q: Tensor, dout_k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int,
+    theta: float, offset: int, inverse: bool,
+) -> tuple[Tensor, Tensor | None]:
     """The rotation back, by the same kernel."""
     dq, dk = OP(dout_q, dout_k, cos, sin, positions, layout, rotary_dim, theta, offset, not inverse)
     return dq, None if dout_k is None else dk
 
 
 def faults(
-    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int, theta: float, offset: int,
-    inverse: bool,
-) -> str | None:  # fmt: skip
+    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int,
+    theta: float, offset: int, inverse: bool,
+) -> str | None:
     import torch
 
     if cos is None or not any(t is not None and t.numel() for t in (q, k)):
@@ -187,8 +193,8 @@ def faults(
 
 
 def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The call of a case; the rotation back has none, nor have tables of other than R / 2 columns: the public function reads half of R columns. A head
-    that was made empty has nothing to rotate."""
+    """The call of a case; the rotation back has none, nor have tables of other than R / 2 columns: the public function reads half of R
+    columns. A head that was made empty has nothing to rotate."""
     cos, sin, size = tensors["cos"], tensors["sin"], options["rotary_dim"]
     if not tensors["q"].shape[3]:
         cos, sin, size = cos if cos is None else cos[..., :0], sin if sin is None else sin[..., :0], 0
@@ -234,9 +240,9 @@ def _picked(q: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor
 
 
 def _formula(
-    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int, theta: float, offset: int,
-    inverse: bool,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    q: Tensor, k: Tensor | None, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None, layout: str, rotary_dim: int,
+    theta: float, offset: int, inverse: bool,
+) -> tuple[Tensor, Tensor | None]:
     """Hugging Face's formula, x · cos + rotate_half(x) · sin, in the dtype of x; the interleaved one as reference."""
     c, s = (t[:, :, None].to(q.dtype) for t in _picked(q, cos, sin, positions, offset))
     s = -s if inverse else s
@@ -251,7 +257,9 @@ def _repeated(cos: Tensor, sin: Tensor, q: Tensor, positions: Tensor | None, off
     return c, s
 
 
-def whole_heads(prepared: Kept, q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, offset: int, inverse: bool) -> Any:
+def whole_heads(
+    prepared: Kept, q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, offset: int, inverse: bool
+) -> Any:
     """The tables of a peer that rotates whole heads in the half layout, made once. Raises ValueError for anything else."""
     if layout != "half" or rotary_dim != q.shape[3] or inverse or cos is None:
         raise ValueError("rotates whole heads by tables, in the half layout alone")
@@ -267,7 +275,9 @@ def _hugging_face() -> Callable[..., Any]:
         n = x.shape[-1] // 2
         return torch.cat((-x[..., n:], x[..., :n]), -1)
 
-    def run(q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool) -> Any:
+    def run(
+        q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool
+    ) -> Any:
         c, s = (t[:, :, None] for t in whole_heads(prepared, q, k, cos, sin, positions, layout, rotary_dim, offset, inverse))
         return q * c + half(q) * s, None if k is None else k * c + half(k) * s
 
@@ -280,7 +290,9 @@ def liger() -> Callable[..., Any]:
 
     prepared = Kept(_repeated)
 
-    def run(q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool) -> None:
+    def run(
+        q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool
+    ) -> None:
         if k is None:
             raise ValueError("Liger rotates q and k")
         LigerRopeFunction.apply(
@@ -294,24 +306,27 @@ def _swept(dtype: str, tokens: int, heads: int, head: int) -> dict[str, Any]:
     """Queries and a quarter as many keys; heads of even size, with tables in float32."""
     head = head // 2 * 2
     q, table = Input((1, tokens, heads, head), dtype), Input((1, tokens, head // 2), "f32")
-    return {"q": q, "k": Input((1, tokens, max(heads // 4, 1), head), dtype), "cos": table, "sin": table, "positions": None, "layout": "half",
-            "rotary_dim": head, "theta": 10000.0, "offset": 0, "inverse": False}  # fmt: skip
+    return {"q": q, "k": Input((1, tokens, max(heads // 4, 1), head), dtype), "cos": table, "sin": table, "positions": None,
+            "layout": "half", "rotary_dim": head, "theta": 10000.0, "offset": 0, "inverse": False}
 
 
 def _cases() -> list[Case]:
     def call(
-        b: int, s: int, h: int, j: int, d: int, dtype: str, *, rows: int = 0, tables: str = "", batches: int = 1, ids: tuple[str, int] | None = None,
-        layout: str = "half", r: int | None = None, theta: float = 10000.0, offset: int = 0, inverse: bool = False, fill: str = "normal",
-        lies: str = "contiguous",
-    ) -> dict[str, Any]:  # fmt: skip
+        b: int, s: int, h: int, j: int, d: int, dtype: str, *, rows: int = 0, tables: str = "", batches: int = 1,
+        ids: tuple[str, int] | None = None, layout: str = "half", r: int | None = None, fill: str = "normal",
+        lies: str = "contiguous", **options: Any,
+    ) -> dict[str, Any]:
         r = d if r is None else r
         table = Input((batches, rows or s, r // 2), tables or dtype) if tables != "made" else None
         x = Input((b, s, h, d), dtype, fill, lies)
-        return {
+        made = {
             "q": x, "k": Input((b, s, j, d), dtype, fill, lies) if j else None, "cos": table, "sin": table,
             "positions": Input((b if ids and ids[1] else 1, s), ids[0], f"below {rows or s}") if ids else None,
-            "layout": layout, "rotary_dim": r, "theta": theta, "offset": offset, "inverse": inverse,
-        }  # fmt: skip
+            "layout": layout, "rotary_dim": r, "theta": 10000.0, "offset": 0, "inverse": False,
+        }
+        if unknown := options.keys() - made.keys():
+            raise TypeError(f"rope has no {', '.join(sorted(unknown))}")
+        return made | options
 
     bench = [
         case("llama 8b 4x8192, 256 MiB", tags="bench model", **call(2, 6554, 32, 8, 128, "bf16", tables="f32")),
@@ -321,7 +336,10 @@ def _cases() -> list[Case]:
         case("float32 256 MiB", tags="bench", **call(1, 6554, 32, 8, 128, "f32")),
         case("positions 32 MiB", tags="bench", **call(1, 1638, 32, 8, 128, "bf16", rows=8192, tables="f32", ids=("i64", 1))),
         case("Hugging Face 32 MiB", tags="bench model", **call(1, 1638, 32, 8, 128, "bf16")),
-        case("decode 1", tags="bench", why="a launch and little else", **call(1, 1, 32, 8, 128, "bf16", rows=8192, tables="f32", ids=("i64", 1))),
+        case(
+            "decode 1", tags="bench", why="a launch and little else",
+            **call(1, 1, 32, 8, 128, "bf16", rows=8192, tables="f32", ids=("i64", 1))
+        ),
         case("decode 256", tags="bench", **call(256, 1, 32, 8, 128, "bf16", rows=8192, tables="f32", ids=("i64", 1))),
     ]
     edge = []
@@ -372,7 +390,9 @@ def _cases() -> list[Case]:
 
 
 def _changed(change: str) -> Callable[..., Any]:
-    def run(q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool) -> Any:
+    def run(
+        q: Any, k: Any, cos: Any, sin: Any, positions: Any, layout: str, rotary_dim: int, theta: float, offset: int, inverse: bool
+    ) -> Any:
         if change == "positions" and positions is not None:
             positions = positions * 0
         layout = {"half": "interleaved", "interleaved": "half"}[layout] if change == "layout" else layout
@@ -389,16 +409,16 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=faults, public=public),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    swept=Sizes(_swept, {"tokens": (1, 1 << 22), "heads": (1, 128), "head": (16, 256)}, rows="tokens", models={"head": "head"}, axis="head"),
+    swept=Sizes(
+        _swept, {"tokens": (1, 1 << 22), "heads": (1, 128), "head": (16, 256)}, rows="tokens", models={"head": "head"}, axis="head"
+    ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    runtime_options=("offset",),
-    faults=faults,
-    public=public,
+    values=Values(runtime_options=("offset",)),
     grad=Grad(wrt=("q", "k"), saves=("cos", "sin", "positions"), backward=backward),
     peers={"torch": lambda: _formula, "torch.compile": compiled(_formula), "huggingface": _hugging_face},
     wrong={

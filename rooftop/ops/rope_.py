@@ -26,10 +26,12 @@ def rope_(
     order: str | None = None,
     implementation: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor written.
+    """Rotate `q`, and `k` if it is given, in place: arguments and errors as for `rope`. Elements that are not rotated are neither read nor
+    written.
 
-    Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError for a tensor
-    that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not overlap."""
+    Returns the same tensors `q`, or (q, k). Raises RuntimeError for tensors that require a gradient while gradients are enabled, ValueError
+    for a tensor that has several elements at one memory address (an expanded one, say), or for one tensor as both. `q` and `k` must not
+    overlap."""
     order = plain.named_order("rope_", order, q, cos, positions)
     given = plain.arguments("rope_", q, k, cos, sin, positions, offset, theta, layout, rotary_dim, order)
     for name, t in (("q", q), ("k", k)):

@@ -1,8 +1,9 @@
 """One draw from each row of logits: temperature, top-k, top-p (nucleus), min-p.
 
     w_i = exp((logits_i - max) / temperature), rounded down to a multiple of 2^-32
-    kept: the top_k first in order; of those the shortest run from the first on whose w come to top_p of all of theirs; of those with w_i >= min_p
-    out = the first kept i with w_0 + ... + w_i > u · (sum of all kept w), indices in their order, u in [0, 1) from the seed and the row
+    kept: the top_k first in order; of those the shortest run from the first on whose w come to top_p of all of theirs; of those with w_i >=
+    min_p out = the first kept i with w_0 + ... + w_i > u · (sum of all kept w), indices in their order, u in [0, 1) from the seed and the
+    row
 
 In order: the largest first, equal ones by index. Sums of whole multiples are exact, so no order of summation shows.
 
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Judged, Op
+from rooftop.core.op import Calls, Judged, Judging, Op, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -40,24 +41,29 @@ def sample(
     generator: torch.Generator | None = None,
     implementation: str | None = None,
 ) -> Tensor:
-    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is given a seed.
+    """One index drawn from each row of `logits`, along the last dimension; each call draws anew, as `torch.multinomial` does, unless it is
+    given a seed.
 
     Args:
         logits: float32, float16 or bfloat16, of any shape and strides with at least one dimension; the last one is the vocabulary.
-        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38 counts as 5e-38.
+        temperature: at least 0, below 3e38. 0 is greedy: the largest logit, among equal ones the lowest index. Above 0, less than 5e-38
+        counts as 5e-38.
         top_k: only the k largest can be drawn; at least 1. None: all.
         top_p: above 0, at most 1: of those, only the largest that together have this share of the probability.
         min_p: 0 to 1: of those, only the ones whose probability is at least `min_p` times that of the most probable one.
-        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits of elements 2 r and
+        seed: any whole number, of which the low 32 bits count: equal calls give equal draws. Row r (counted row-major) uses the random bits
+        of elements 2 r and
             2 r + 1. None: drawn from `generator`. A call in a CUDA graph that is captured needs one; every replay uses it.
-        generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed` sets.
+        generator: a `torch.Generator` of the device of `logits` that draws the seed; None: torch's default one, which `torch.manual_seed`
+        sets.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `logits`.
 
-    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all elements masked
-    gives -1. In a row with +infinity one of those is drawn. Elements less than 2^-32 times as probable as the most probable one are not drawn.
+    Returns int64 of the shape of `logits` without the last dimension. -infinity and NaN are masked: they are never drawn. A row with all
+    elements masked gives -1. In a row with +infinity one of those is drawn. Elements less than 2^-32 times as probable as the most probable
+    one are not drawn.
 
-    Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without dimensions or an empty
-    vocabulary, or where a named implementation cannot take `logits`."""
+    Raises TypeError for other dtypes or arguments that are not numbers, ValueError for numbers out of these ranges, logits without
+    dimensions or an empty vocabulary, or where a named implementation cannot take `logits`."""
     _validate(logits, temperature, top_k, top_p, min_p)
     drawn = _randomness.seed("sample", seed, generator, logits, temperature != 0)
     if 0 < temperature < LEAST:
@@ -65,7 +71,7 @@ def sample(
     return OP(
         logits, float(temperature), 0 if top_k is None else min(top_k, logits.shape[-1]), float(top_p), float(min_p), drawn,
         implementation=implementation,
-    )  # fmt: skip
+    )
 
 
 def _validate(logits: Tensor, temperature: float, top_k: int | None, top_p: float, min_p: float) -> None:
@@ -168,7 +174,9 @@ def cpu(logits: Tensor, temperature: float, top_k: int, top_p: float, min_p: flo
         part = x[i : i + step].float()
         weights = _weights(part, temperature)
         if top_k or top_p < 1:
-            order = _ordering.ordered(part, None, True, "smallest") if bool(part.isnan().any()) else part.sort(dim=-1, descending=True, stable=True).indices
+            order = _ordering.ordered(part, None, True, "smallest") if bool(part.isnan().any()) else part.sort(
+                dim=-1, descending=True, stable=True
+            ).indices
             weights = _kept(part, order, weights, top_k, top_p, min_p)
         elif min_p > 0:
             weights = weights.where(weights >= min_p * UNIT, 0.0)
@@ -195,7 +203,9 @@ def _fits(judged: Judged) -> str | None:
         row = int((out != want).nonzero()[0])
         return f"row {row} has {int(out[row])}; the largest is {int(want[row])}"
     x = (logits.flatten(0, -2) if logits.dim() > 1 else logits.unsqueeze(0)).double()
-    order, weights, u = _ordering.ordered(x, None, True, "smallest"), _weights(x, temperature), uniform(int(o["seed"]), x.shape[0], x.device)
+    order, weights, u = _ordering.ordered(x, None, True, "smallest"), _weights(x, temperature), uniform(
+        int(o["seed"]), x.shape[0], x.device
+    )
     fits = out == want
     for dp in (0.0, -SLACK, SLACK):
         for dm in (0.0, -SLACK, SLACK):
@@ -272,37 +282,59 @@ def _wrong(change: str) -> Callable[..., Any]:
 
 def _cases() -> list[Case]:
     def call(
-        shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous", temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-        min_p: float = 0.0, seed: int = 7,
-    ) -> dict[str, Any]:  # fmt: skip
-        return {"logits": Input(shape, d, fill, layout), "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+        shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous", temperature: float = 1.0, top_k: int = 0,
+        top_p: float = 1.0, min_p: float = 0.0, seed: int = 7,
+    ) -> dict[str, Any]:
+        return {
+            "logits": Input(shape, d, fill, layout), "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
+            "seed": seed
+        }
 
     ways: dict[str, dict[str, Any]] = {
-        "plain": {}, "k 50": {"top_k": 50}, "p 0.9": {"top_p": 0.9}, "k 50, p 0.9": {"top_k": 50, "top_p": 0.9}, "min_p 0.05": {"min_p": 0.05},
-        "greedy": {"temperature": 0.0},
-    }  # fmt: skip
+        "plain": {}, "k 50": {"top_k": 50}, "p 0.9": {"top_p": 0.9}, "k 50, p 0.9": {"top_k": 50, "top_p": 0.9},
+        "min_p 0.05": {"min_p": 0.05}, "greedy": {"temperature": 0.0},
+    }
     bench = [case(f"256x128256 {name}", tags="bench model", **call((256, 128256), "bf16", **how)) for name, how in ways.items()]
-    bench += [case(f"{r}x128256 {name}", tags="bench model", **call((r, 128256), "f32", **ways[name])) for r in (1, 1024) for name in ("plain", "k 50, p 0.9")]
-    bench += [case(f"1x131072 {name}", tags="bench", **call((1, 131072), d, **ways[name])) for d in ("f32", "bf16") for name in ("p 0.9", "k 50, p 0.9")]
+    bench += [
+        case(f"{r}x128256 {name}", tags="bench model", **call((r, 128256), "f32", **ways[name])) for r in (1, 1024)
+        for name in ("plain", "k 50, p 0.9")
+    ]
+    bench += [
+        case(f"1x131072 {name}", tags="bench", **call((1, 131072), d, **ways[name])) for d in ("f32", "bf16")
+        for name in ("p 0.9", "k 50, p 0.9")
+    ]
     edge = []
     for d in ("f32", "f16", "bf16"):
         edge += [case(f"{name} 40x900", tags="edge", **call((40, 900), d, **how)) for name, how in ways.items()]
         if d == "f16":
             continue
-        edge += [case(f"{name} 150x70", tags="edge", why="a row a multiprocessor", **call((150, 70), d, **how)) for name, how in ways.items()]
+        edge += [
+            case(f"{name} 150x70", tags="edge", why="a row a multiprocessor", **call((150, 70), d, **how)) for name, how in ways.items()
+        ]
         edge += [
             case("plain 530x20", tags="edge", why="four rows a multiprocessor", **call((530, 20), d)),
             case("p 0.9 530x20", tags="edge", why="four rows a multiprocessor", **call((530, 20), d, top_p=0.9)),
             case("cold 40x900", tags="edge", **call((40, 900), d, temperature=0.25)),
             case("hot 40x901, all three", tags="edge", **call((40, 901), d, temperature=4.0, top_k=300, top_p=0.8, min_p=0.02)),
             case("k 1500 of 4003", tags="edge", why="more than the block's list", **call((12, 4003), d, top_k=1500, top_p=0.95)),
-            case("a flat p 0.95 of 5001", tags="edge", why="the nucleus is longer than the block's list", **call((8, 5001), d, temperature=20.0, top_p=0.95)),
+            case(
+                "a flat p 0.95 of 5001", tags="edge", why="the nucleus is longer than the block's list",
+                **call((8, 5001), d, temperature=20.0, top_p=0.95)
+            ),
             case("k above all", tags="edge", **call((9, 60), d, top_k=60)),
-            case("p 0.9 of 20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, temperature=0.8, top_p=0.9, min_p=0.001)),
+            case(
+                "p 0.9 of 20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, temperature=0.8, top_p=0.9, min_p=0.001)
+            ),
             case("k 300, p 0.9 of 20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, top_k=300, top_p=0.9)),
             case("min_p 0.01 of 20011", tags="edge", why="several blocks of a row", **call((2, 20011), d, min_p=0.01)),
-            case("k 2500, p 0.9 of 20011", tags="edge", why="several blocks of a row, more than a list", **call((1, 20011), d, top_k=2500, top_p=0.9)),
-            case("a flat p 0.9 of 20011", tags="edge", why="more than a block's candidates", **call((1, 20011), d, temperature=60.0, top_p=0.9)),
+            case(
+                "k 2500, p 0.9 of 20011", tags="edge", why="several blocks of a row, more than a list",
+                **call((1, 20011), d, top_k=2500, top_p=0.9)
+            ),
+            case(
+                "a flat p 0.9 of 20011", tags="edge", why="more than a block's candidates",
+                **call((1, 20011), d, temperature=60.0, top_p=0.9)
+            ),
             case("slices 3x4x70", tags="edge", **call((3, 4, 70), d)),
             case("one element", tags="edge", **call((1, 1), d)),
             case("no rows", tags="edge", **call((0, 30), d)),
@@ -313,20 +345,27 @@ def _cases() -> list[Case]:
             case("another seed", tags="edge", **call((40, 300), d, seed=-5)),
         ]
         for fill in ("nan", "-inf rows") if d == "bf16" else ("nan", "inf", "-inf", "-inf rows", "-0.0", "equal", "wide", "large"):
-            edge += [case(f"{fill}, {name}", tags="edge", **call((12, 300), d, fill, **ways[name])) for name in ("plain", "k 50, p 0.9", "greedy")]
-        edge.append(case("equal, p 0.5 of 300", tags="edge", why="the nucleus ends among equal ones", **call((24, 300), d, "equal", top_p=0.5)))
+            edge += [
+                case(f"{fill}, {name}", tags="edge", **call((12, 300), d, fill, **ways[name]))
+                for name in ("plain", "k 50, p 0.9", "greedy")
+            ]
+        edge.append(
+            case("equal, p 0.5 of 300", tags="edge", why="the nucleus ends among equal ones", **call((24, 300), d, "equal", top_p=0.5))
+        )
         edge.append(case("equal, p 0.5 of 4000", tags="edge", **call((5, 4000), d, "equal", top_p=0.5)))
     huge = [case("over 2^31 elements", tags="edge huge", why="offsets need 64 bits", **call((17000, 128256), "bf16"))]
     return bench + edge + huge
 
 
 def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    return [tensors["logits"], options["temperature"]], {"top_k": options["top_k"] or None, **{n: options[n] for n in ("top_p", "min_p", "seed")}}
+    return [tensors["logits"], options["temperature"]], {
+        "top_k": options["top_k"] or None, **{n: options[n] for n in ("top_p", "min_p", "seed")}
+    }
 
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, public=_public),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
@@ -337,12 +376,12 @@ OP = Op(
         {"rows": (1, 1 << 26), "columns": (64, 1 << 20)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
-    runtime_options=("temperature", "top_k", "top_p", "min_p", "seed"),
-    compare={"out": _fits},
-    public=_public,
+    values=Values(runtime_options=("temperature", "top_k", "top_p", "min_p", "seed")),
+    judging=Judging(compare={"out": _fits}),
     peers={"torch": _torch},
     wrong={
-        "another seed": _wrong("seed"), "one more of top_k": _wrong("k"), "min_p ignored": _wrong("min_p"), "always greedy": _wrong("greedy"),
-        "temperature ignored": _wrong("temperature"), "masked drawn": _wrong("masked"), "the last of the nucleus left out": _wrong("p"),
+        "another seed": _wrong("seed"), "one more of top_k": _wrong("k"), "min_p ignored": _wrong("min_p"),
+        "always greedy": _wrong("greedy"), "temperature ignored": _wrong("temperature"), "masked drawn": _wrong("masked"),
+        "the last of the nucleus left out": _wrong("p"),
     },
-)  # fmt: skip
+)

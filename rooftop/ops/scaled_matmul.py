@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import among, flag
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
 from rooftop.core.sweeps import PRODUCT
 
@@ -44,7 +44,8 @@ def scaled_matmul(
             [M] or [M, 1], and [N] or [1, N]: rows of a and columns of b;
             [M, ceil(K / 128)] and [ceil(K / 128), ceil(N / 128)] (fp8 only): 128 elements of a row of a, blocks of 128 x 128 of b.
         bias: [N], float32, float16 or bfloat16, added to each row, or None.
-        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for float32 results, or
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K, up to 4096 of them. If False, or for float32
+        results, or
             with block scales, at most 128 products are accumulated this way, and these sums are added in float32.
         out_dtype: torch.bfloat16 (the default), torch.float16 or torch.float32. Values beyond its range become infinite.
         implementation: name of a kernel (`"gluon_sm90"`), which runs or raises. None selects the best one that supports the input.
@@ -53,8 +54,8 @@ def scaled_matmul(
 
     Returns [M, N], the bias (or zeros) where K is 0. No gradient flows through it.
 
-    Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different devices, or
-    int8 with K above 131071, where a sum could leave 32 bits."""
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, scales of other shapes or of two kinds, tensors on different
+    devices, or int8 with K above 131071, where a sum could leave 32 bits."""
     flag("scaled_matmul", "fast", fast)
     scales = _validate(a, b, scale_a, scale_b, bias, out_dtype)
     to = "bf16" if out_dtype is None else dtype_of(out_dtype)
@@ -98,13 +99,14 @@ def _validate(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tens
             raise ValueError("scaled_matmul: scales of blocks are for fp8; int8 takes one scale, or one for each row of a and column of b")
         return "blocks"
     raise ValueError(
-        f"scaled_matmul: scale_a is {given[0]} and scale_b {given[1]}; accepted is one element each, {(m,)} and {(n,)}, or {(m, kb)} and {(kb, -(-n // BLOCK))}"
+        f"scaled_matmul: scale_a is {given[0]} and scale_b {given[1]}; accepted is one element each, {(m,)} and {(n,)}, or {(m, kb)} and "
+        f"{(kb, -(-n // BLOCK))}"
     )
 
 
 def in_float32(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     import torch
 
     kind = torch.promote_types(scale_a.dtype, torch.float32)
@@ -120,7 +122,7 @@ def in_float32(
 
 def reference(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`in_float32`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
     import torch
 
@@ -168,7 +170,7 @@ def _torch() -> Callable[..., Tensor]:
 
     def scaled_mm(
         a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """cuBLASLt by `torch._scaled_mm`, which takes fp8 contiguous along K, a scale each or one a row and column."""
         if a.dtype == torch.int8:
             raise ValueError("torch has no scaled product of int8")
@@ -191,7 +193,7 @@ def _sixteen() -> Callable[..., Tensor]:
 
     def linear(
         a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, scales: str, fast: bool, to: str
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         if scales == "blocks" or to != "bf16":
             raise ValueError("in bf16 for scales of rows and columns, or one of each")
         return torch.nn.functional.linear(left(a, scale_a), right(b, scale_b), bias)
@@ -223,26 +225,32 @@ def _cut(given: dict[str, Any]) -> None:
 
 def _swept(dtype: str, M: int, N: int, K: int) -> dict[str, Any]:
     """A scale a row of a and a column of b."""
-    return {"a": Input((M, K), dtype), "b": Input((K, N), dtype, layout="transposed"), "scale_a": Input((M,)), "scale_b": Input((N,)), "scales": "rows",
-            "fast": False, "to": "bf16"}  # fmt: skip
+    return {"a": Input((M, K), dtype), "b": Input((K, N), dtype, layout="transposed"), "scale_a": Input((M,)), "scale_b": Input((N,)),
+            "scales": "rows", "fast": False, "to": "bf16"}
 
 
 def _cases() -> list[Case]:
     def mm(
-        dtype: str, m: int, n: int, k: int, scales: str = "rows", *, fast: bool = False, to: str = "bf16", bias: bool = False, a: str = "contiguous",
-        b: str = "transposed", of_b: str = "",
-    ) -> dict[str, Any]:  # fmt: skip
+        dtype: str, m: int, n: int, k: int, scales: str = "rows", *, fast: bool = False, to: str = "bf16", bias: bool = False,
+        a: str = "contiguous", b: str = "transposed", of_b: str = "",
+    ) -> dict[str, Any]:
         kb = -(-k // BLOCK)
         shapes = {"one": ((1,), (1,)), "rows": ((m,), (n,)), "blocks": ((m, kb), (kb, -(-n // BLOCK)))}[scales]
         return {
-            "a": Input((m, k), dtype, layout=a), "b": Input((k, n), of_b or dtype, layout=b), "scale_a": Input(shapes[0]), "scale_b": Input(shapes[1]),
-            "bias": Input((n,), to) if bias else None, "scales": scales, "fast": fast, "to": to,
-        }  # fmt: skip
+            "a": Input((m, k), dtype, layout=a), "b": Input((k, n), of_b or dtype, layout=b), "scale_a": Input(shapes[0]),
+            "scale_b": Input(shapes[1]), "bias": Input((n,), to) if bias else None, "scales": scales, "fast": fast, "to": to,
+        }
 
     bench = [case(f"{n} cubed", tags="bench", **mm("f8e4m3", n, n, n, "one")) for n in (4096, 8192)]
     bench += [case(f"{n} cubed fast", tags="bench", **mm("f8e4m3", n, n, n, "one", fast=True)) for n in (4096, 8192)]
-    bench += [case(f"layer {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, fast=True)) for m, n, k in ((16, 8192, 8192), (4096, 7168, 2048))]
-    bench += [case(f"blocks {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, "blocks")) for m, n, k in ((4096, 7168, 2048), (128, 7168, 2048))]
+    bench += [
+        case(f"layer {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, fast=True)) for m, n,
+        k in ((16, 8192, 8192), (4096, 7168, 2048))
+    ]
+    bench += [
+        case(f"blocks {m}x{n}x{k}", tags="bench model", **mm("f8e4m3", m, n, k, "blocks")) for m, n,
+        k in ((4096, 7168, 2048), (128, 7168, 2048))
+    ]
     bench.append(case("4096 cubed", tags="bench", **mm("i8", 4096, 4096, 4096)))
     bench += [case(f"rows {m}x8192x8192", tags="bench", **mm(d, m, 8192, 8192)) for d in ("f8e4m3", "i8") for m in (1024, 4096)]
     edge = []
@@ -256,28 +264,29 @@ def _cases() -> list[Case]:
             ]
         edge += [
             case("one element", tags="edge", **mm(dtype, 1, 1, 1, "one")), case("K of zero", tags="edge", **mm(dtype, 9, 7, 0, bias=True)),
-            case("no rows", tags="edge", **mm(dtype, 0, 5, 7)), case("result of float32", tags="edge", **mm(dtype, 72, 136, 272, to="f32", bias=True)),
+            case("no rows", tags="edge", **mm(dtype, 0, 5, 7)),
+            case("result of float32", tags="edge", **mm(dtype, 72, 136, 272, to="f32", bias=True)),
             case("rows of b", tags="edge", **mm(dtype, 72, 136, 272, b="contiguous")),
             case("columns of a", tags="edge", **mm(dtype, 72, 136, 272, a="transposed")),
-        ]  # fmt: skip
+        ]
     edge += [
         case("e4m3 by e5m2", tags="edge", **mm("f8e4m3", 72, 136, 272, of_b="f8e5m2")),
         case("fast", tags="edge", **mm("f8e4m3", 136, 272, 144, fast=True)),
-    ]  # fmt: skip
+    ]
     return bench + edge
 
 
 OP = Op(
     reference,
-    same=in_float32,
+    judging=Judging(same=in_float32),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {**PRODUCT, "K": (16, 1 << 16)}, models={"N": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8")),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    arrange=_fitting,
-    public=_public,
+    values=Values(arrange=_fitting),
+    calls=Calls(public=_public),
     peers={"torch": _torch, "torch bf16": _sixteen},
     wrong={
         "scale of a ignored": _with(_ones("scale_a")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Judging, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import DTYPES, Case, Input, Meta, Option, Problem, Work, case, dtype_of
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._sparse import ACTIVATIONS, finished
@@ -35,9 +35,11 @@ def scaled_spmm_24(
     out_dtype: Any = None,
     implementation: str | None = None,
 ) -> Tensor:
-    """act(scale_a · scale_b · S b + bias), S a 2:4 sparse [M, K] of fp8 or int8, rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
+    """act(scale_a · scale_b · S b + bias), S a 2:4 sparse [M, K] of fp8 or int8, rounded once. `rooftop.sparse.SparseTensor` holds `values`
+    and `meta`.
 
-    Fastest if b's columns are contiguous along K (a linear layer's transposed input) and K is a multiple of 32; else b, or both operands, are copied first.
+    Fastest if b's columns are contiguous along K (a linear layer's transposed input) and K is a multiple of 32; else b, or both operands,
+    are copied first.
 
     Args:
         values: [M, 2 ceil(K / 4)] float8_e4m3fn, float8_e5m2 or int8: the two stored elements of each group of four, in their order.
@@ -47,7 +49,8 @@ def scaled_spmm_24(
         scale_b: float32, [1], or [N]: a scale for each column of b.
         bias: [M, 1] or [1, N] in the result's dtype, added to each column or each row, or None.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
-        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K. If False, at most 128 products are accumulated this way, and
+        fast: lets tensor cores accumulate fp8 products in fewer than 24 bits along all of K. If False, at most 128 products are accumulated
+        this way, and
             these sums are added in float32. int8 is summed exactly in 32 bits.
         transposed: return the transposed result, [N, M], contiguous.
         out_dtype: torch.bfloat16 (None) or torch.float16.
@@ -55,8 +58,8 @@ def scaled_spmm_24(
 
     Where b holds infinities or NaN, it is unspecified whether the zeros of S are multiplied with them. No gradient flows through it.
 
-    Raises TypeError for other dtypes; ValueError for shapes that do not fit, an unknown activation, tensors on different devices, or int8 with K above 131071,
-    where a sum could leave 32 bits."""
+    Raises TypeError for other dtypes; ValueError for shapes that do not fit, an unknown activation, tensors on different devices, or int8
+    with K above 131071, where a sum could leave 32 bits."""
     import torch
 
     to = _validate(values, meta, b, scale_a, scale_b, bias, activation, fast, transposed, out_dtype)
@@ -68,10 +71,14 @@ def scaled_spmm_24(
         b = torch.nn.functional.pad(b.t().view(wide) if b.stride(0) == 1 else b.t().contiguous().view(wide), (0, more)).view(b.dtype).t()
     elif b.stride(0) != 1:
         b = b.t().contiguous().t()
-    return OP(values, meta, b, scale_a.reshape(-1), scale_b.reshape(-1), bias, activation, fast, transposed, to, implementation=implementation)
+    return OP(
+        values, meta, b, scale_a.reshape(-1), scale_b.reshape(-1), bias, activation, fast, transposed, to, implementation=implementation
+    )
 
 
-def _validate(values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, activation: Any, fast: Any, transposed: Any, out_dtype: Any) -> str:
+def _validate(
+    values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any, activation: Any, fast: Any, transposed: Any, out_dtype: Any
+) -> str:
     """The result's dtype."""
     import torch
 
@@ -104,7 +111,9 @@ def _validate(values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: 
         if tuple(scale.shape) not in ((), (1,), (extent,)):
             raise ValueError(f"{op}: {name} is {tuple(scale.shape)}; it must be (1,) or {(extent,)}")
     if bias is not None and tuple(bias.shape) not in ((m, 1), (1, n)):
-        raise ValueError(f"{op}: bias is {tuple(bias.shape)}; it must be {(m, 1)}, a number for each row of S, or {(1, n)}, for each column of b")
+        raise ValueError(
+            f"{op}: bias is {tuple(bias.shape)}; it must be {(m, 1)}, a number for each row of S, or {(1, n)}, for each column of b"
+        )
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"{op}: activation is {activation!r}; it is one of {', '.join(ACTIVATIONS)}")
     for name, flag in (("fast", fast), ("transposed", transposed)):
@@ -114,7 +123,8 @@ def _validate(values: Any, meta: Any, b: Any, scale_a: Any, scale_b: Any, bias: 
 
 
 def in_float32(
-    values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool, transposed: bool, to: str
+    values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool,
+    transposed: bool, to: str
 ) -> Tensor:
     import torch
 
@@ -131,7 +141,8 @@ def in_float32(
 
 
 def reference(
-    values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool, transposed: bool, to: str
+    values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool,
+    transposed: bool, to: str
 ) -> Tensor:
     """`in_float32`, with int8 in float64: float32 holds the sums of no more than 1024 products exactly."""
     import torch
@@ -170,7 +181,9 @@ def _arrange(tensors: Mapping[str, Any], options: Mapping[str, Option], generato
     found = _codes(tensors, options, generator)
     for name, t in tensors.items():
         if name.startswith("scale"):
-            found[name] = (torch.rand(t.shape, generator=generator, device=t.device) + 0.5) * (2.0**-7 if tensors["b"].dtype == torch.int8 else 1.0)
+            found[name] = (
+                torch.rand(t.shape, generator=generator, device=t.device) + 0.5
+            ) * (2.0**-7 if tensors["b"].dtype == torch.int8 else 1.0)
         elif name in ("values", "b") and t.dtype == torch.int8:
             extent = 1 + sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
             drawn = torch.randint(-128, 128, (extent,), generator=generator, device=t.device, dtype=torch.int32).to(torch.int8)
@@ -200,9 +213,9 @@ def _peer(sparse: bool) -> Callable[[], Callable[..., Tensor]]:
         held: Any = WeakTensorKeyDictionary()
 
         def run(
-            values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool, transposed: bool,
-            to: str,
-        ) -> Tensor:  # fmt: skip
+            values: Tensor, meta: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, activation: str, fast: bool,
+            transposed: bool, to: str,
+        ) -> Tensor:
             """One scale each, as both libraries take them in one call; int8 by cuBLAS is scaled after it."""
             if scale_a.numel() != 1 or scale_b.numel() != 1 or bias is not None or activation != "none":
                 raise ValueError("timed with one scale each, without a bias and an activation")
@@ -211,7 +224,9 @@ def _peer(sparse: bool) -> Callable[[], Callable[..., Tensor]]:
                 held[values] = torch._cslt_compress(dense) if sparse else dense
             kind = getattr(torch, DTYPES[to].torch)
             if sparse:
-                return torch._cslt_sparse_mm(held[values], b, alpha=(scale_a * scale_b).reshape(1), out_dtype=kind, transpose_result=transposed)
+                return torch._cslt_sparse_mm(
+                    held[values], b, alpha=(scale_a * scale_b).reshape(1), out_dtype=kind, transpose_result=transposed
+                )
             x, y = (b.t(), held[values].t()) if transposed else (held[values], b)
             if values.dtype == torch.int8:
                 return (torch._int_mm(x, y) * (scale_a * scale_b)).to(kind)
@@ -255,29 +270,31 @@ def _swept(dtype: str, M: int, N: int, K: int) -> dict[str, Any]:
     """A linear layer, with one scale each, as its peers take them."""
     values, meta = Input((M, 2 * -(-K // 4)), dtype), Input((-(-M // 16), -(-K // 256), 32, 4), "i32")
     return {"values": values, "meta": meta, "b": Input((K, N), dtype, layout="transposed"), "scale_a": Input((1,)), "scale_b": Input((1,)),
-            "activation": "none", "fast": False, "transposed": True, "to": "bf16"}  # fmt: skip
+            "activation": "none", "fast": False, "transposed": True, "to": "bf16"}
 
 
 def _cases() -> list[Case]:
     def mm(
-        dtype: str, m: int, n: int, k: int, scales: str = "rows", b: str = "transposed", bias: str = "", activation: str = "none", fast: bool = False,
-        transposed: bool = False, to: str = "bf16", of_b: str = "",
-    ) -> dict[str, Any]:  # fmt: skip
+        dtype: str, m: int, n: int, k: int, scales: str = "rows", b: str = "transposed", bias: str = "", activation: str = "none",
+        fast: bool = False, transposed: bool = False, to: str = "bf16", of_b: str = "",
+    ) -> dict[str, Any]:
         shape = {"": None, "rows": (m, 1), "columns": (1, n)}[bias]
         return {
             "values": Input((m, 2 * -(-k // 4)), dtype), "meta": Input((-(-m // 16), -(-k // 256), 32, 4), "i32"),
-            "b": Input((k, n), of_b or dtype, layout=b), "scale_a": Input((m if scales == "rows" else 1,)), "scale_b": Input((n if scales == "rows" else 1,)),
-            "bias": Input(shape, to) if shape else None, "activation": activation, "fast": fast, "transposed": transposed, "to": to,
-        }  # fmt: skip
+            "b": Input((k, n), of_b or dtype, layout=b), "scale_a": Input((m if scales == "rows" else 1,)),
+            "scale_b": Input((n if scales == "rows" else 1,)), "bias": Input(shape, to) if shape else None, "activation": activation,
+            "fast": fast, "transposed": transposed, "to": to,
+        }
 
     bench = [
-        case(f"{n} cubed{' fast' if fast else ''}", tags="bench", **mm("f8e4m3", n, n, n, "one", fast=fast)) for n in (4096, 8192) for fast in (True, False)
+        case(f"{n} cubed{' fast' if fast else ''}", tags="bench", **mm("f8e4m3", n, n, n, "one", fast=fast)) for n in (4096, 8192)
+        for fast in (True, False)
     ]
     bench += [case(f"{n} cubed", tags="bench", **mm("i8", n, n, n, "one")) for n in (4096, 8192)]
     bench += [
         case(f"linear {m}x{n}x{k} fast", tags="bench model", **mm("f8e4m3", m, n, k, "one", fast=True, transposed=True))
         for m, k in ((14336, 4096), (4096, 14336)) for n in (16, 1024)
-    ]  # fmt: skip
+    ]
     edge = []
     for dtype in ("f8e4m3", "f8e5m2", "i8"):
         edge += [
@@ -298,26 +315,26 @@ def _cases() -> list[Case]:
             case("no columns", tags="edge", **mm(dtype, 40, 0, 64)),
             case("no rows", tags="edge", **mm(dtype, 0, 24, 64)),
             case("K of zero", tags="edge", **mm(dtype, 40, 24, 0, bias="rows")),
-        ]  # fmt: skip
+        ]
     edge += [
         case("e4m3 by e5m2", tags="edge", **mm("f8e4m3", 72, 136, 288, of_b="f8e5m2")),
         case("e5m2 by e4m3", tags="edge", **mm("f8e5m2", 72, 136, 288, of_b="f8e4m3")),
         case("fast", tags="edge", **mm("f8e4m3", 136, 272, 288, fast=True)),
-    ]  # fmt: skip
+    ]
     return bench + edge
 
 
 OP = Op(
     reference,
-    same=in_float32,
+    judging=Judging(same=in_float32),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(_swept, {**PRODUCT, "K": (64, 1 << 16)}, models={"M": "inner", "K": "hidden"}, dtypes=("f8e4m3", "i8")),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    arrange=_arrange,
-    public=_public,
+    values=Values(arrange=_arrange),
+    calls=Calls(public=_public),
     peers={"cublas": _peer(False), "cusparselt": _peer(True)},
     wrong={
         "codes of other rows": _with(_halves),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, indices, validate
 from rooftop.ops.spmm_csr import AT_ONCE, ROWS, pattern, pattern_faults, rows_of, turned
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 def sddmm_csr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, *, alpha: float = 1.0, implementation: str | None = None) -> Tensor:
-    """The elements of alpha · a bᵀ at the positions of a sparsity pattern: the values of a CSR matrix. It is the gradient of the values of `rooftop.spmm_csr`.
+    """The elements of alpha · a bᵀ at the positions of a sparsity pattern: the values of a CSR matrix. It is the gradient of the values of
+    `rooftop.spmm_csr`.
 
     Args:
         a: [M, N] float32, float16 or bfloat16.
         b: [K, N] in the dtype of `a`: rows of both are multiplied.
         columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
-        offsets: int32 [M + 1], non-decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is in no row is 0;
+        offsets: int32 [M + 1], non-decreasing, from 0 to nnz: row m has the elements offsets[m] to offsets[m + 1] - 1. An element that is
+        in no row is 0;
             for one that is in several it is unspecified which row counts.
         alpha: scale.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
@@ -37,9 +39,14 @@ def sddmm_csr(a: Tensor, b: Tensor, columns: Tensor, offsets: Tensor, *, alpha: 
     validate(op, {"a": a, "b": b}, ("float32", "float16", "bfloat16"), 0, None, alpha, "none")
     indices(op, {"columns": columns, "offsets": offsets}, b.device)
     if a.dim() != 2 or a.shape[1] != b.shape[1] or offsets.shape[0] != a.shape[0] + 1:
-        raise ValueError(f"{op}: a is {tuple(a.shape)}, b {tuple(b.shape)} and offsets {tuple(offsets.shape)}; they must be [M, N], [K, N] and [M + 1]")
+        raise ValueError(
+            f"{op}: a is {tuple(a.shape)}, b {tuple(b.shape)} and offsets {tuple(offsets.shape)}; they must be [M, N], [K, N] and [M + 1]"
+        )
     if columns.shape[0] and (b.shape[0] == 0 or a.shape[0] == 0):
-        raise ValueError(f"{op}: {columns.shape[0]} columns with a {tuple(a.shape)} and b {tuple(b.shape)}; a matrix of {a.shape[0], b.shape[0]} has none")
+        raise ValueError(
+            f"{op}: {columns.shape[0]} columns with a {tuple(a.shape)} and b {tuple(b.shape)}; a matrix of {a.shape[0], b.shape[0]} has "
+            f"none"
+        )
     return OP(a, b, columns, offsets, float(alpha), implementation=implementation)
 
 
@@ -140,11 +147,14 @@ def _swept(dtype: str, eights: int, N: int, each: int) -> dict[str, Any]:
 
 def _cases() -> list[Case]:
     def mm(m: int, n: int, k: int, nnz: int, dtype: str = "f32", a: str = "contiguous", b: str = "contiguous", fill: str = "normal",
-           alpha: float = 1.0) -> dict[str, Any]:  # fmt: skip
-        return {"a": Input((m, n), dtype, layout=a), "b": Input((k, n), dtype, fill, b), "columns": Input((nnz,), "i32"), "offsets": Input((m + 1,), "i32"),
-                "alpha": alpha}  # fmt: skip
+           alpha: float = 1.0) -> dict[str, Any]:
+        return {"a": Input((m, n), dtype, layout=a), "b": Input((k, n), dtype, fill, b), "columns": Input((nnz,), "i32"),
+                "offsets": Input((m + 1,), "i32"), "alpha": alpha}
 
-    bench = [case(f"8192x8192 density {d} x {n}", tags="bench", **mm(8192, n, 8192, int(d * 8192 * 8192))) for d in (0.001, 0.01, 0.1) for n in (64, 512)]
+    bench = [
+        case(f"8192x8192 density {d} x {n}", tags="bench", **mm(8192, n, 8192, int(d * 8192 * 8192))) for d in (0.001, 0.01, 0.1)
+        for n in (64, 512)
+    ]
     bench += [case(f"power law 262143 x {n}", tags="bench", **mm(262143, n, 262144, 4 * 2**20)) for n in (32, 128)]
     edge = []
     for dtype in ("f32", "f16", "bf16"):
@@ -152,7 +162,7 @@ def _cases() -> list[Case]:
             "one element": (1, 1, 1, 1), "no elements": (20, 8, 30, 0), "one row": (1, 33, 300, 700), "one column": (60, 1, 50, 300),
             "odd": (37, 41, 53, 400), "short rows": (300, 16, 64, 500), "power law": (101, 64, 200, 3000), "wide": (20, 520, 60, 200),
             "very wide": (5, 1290, 6, 20), "one row of b": (20, 24, 1, 60), "N of zero": (20, 0, 30, 50), "no rows": (0, 20, 30, 0),
-        }  # fmt: skip
+        }
         edge += [case(name, tags="edge", **mm(*s, dtype)) for name, s in shapes.items()]
         edge += [case("alpha", tags="edge", **mm(40, 48, 64, 300, dtype, alpha=-2.5))]
         edge += [case(how, tags="edge", **mm(40, 48, 64, 300, dtype, how, how)) for how in LAYOUTS]
@@ -169,9 +179,9 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("a", "b"), saves=("a", "b", "columns", "offsets"), backward=backward),
-    arrange=_arrange,
-    faults=faults,
+    values=Values(arrange=_arrange),
+    calls=Calls(faults=faults),
     peers={"cublas": _dense, "cusparse": _torch},
     wrong={"row before in b": _next_row, "row before in a": _row_before, "last column dropped": _tail, "one precision lower": _low,
            "alpha ignored": lambda a, b, columns, offsets, alpha: reference(a, b, columns, offsets, 1.0)},
-)  # fmt: skip
+)

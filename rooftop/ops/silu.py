@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance
 from rooftop.core.spec import Meta, Problem, Work
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
@@ -60,7 +60,7 @@ def _torch_backward() -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    cpu=reference,
+    calls=Calls(cpu=reference, public=lambda tensors, options: ((tensors["x"],), options)),
     outputs=lambda x: {"y": together(x)},
     canonical=canonical,
     cases=cases(lambda x: {"x": x}, traffic=2),
@@ -82,5 +82,4 @@ OP = Op(
         "hard": lambda x: x * (x / 6 + 0.5).clamp(0, 1),
         "tail cut off": lambda x: reference(x) * (x > -4),
     },
-    public=lambda tensors, options: ((tensors["x"],), options),
 )

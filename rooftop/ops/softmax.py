@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def softmax(x: Tensor, dim: int = -1, *, implementation: str | None = None) -> T
 
     Returns a tensor of the shape, dtype and device of `x`. A row that contains NaN or +inf, or only -inf, gives NaN.
 
-    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions or where a
-    named implementation cannot take `x`.
+    Raises TypeError for anything but a floating tensor of these dtypes, IndexError for a `dim` out of range, ValueError for no dimensions
+    or where a named implementation cannot take `x`.
 
     Source: Milakov & Gimelshein 2018 (arXiv 1805.02867)."""
     rank = _validate(x, dim)
@@ -76,7 +76,9 @@ def canonical(p: Problem) -> Problem | None:
             return None
         shape = (outer[0], meta.shape[dim], inner[0])
         tensors[name] = Meta(shape, meta.dtype, (outer[1], meta.strides[dim], inner[1]), meta.align)
-    if any(0 in (m.strides[0], m.strides[1]) and m.numel > 1 and m.shape[0] * m.shape[1] > 1 and _repeats(m) for m in tensors.values() if m):
+    if any(
+        0 in (m.strides[0], m.strides[1]) and m.numel > 1 and m.shape[0] * m.shape[1] > 1 and _repeats(m) for m in tensors.values() if m
+    ):
         return None
     return p.replace(**tensors)
 
@@ -186,7 +188,10 @@ def _cases() -> list[Case]:
             case("long 2x33000", x=Input((2, 33000), d), dim=1, tags="edge", why="beyond one block's registers"),
             case("longer 1x131080", x=Input((1, 131080), d), dim=1, tags="edge", why="over a cluster, the last part short"),
             case("middle 3x50x4", x=Input((3, 50, 4), d), dim=1, tags="edge"),
-            case("middle, long 2x1030x5", x=Input((2, 1030, 5), d), dim=1, tags="edge", why="columns in rounds, inner positions no multiple of the lanes"),
+            case(
+                "middle, long 2x1030x5", x=Input((2, 1030, 5), d), dim=1, tags="edge",
+                why="columns in rounds, inner positions no multiple of the lanes"
+            ),
             case("first 65x33", x=Input((65, 33), d), dim=0, tags="edge"),
             case("four dimensions", x=Input((2, 3, 4, 40), d), dim=3, tags="edge"),
             case("transposed", x=Input((20, 36), d, layout="transposed"), dim=1, tags="edge"),
@@ -211,13 +216,13 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    cpu=reference,
+    calls=Calls(cpu=reference),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1}, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows",
-        models={"columns": "vocabulary"}, axis="columns",
+        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1}, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)},
+        rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
     tolerance=Tolerance(multiple=4.0),
@@ -225,8 +230,8 @@ OP = Op(
         wrt=("x",),
         saves=("y",),
         backward=backward,
-        outputs=lambda dy, y, dim: {"dx": Meta(y.shape, y.dtype, y.strides if like(y).strides == y.strides else contiguous_strides(y.shape))},
-        work=work_bwd,
+        outputs=lambda dy, y,
+        dim: {"dx": Meta(y.shape, y.dtype, y.strides if like(y).strides == y.strides else contiguous_strides(y.shape))}, work=work_bwd,
         peers={"torch": _torch_backward, "torch.compile": _compiled_backward},
         wrong={
             "sum forgotten": lambda dy, y, dim: y * dy,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op
+from rooftop.core.op import Calls, Judging, Op, Values
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -34,12 +34,14 @@ def softmax_quantize(
     seed: int = 0,
     implementation: str | None = None,
 ) -> Quantized:
-    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in between.
+    """`rooftop.quantize(rooftop.softmax(x), format)` along the last dimension in one pass; the probabilities are not rounded to 16 bits in
+    between.
 
     Args:
         x: float32, float16 or bfloat16, at least one dimension, any strides.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
@@ -52,7 +54,8 @@ def softmax_quantize(
     rows.validate("softmax_quantize", "x", x)
     f, kind, columns, scaled = rows.how("softmax_quantize", x, format, group, rounding, scale_dtype, over, seed)
     codes, scale = OP(
-        rows.flat(x), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed), implementation=implementation
+        rows.flat(x), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed),
+        implementation=implementation
     )
     return rows.packaged(codes, scale, scaled, f, kind, tuple(x.shape), x.dtype, columns)
 
@@ -96,7 +99,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=rows.cases(lambda shape, d, fill, layout: {"x": Input(shape, d, fill, layout)}, fills=("wide", "-inf rows", "large")),
@@ -108,9 +111,8 @@ OP = Op(
         {"rows": (1, 1 << 26), "columns": (64, 1 << 17)}, rows="rows", models={"columns": "inner"}, axis="columns",
     ),
     work=work,
-    compare=rows.laws(values, ("x",)),
-    arrange=rows.arranged,
-    runtime_options=("seed",),
+    judging=Judging(compare=rows.laws(values, ("x",))),
+    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "tail")},
 )

@@ -2,14 +2,15 @@
 
     values_j = x[indices_j],  indices = all of the row ordered by value, equal values by index
 
-Sources: Merrill & Grimshaw 2011, "High performance and scalable radix sorting"; Adinets & Merrill 2022, "Onesweep" (ranks within a tile)."""
+Sources: Merrill & Grimshaw 2011, "High performance and scalable radix sorting"; Adinets & Merrill 2022, "Onesweep" (ranks within a
+tile)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _ordering
 
@@ -18,25 +19,28 @@ if TYPE_CHECKING:
 
 
 def sort(
-    x: Tensor, dim: int = -1, descending: bool = False, *, lengths: Tensor | None = None, nan: str = "largest", implementation: str | None = None
+    x: Tensor, dim: int = -1, descending: bool = False, *, lengths: Tensor | None = None, nan: str = "largest",
+    implementation: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The elements of each row along `dim` in order, and their indices. Always stable: among equal elements the one with the lower index comes first.
+    """The elements of each row along `dim` in order, and their indices. Always stable: among equal elements the one with the lower index
+    comes first.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         dim: the dimension along which rows lie; negative values count from the last.
         descending: if True, the largest come first.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that are sorted. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged. Elements beyond a row's
-    length stay where they are. A length below 0 counts as 0, one above the extent of `dim` as that extent; `rooftop.debug()` raises IndexError for it.
-    Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices) of the shape of `x`; `indices` is int64. -0.0 equals +0.0, and values are copied unchanged.
+    Elements beyond a row's length stay where they are. A length below 0 counts as 0, one above the extent of `dim` as that extent;
+    `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
-    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for a
-    `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for nan or lengths that do not fit, or where a named implementation cannot take `x`;
+    IndexError for a `dim` out of range."""
     d, nan = _ordering.sorting("sort", x, dim, descending, lengths, nan)
     values, indices = OP(x.movedim(d, -1), lengths, descending, nan, implementation=implementation)
     return _ordering.Ordered(values.movedim(-1, d), indices.movedim(-1, d))
@@ -101,18 +105,23 @@ def _wrong(change: str) -> Callable[..., Any]:
 WRONG = {
     "of equals the last": _wrong("unstable"), "NaN at the other end": _wrong("nan"), "lengths ignored": _wrong("lengths"),
     "second half the other way": _wrong("tail"), "the other end first": _wrong("end"),
-}  # fmt: skip
+}
 
 
 def _cases() -> list[Case]:
     def call(
-        shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous", descending: bool = False, nan: str = "largest", ragged: str = ""
+        shape: tuple[int, ...], d: str, fill: str = "normal", layout: str = "contiguous", descending: bool = False, nan: str = "largest",
+        ragged: str = ""
     ) -> dict[str, Any]:
         return {
-            "x": Input(shape, d, fill, layout), "lengths": Input(shape[:-1], ragged) if ragged else None, "descending": descending, "nan": nan,
-        }  # fmt: skip
+            "x": Input(shape, d, fill, layout), "lengths": Input(shape[:-1], ragged) if ragged else None, "descending": descending,
+            "nan": nan,
+        }
 
-    sizes = [(4096, 1024, "f32"), (16384, 256, "f32"), (4096, 8192, "f32"), (256, 131072, "f32"), (16, 1 << 20, "f32"), (1, 131072, "f32"), (1, 1 << 24, "f32")]
+    sizes = [
+        (4096, 1024, "f32"), (16384, 256, "f32"), (4096, 8192, "f32"), (256, 131072, "f32"), (16, 1 << 20, "f32"), (1, 131072, "f32"),
+        (1, 1 << 24, "f32")
+    ]
     sizes += [(256, 128256, "bf16"), (1, 1 << 24, "i64"), (1000, 9999, "f16")]
     bench = [case(f"rows {r}x{n}", tags="bench", **call((r, n), d)) for r, n, d in sizes]
     edge = []
@@ -152,19 +161,18 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=_faults, public=_public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
     swept=Sizes(
         lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "lengths": None, "descending": False, "nan": "largest"},
-        {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"), axis="columns",
+        {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"),
+        axis="columns",
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    arrange=_ordering.arrange,
-    faults=_faults,
-    public=_public,
+    values=Values(arrange=_ordering.arrange),
     grad=Grad(wrt=("x",), saves=("indices",), backward=backward, tolerance=Tolerance()),
     peers={"torch": _torch},
     wrong=WRONG,

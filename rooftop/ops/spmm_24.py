@@ -1,4 +1,5 @@
-"""A 2:4 sparse matrix times a dense one: of every four neighbours of a row at most two are not zero, which the tensor cores multiply at twice the rate.
+"""A 2:4 sparse matrix times a dense one: of every four neighbours of a row at most two are not zero, which the tensor cores multiply at
+twice the rate.
 
     out = act(alpha · S b + bias)
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Grad, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.core.sweeps import PRODUCT
 from rooftop.ops._sparse import UNITS, bias_gradient, finished, slope, validate
@@ -29,11 +30,13 @@ def spmm_24(
     transposed: bool = False,
     implementation: str | None = None,
 ) -> Tensor:
-    """act(alpha · S b + bias), S a 2:4 sparse [M, K], summed in float32 and rounded once. `rooftop.sparse.SparseTensor` holds `values` and `meta`.
+    """act(alpha · S b + bias), S a 2:4 sparse [M, K], summed in float32 and rounded once. `rooftop.sparse.SparseTensor` holds `values` and
+    `meta`.
 
     Args:
         values: [M, 2 ceil(K / 4)] float16 or bfloat16: the two stored elements of each group of four, in their order.
-        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/formats/two_four.py defines every bit. Words that contain a position
+        meta: int32 [ceil(M / 16), ceil(K / 256), 32, 4]: their positions; rooftop/formats/two_four.py defines every bit. Words that contain
+        a position
             twice, or two out of order, give an unspecified number in that row.
         b: [K, N] in the dtype of `values`; rows or columns may be contiguous in memory.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
@@ -55,7 +58,9 @@ def spmm_24(
     if values.dim() != 2 or values.shape[1] != 2 * -(-k // 4):
         raise ValueError(f"{op}: values is {tuple(values.shape)} and b is {tuple(b.shape)}; values must be [M, {2 * -(-k // 4)}]")
     if not isinstance(meta, torch.Tensor) or meta.dtype != torch.int32:
-        raise TypeError(f"{op}: meta is {meta.dtype if isinstance(meta, torch.Tensor) else type(meta).__name__}; it must be a tensor of torch.int32")
+        raise TypeError(
+            f"{op}: meta is {meta.dtype if isinstance(meta, torch.Tensor) else type(meta).__name__}; it must be a tensor of torch.int32"
+        )
     wanted = (-(-rows // 16), -(-k // 256), 32, 4)
     if tuple(meta.shape) != wanted or meta.device != b.device:
         raise ValueError(f"{op}: meta is {tuple(meta.shape)} on {meta.device}; it must be {wanted} on {b.device}")
@@ -65,7 +70,8 @@ def spmm_24(
 
 
 def reference(
-    values: Tensor, meta: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none", transposed: bool = False
+    values: Tensor, meta: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none",
+    transposed: bool = False
 ) -> Tensor:
     from rooftop.formats.two_four import expand, meta_shape
 
@@ -103,7 +109,9 @@ def outputs(values: Meta, b: Meta, transposed: bool = False, **_: Any) -> dict[s
 
 def canonical(p: Problem) -> Problem | None:
     b = p["b"]
-    near = any(n <= 1 or s == 1 for n, s in zip(b.shape, b.strides, strict=True)) and all(s > 0 or n <= 1 for n, s in zip(b.shape, b.strides, strict=True))
+    near = any(
+        n <= 1 or s == 1 for n, s in zip(b.shape, b.strides, strict=True)
+    ) and all(s > 0 or n <= 1 for n, s in zip(b.shape, b.strides, strict=True))
     return p if near and p["values"].contiguous and p["meta"].contiguous else None
 
 
@@ -196,25 +204,29 @@ def _tail(given: dict[str, Any]) -> None:
 def _swept(dtype: str, M: int, N: int, K: int) -> dict[str, Any]:
     """A linear layer: b is the transposed input, and so is the result."""
     values, meta = Input((M, 2 * -(-K // 4)), dtype), Input((-(-M // 16), -(-K // 256), 32, 4), "i32")
-    return {"values": values, "meta": meta, "b": Input((K, N), dtype, layout="transposed"), "alpha": 1.0, "activation": "none", "transposed": True}
+    return {
+        "values": values, "meta": meta, "b": Input((K, N), dtype, layout="transposed"), "alpha": 1.0, "activation": "none",
+        "transposed": True
+    }
 
 
 def _cases() -> list[Case]:
     def mm(
         m: int, n: int, k: int, dtype: str = "bf16", b: str = "contiguous", bias: str = "", alpha: float = 1.0, activation: str = "none",
         transposed: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         shape = {"": None, "rows": (m, 1), "columns": (1, n)}[bias]
         return {
-            "values": Input((m, 2 * -(-k // 4)), dtype), "meta": Input((-(-m // 16), -(-k // 256), 32, 4), "i32"), "b": Input((k, n), dtype, layout=b),
-            "bias": Input(shape, dtype) if shape else None, "alpha": alpha, "activation": activation, "transposed": transposed,
-        }  # fmt: skip
+            "values": Input((m, 2 * -(-k // 4)), dtype), "meta": Input((-(-m // 16), -(-k // 256), 32, 4), "i32"),
+            "b": Input((k, n), dtype, layout=b), "bias": Input(shape, dtype) if shape else None, "alpha": alpha, "activation": activation,
+            "transposed": transposed,
+        }
 
     bench = [case(f"{n}x{n}x{n}", tags="bench", **mm(n, n, n)) for n in (4096, 8192, 16384)]
     bench += [
         case(f"linear {m}x{n}x{k}", tags="bench model", **mm(m, n, k, b="transposed", transposed=True))
         for m, k in ((14336, 4096), (4096, 14336), (8192, 8192)) for n in (16, 1024, 8192)
-    ]  # fmt: skip
+    ]
     edge = []
     for dtype in ("bf16", "f16"):
         edge += [
@@ -239,7 +251,7 @@ def _cases() -> list[Case]:
             case("no columns", tags="edge", **mm(40, 0, 64, dtype)),
             case("no rows", tags="edge", **mm(0, 24, 64, dtype)),
             case("K of zero", tags="edge", **mm(40, 24, 0, dtype, bias="rows")),
-        ]  # fmt: skip
+        ]
     return bench + edge
 
 
@@ -252,7 +264,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "meta", "b", "bias"), backward=backward),
-    arrange=_codes,
+    values=Values(arrange=_codes),
     peers={"cublas": _torch, "cusparselt": _cusparselt},
     wrong={
         "codes of other rows": _with(_halves),

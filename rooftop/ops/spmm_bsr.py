@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, UNITS, bias_gradient, finished, indices, slope, validate
 from rooftop.ops.spmm_csr import pattern_faults, rows_of, turned
@@ -35,11 +35,14 @@ def spmm_bsr(
     """act(alpha · S b + bias), S [M, K] of blocks of H rows and W columns, summed in float32 (never TF32) and rounded once.
 
     Args:
-        values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may extend beyond M and
+        values: [blocks, H, W] float32, float16 or bfloat16, H and W powers of two from 8 to 128. The last block row and block column may
+        extend beyond M and
             K; elements there are ignored.
-        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them. Duplicates are
+        columns: int32 [blocks], the block column of each, 0 to ceil(K / W) - 1; others are clamped. `rooftop.debug()` reports them.
+        Duplicates are
             allowed.
-        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1. Offsets out of
+        offsets: int32 [ceil(M / H) + 1], non-decreasing, from 0 to blocks: block row r has the blocks offsets[r] to offsets[r + 1] - 1.
+        Offsets out of
             range are clamped.
         b: [K, N] in the dtype of `values`, any strides.
         rows: M; None for all rows of the block rows.
@@ -68,14 +71,17 @@ def spmm_bsr(
         given = f"values is {tuple(values.shape)} and columns is {tuple(columns.shape)}"
         raise ValueError(f"{op}: {given}; they must be [blocks, H, W] and [blocks], H and W one of 8, 16, 32, 64, 128")
     if offsets.shape[0] == 0 or -(-m // high) != tall or m < 0:
-        raise ValueError(f"{op}: offsets is {tuple(offsets.shape)} and rows is {rows}; with blocks of {high} rows that is {tall} block rows")
+        raise ValueError(
+            f"{op}: offsets is {tuple(offsets.shape)} and rows is {rows}; with blocks of {high} rows that is {tall} block rows"
+        )
     if values.shape[0] and (b.shape[0] == 0 or m == 0):
         raise ValueError(f"{op}: {values.shape[0]} blocks, and a matrix of {(m, b.shape[0])}; it has none")
     return OP(values, columns, offsets, b, bias, m, float(alpha), activation, implementation=implementation)
 
 
 def reference(
-    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float = 1.0, activation: str = "none"
+    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float = 1.0,
+    activation: str = "none"
 ) -> Tensor:
     import torch
 
@@ -120,14 +126,17 @@ def canonical(p: Problem) -> Problem | None:
 
 
 def work(p: Problem) -> Work:
-    """Each operand read once, of b as many rows as there can be; the result written once; one FMA for each element of a block and column."""
+    """Each operand read once, of b as many rows as there can be; the result written once; one FMA for each element of a block and
+    column."""
     values, b, out = p["values"], p["b"], p["out"]
     rows = min(b.shape[0], values.shape[0] * values.shape[2])
     read = sum(m.nbytes for name, m in p.tensors if m is not None and name not in ("out", "b")) + rows * b.shape[1] * b.itemsize
     return Work(read, out.nbytes, {UNITS[b.dtype]: float(values.numel) * b.shape[1]})
 
 
-def faults(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float, activation: str) -> str | None:
+def faults(
+    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float, activation: str
+) -> str | None:
     """What is wrong with the indices; they are read, so the device is waited for."""
     return pattern_faults(columns, offsets, -(-b.shape[0] // values.shape[2]))
 
@@ -157,7 +166,9 @@ def _torch() -> Callable[..., Tensor]:
     """torch's BSR tensors, which its Triton kernels multiply."""
     import torch
 
-    def bsr(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float, activation: str) -> Tensor:
+    def bsr(
+        values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float, activation: str
+    ) -> Tensor:
         out = torch.sparse_bsr_tensor(offsets, columns, values, (rows, b.shape[0]), check_invariants=False) @ b
         return out if bias is None and alpha == 1.0 and activation == "none" else finished(out, bias, alpha, activation)
 
@@ -171,7 +182,9 @@ def _dense() -> Callable[..., Tensor]:
 
     held: Any = WeakTensorKeyDictionary()
 
-    def cublas(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float, activation: str) -> Tensor:
+    def cublas(
+        values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None, rows: int, alpha: float, activation: str
+    ) -> Tensor:
         if values not in held:
             held[values] = dense_of(values, columns, offsets, rows, b.shape[0])
         out = torch.mm(held[values], b)
@@ -217,31 +230,34 @@ def _other_block(given: dict[str, Any]) -> None:
 BLOCKS: dict[str, Any] = {  # sizes of a matrix of square blocks, of which `percent` of 100 are there, and of the dense one
     "ranges": {"M": (64, 1 << 16), "K": (64, 1 << 16), "N": (16, 1 << 14), "side": (8, 128), "percent": (1, 50)}, "powers": ("side",),
     "models": {"M": "inner", "K": "hidden"}, "dtypes": ("bf16",),
-}  # fmt: skip
+}
 
 
 def _swept(dtype: str, M: int, K: int, N: int, side: int, percent: int) -> dict[str, Any]:
     tall = -(-M // side)
     count = max(1, tall * -(-K // side) * percent // 100)
-    return {"values": Input((count, side, side), dtype), "columns": Input((count,), "i32"), "offsets": Input((tall + 1,), "i32"), "b": Input((K, N), dtype),
-            "rows": M, "alpha": 1.0, "activation": "none"}  # fmt: skip
+    return {"values": Input((count, side, side), dtype), "columns": Input((count,), "i32"), "offsets": Input((tall + 1,), "i32"),
+            "b": Input((K, N), dtype), "rows": M, "alpha": 1.0, "activation": "none"}
 
 
 def _cases() -> list[Case]:
     def mm(
-        m: int, n: int, k: int, count: int, high: int, wide: int, dtype: str = "bf16", b: str = "contiguous", bias: str = "", alpha: float = 1.0,
-        activation: str = "none", fill: str = "normal",
-    ) -> dict[str, Any]:  # fmt: skip
+        m: int, n: int, k: int, count: int, high: int, wide: int, dtype: str = "bf16", b: str = "contiguous", bias: str = "",
+        alpha: float = 1.0, activation: str = "none", fill: str = "normal",
+    ) -> dict[str, Any]:
         shape = {"": None, "rows": (m, 1), "columns": (1, n)}[bias]
         return {
             "values": Input((count, high, wide), dtype), "columns": Input((count,), "i32"), "offsets": Input((-(-m // high) + 1,), "i32"),
-            "b": Input((k, n), dtype, fill, b), "bias": Input(shape, dtype) if shape else None, "rows": m, "alpha": alpha, "activation": activation,
-        }  # fmt: skip
+            "b": Input((k, n), dtype, fill, b), "bias": Input(shape, dtype) if shape else None, "rows": m, "alpha": alpha,
+            "activation": activation,
+        }
 
     bench = [
         case(f"8192x8192 blocks of {s}, density {d} x {n}", tags="bench", **mm(8192, n, 8192, int(d * (8192 // s) ** 2), s, s))
-        for n, densities in ((4096, (0.05, 0.1, 0.2, 0.5)), (512, (0.05, 0.2, 0.5)), (64, (0.05, 0.2, 0.5))) for s in (16, 32, 64, 128) for d in densities
-    ]  # fmt: skip
+        for n,
+        densities in ((4096, (0.05, 0.1, 0.2, 0.5)), (512, (0.05, 0.2, 0.5)), (64, (0.05, 0.2, 0.5))) for s in (16, 32, 64, 128)
+        for d in densities
+    ]
     edge = []
     for dtype in ("bf16", "f16", "f32"):
         for s in (8, 16, 32, 64, 128):
@@ -259,7 +275,10 @@ def _cases() -> list[Case]:
             case("no blocks", tags="edge", **mm(64, 24, 96, 0, 16, 16, dtype, bias="rows")),
             case("blocks that come again", tags="edge", **mm(32, 24, 32, 9, 16, 16, dtype)),
             case("bias of rows, relu", tags="edge", **mm(64, 40, 96, 9, 16, 16, dtype, bias="rows", activation="relu")),
-            case("bias of columns, alpha, silu", tags="edge", **mm(96, 40, 64, 5, 32, 16, dtype, bias="columns", alpha=0.5, activation="silu")),
+            case(
+                "bias of columns, alpha, silu", tags="edge",
+                **mm(96, 40, 64, 5, 32, 16, dtype, bias="columns", alpha=0.5, activation="silu")
+            ),
             case("gelu", tags="edge", **mm(128, 40, 64, 2, 64, 32, dtype, activation="gelu")),
             case("gelu_tanh", tags="edge", **mm(64, 40, 96, 9, 16, 16, dtype, activation="gelu_tanh")),
             case("no columns", tags="edge", **mm(32, 0, 64, 3, 16, 16, dtype)),
@@ -281,8 +300,8 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),
-    arrange=_arrange,
-    faults=faults,
+    values=Values(arrange=_arrange),
+    calls=Calls(faults=faults),
     peers={"torch BSR": _torch, "cublas": _dense},
     wrong={
         "last row of b dropped": _with(_tail),

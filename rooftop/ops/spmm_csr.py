@@ -2,8 +2,8 @@
 
     out = act(alpha · S b + bias),   (S b)[m, n] = Σ_{offsets[m] <= i < offsets[m + 1]} values[i] · b[columns[i], n]
 
-Source: Saad, "Iterative Methods for Sparse Linear Systems" (2003), section 3.4; Yang, Buluç and Owens, "Design Principles for Sparse Matrix Multiplication
-on the GPU" (2018), for row split."""
+Source: Saad, "Iterative Methods for Sparse Linear Systems" (2003), section 3.4; Yang, Buluç and Owens, "Design Principles for Sparse Matrix
+Multiplication on the GPU" (2018), for row split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Option, Problem, Work, case
 from rooftop.ops._sparse import LAYOUTS, bias_gradient, finished, indices, slope, validate
 
@@ -34,22 +34,24 @@ def spmm_csr(
     activation: str = "none",
     implementation: str | None = None,
 ) -> Tensor:
-    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 if b has few columns, and rounded once. Row m of S
-    has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. A row may contain a column several times, in any order:
-    the products add up.
+    """act(alpha · S b + bias), S [M, K] in compressed rows, summed in float32 (never TF32), or float64 if b has few columns, and rounded
+    once. Row m of S has the elements offsets[m] to offsets[m + 1] - 1 of `values`, in the columns `columns`. A row may contain a column
+    several times, in
+    any order: the products add up.
 
     Args:
         values: [nnz] float32, float16 or bfloat16.
         columns: int32 [nnz], 0 to K - 1; others are clamped. `rooftop.debug()` reports them.
-        offsets: int32 [M + 1], non-decreasing, from 0 to nnz. Offsets out of range are clamped; which elements then belong to which row is unspecified.
+        offsets: int32 [M + 1], non-decreasing, from 0 to nnz. Offsets out of range are clamped; which elements then belong to which row is
+        unspecified.
         b: [K, N] in the dtype of `values`.
         bias: [M, 1] or [1, N] in the same dtype, added to each column or each row, or None.
         alpha: scale of the product.
         activation: "none", "relu", "silu", "gelu" or "gelu_tanh", of the sum.
         implementation: name of a kernel (`"cuda_sm80"`), which runs or raises. None selects the best one that supports the input.
 
-    Elements that are not stored are not multiplied: infinities and NaN of b appear in the result only where S has an element. The order of the sums depends
-    only on shapes and the card. Gradients flow to `values`, `b` and `bias`.
+    Elements that are not stored are not multiplied: infinities and NaN of b appear in the result only where S has an element. The order of
+    the sums depends only on shapes and the card. Gradients flow to `values`, `b` and `bias`.
 
     Raises TypeError for other dtypes, ValueError for shapes that do not fit, an unknown activation, or tensors on different devices."""
     import torch
@@ -69,15 +71,16 @@ def spmm_csr(
 
 
 def rows_of(offsets: Tensor, nnz: int) -> Tensor:
-    """The row of each element; M for those past the last offset. All offsets are searched, not those from the second on: under torch.compile (2.11) on a GPU
-    a search in a slice reads from the start of its memory."""
+    """The row of each element; M for those past the last offset. All offsets are searched, not those from the second on: under
+    torch.compile (2.11) on a GPU a search in a slice reads from the start of its memory."""
     import torch
 
     return (torch.searchsorted(offsets, torch.arange(nnz, device=offsets.device, dtype=offsets.dtype), right=True) - 1).clamp(min=0)
 
 
 def counted(x: Tensor, extent: int) -> Tensor:
-    """How often each of 0 to extent - 1 comes in x. (The length of `torch.bincount` is a matter of data, which torch.export and torch.compile do not take.)"""
+    """How often each of 0 to extent - 1 comes in x. (The length of `torch.bincount` is a matter of data, which torch.export and
+    torch.compile do not take.)"""
     import torch
 
     return torch.zeros(extent, dtype=torch.int64, device=x.device).scatter_add_(0, x.long(), torch.ones_like(x, dtype=torch.int64))
@@ -95,16 +98,22 @@ def turned(columns: Tensor, offsets: Tensor, k: int) -> tuple[Tensor, Tensor, Te
     return order, rows[order].to(torch.int32), ends
 
 
-def reference(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none") -> Tensor:
+def reference(
+    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none"
+) -> Tensor:
     import torch
 
     m, n, nnz = offsets.shape[0] - 1, b.shape[1], values.shape[0]
     rows, wide = rows_of(offsets, nnz), max(1, AT_ONCE // max(nnz, 1))
-    parts = [b.new_zeros(m + 1, min(wide, n - i)).index_add(0, rows, values[:, None] * b[:, i : i + wide][columns]) for i in range(0, n, wide)]
+    parts = [
+        b.new_zeros(m + 1, min(wide, n - i)).index_add(0, rows, values[:, None] * b[:, i : i + wide][columns]) for i in range(0, n, wide)
+    ]
     return finished(torch.cat(parts, 1)[:m] if parts else b.new_zeros(m, n), bias, alpha, activation)
 
 
-def cpu(values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none") -> Any:
+def cpu(
+    values: Tensor, columns: Tensor, offsets: Tensor, b: Tensor, bias: Tensor | None = None, alpha: float = 1.0, activation: str = "none"
+) -> Any:
     """torch.sparse of float32, without a gradient of its own."""
     import torch
 
@@ -179,9 +188,10 @@ def pattern_faults(columns: Tensor, offsets: Tensor, k: int) -> str | None:
 
 
 def pattern(tensors: Mapping[str, Any], options: Mapping[str, Option], generator: Any, k: int) -> dict[str, Any]:
-    """Elements at random places, in order within a row; where M is odd the rows' lengths follow a power law, and some rows are empty. From 2^17 rows on there
-    are other kinds, by M modulo 8: 2, 27 diagonals at random within 5000 of the middle; 4, the 27 neighbours in a cube of 64 x 64 x 64; 6, roads: two or three
-    places nearby."""
+    """Elements at random places, in order within a row; where M is odd the rows' lengths follow a power law, and some rows are empty. From
+    2^17 rows on there
+    are other kinds, by M modulo 8: 2, 27 diagonals at random within 5000 of the middle; 4, the 27 neighbours in a cube of 64 x 64 x 64; 6,
+    roads: two or three places nearby."""
     import torch
 
     columns, offsets = tensors["columns"], tensors["offsets"]
@@ -286,35 +296,37 @@ def _low(*args: Any) -> Tensor:
     return reference(values, args[1], args[2], b, *args[4:])
 
 
-ROWS: dict[str, Any] = {  # sizes of a square matrix of 8 · eights rows and of the dense one; of a multiple of 8 rows, `pattern` makes none but random ones
+# sizes of a square matrix of 8 · eights rows and of the dense one; of a multiple of 8 rows, `pattern` makes none but random ones
+ROWS: dict[str, Any] = {
     "ranges": {"eights": (8, 1 << 18), "N": (1, 2048), "each": (1, 1024)}, "dtypes": ("f32", "bf16"),
-}  # fmt: skip
+}
 
 
 def _swept(dtype: str, eights: int, N: int, each: int) -> dict[str, Any]:
     """`each`: elements of a row, on average."""
     m = 8 * eights
     nnz = m * min(each, m)
-    return {"values": Input((nnz,), dtype), "columns": Input((nnz,), "i32"), "offsets": Input((m + 1,), "i32"), "b": Input((m, N), dtype), "alpha": 1.0,
-            "activation": "none"}  # fmt: skip
+    return {"values": Input((nnz,), dtype), "columns": Input((nnz,), "i32"), "offsets": Input((m + 1,), "i32"), "b": Input((m, N), dtype),
+            "alpha": 1.0, "activation": "none"}
 
 
 def _cases() -> list[Case]:
     def mm(
-        m: int, n: int, k: int, nnz: int, dtype: str = "f32", b: str = "contiguous", bias: str = "", alpha: float = 1.0, activation: str = "none",
-        fill: str = "normal",
-    ) -> dict[str, Any]:  # fmt: skip
+        m: int, n: int, k: int, nnz: int, dtype: str = "f32", b: str = "contiguous", bias: str = "", alpha: float = 1.0,
+        activation: str = "none", fill: str = "normal",
+    ) -> dict[str, Any]:
         shape = {"": None, "rows": (m, 1), "columns": (1, n)}[bias]
         return {
-            "values": Input((nnz,), dtype), "columns": Input((nnz,), "i32"), "offsets": Input((m + 1,), "i32"), "b": Input((k, n), dtype, fill, b),
-            "bias": Input(shape, dtype) if shape else None, "alpha": alpha, "activation": activation,
-        }  # fmt: skip
+            "values": Input((nnz,), dtype), "columns": Input((nnz,), "i32"), "offsets": Input((m + 1,), "i32"),
+            "b": Input((k, n), dtype, fill, b), "bias": Input(shape, dtype) if shape else None, "alpha": alpha, "activation": activation,
+        }
 
     bench = [
         case(f"8192x8192 density {d} x {n}", tags="bench", **mm(8192, n, 8192, int(d * 8192 * 8192)))
-        for d, columns in ((0.001, (1, 16, 128, 1024, 4096)), (0.01, (1, 16, 128, 1024, 4096)), (0.1, (1, 16, 128, 1024)), (0.5, (1, 16, 128)))
+        for d,
+        columns in ((0.001, (1, 16, 128, 1024, 4096)), (0.01, (1, 16, 128, 1024, 4096)), (0.1, (1, 16, 128, 1024)), (0.5, (1, 16, 128)))
         for n in columns
-    ]  # fmt: skip
+    ]
     bench += [case(f"power law 262143 x {n}", tags="bench", **mm(262143, n, 262144, 4 * 2**20)) for n in (1, 8, 32, 128)]
     kinds = {"banded": (262146, 262146 * 27), "mesh": (262148, 262148 * 27), "roads": (2097158, 5 * 2**20)}
     bench += [case(f"{kind} {m} x {n}", tags="bench", **mm(m, n, m, nnz)) for kind, (m, nnz) in kinds.items() for n in (1, 32, 128)]
@@ -325,9 +337,9 @@ def _cases() -> list[Case]:
             "one element": (1, 1, 1, 1), "no elements": (20, 8, 30, 0), "one row": (1, 33, 300, 700), "one column": (60, 1, 50, 300),
             "two columns": (62, 2, 50, 900), "three columns": (40, 3, 64, 500), "8 columns": (50, 8, 70, 800), "odd": (37, 41, 53, 400),
             "short rows": (300, 16, 64, 500), "power law": (101, 64, 200, 3000), "power law, one column": (301, 1, 400, 6000),
-            "long row": (3, 40, 500, 4000), "wide": (20, 520, 60, 200), "wide, power law": (9, 264, 60, 3000), "one row of b": (20, 24, 1, 60),
-            "no columns": (20, 0, 30, 50), "no rows": (0, 20, 30, 0), "K of zero": (20, 12, 0, 0),
-        }  # fmt: skip
+            "long row": (3, 40, 500, 4000), "wide": (20, 520, 60, 200), "wide, power law": (9, 264, 60, 3000),
+            "one row of b": (20, 24, 1, 60), "no columns": (20, 0, 30, 50), "no rows": (0, 20, 30, 0), "K of zero": (20, 12, 0, 0),
+        }
         edge += [case(name, tags="edge", **mm(*s, dtype)) for name, s in shapes.items()]
         edge += [
             case("bias of rows, relu", tags="edge", **mm(36, 32, 40, 200, dtype, bias="rows", activation="relu")),
@@ -342,7 +354,7 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=faults),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
@@ -350,8 +362,7 @@ OP = Op(
     work=work,
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(wrt=("values", "b", "bias"), saves=("values", "columns", "offsets", "b", "bias"), backward=backward),
-    arrange=_arrange,
-    faults=faults,
+    values=Values(arrange=_arrange),
     peers={"cusparse": _torch, "cublas": _dense},
     wrong={
         "row before in b": _with(_next_row),

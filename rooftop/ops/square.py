@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance
 from rooftop.core.spec import Meta, Problem, Work
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
@@ -55,7 +55,11 @@ def _torch() -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    cpu=lambda x: x * x if x.element_size() == 2 and "bf" not in str(x.dtype) else x.square(),  # whose gradient is (2 x) dy: float16 overflows
+    # whose gradient is (2 x) dy: float16 overflows
+    calls=Calls(
+        cpu=lambda x: x * x if x.element_size() == 2 and "bf" not in str(x.dtype) else x.square(), public=lambda tensors,
+        options: ((tensors["x"],), options)
+    ),
     outputs=lambda x: {"y": together(x)},
     canonical=canonical,
     cases=cases(lambda x: {"x": x}, traffic=2),
@@ -73,5 +77,4 @@ OP = Op(
     ),
     peers={"torch": _torch, "torch.compile": compiled(reference)},
     wrong={"sign kept": lambda x: x * x.abs(), "cubed": lambda x: x * x * x},
-    public=lambda tensors, options: ((tensors["x"],), options),
 )

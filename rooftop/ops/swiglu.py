@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.autocasting import widened
-from rooftop.core.op import Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Tolerance
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, sizes
@@ -24,14 +24,15 @@ def swiglu(a: Tensor, b: Tensor | None = None, *, implementation: str | None = N
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
-        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds both,
+        b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds
+        both,
             [..., 2 C], the gate first.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or an
-    input that a named implementation cannot take."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or
+    an input that a named implementation cannot take."""
     a, b = widened(a, b)
     validate("swiglu", a, b)
     return OP(a, b, implementation=implementation)
@@ -83,7 +84,7 @@ def _liger() -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu),
     outputs=outputs,
     canonical=canonical,
     cases=gated_cases(),
@@ -99,7 +100,8 @@ OP = Op(
         peers={"torch": lambda: _eager_backward, "torch.compile": compiled(_eager_backward)},
         wrong={
             "gradients exchanged": lambda dy, a, b: joined(*backward(dy, *halves(a, b))[::-1], b),
-            "slope of the sigmoid left out": lambda dy, a, b: joined(dy * halves(a, b)[1] * halves(a, b)[0].sigmoid(), reference(a, b) * 0 + dy, b),
+            "slope of the sigmoid left out": lambda dy, a,
+            b: joined(dy * halves(a, b)[1] * halves(a, b)[0].sigmoid(), reference(a, b) * 0 + dy, b),
         },
     ),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager), "liger": _liger},

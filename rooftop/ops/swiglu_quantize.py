@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Op
+from rooftop.core.op import Calls, Judging, Op, Values
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -43,14 +43,16 @@ def swiglu_quantize(
         a: the gate: float32, float16 or bfloat16, at least one dimension, any strides.
         b: the values that are gated, of the shape and dtype of `a`. None: `a` holds both, [..., 2 C], the gate first.
         format: as in `rooftop.quantize`.
-        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an mx or nv format.
+        group: consecutive elements along the last dimension that share a scale: 16, 32, 64, 128 or 256. None: the whole row, or that of an
+        mx or nv format.
         rounding: "nearest", "stochastic" or "zero".
         scale_dtype, over, seed: as in `rooftop.quantize`; nvfp4 requires `over`.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports the input.
 
     Returns a `rooftop.quant.Quantized` of the shape of y. No gradient flows through it.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, and what `rooftop.quantize` raises for the rest."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, and what `rooftop.quantize` raises for
+    the rest."""
     validate_gated("swiglu_quantize", a, b)
     if a.dim() == 0:
         raise ValueError("swiglu_quantize: a has no dimensions; it must have at least one")
@@ -58,13 +60,15 @@ def swiglu_quantize(
     gate, value = halves(a, b)
     shape = tuple(gate.shape)
     codes, scale = OP(
-        rows.flat(gate), rows.flat(value), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding, random_bits.signed(seed),
-        implementation=implementation,
-    )  # fmt: skip
+        rows.flat(gate), rows.flat(value), None if scaled is None else scaled.reshape(1), columns, f.element, kind, rounding,
+        random_bits.signed(seed), implementation=implementation,
+    )
     return rows.packaged(codes, scale, scaled, f, kind, shape, a.dtype, columns)
 
 
-def reference(a: Tensor, b: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
+def reference(
+    a: Tensor, b: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int
+) -> tuple[Tensor, Tensor]:
     return rows.quantised(a * a.sigmoid() * b, over, group, format, scales, rounding, seed)
 
 
@@ -84,7 +88,9 @@ def work(p: Problem) -> Work:
     return Work(p["a"].nbytes + p["b"].nbytes, p["codes"].nbytes + p["scale"].nbytes, {"fma32": 8.0 * n, "exp": 1.0 * n})
 
 
-def _eager(a: Tensor, b: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
+def _eager(
+    a: Tensor, b: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int
+) -> tuple[Tensor, Tensor]:
     import torch
 
     return rows.plain(torch.nn.functional.silu(a) * b, group, format, scales, rounding)
@@ -102,7 +108,7 @@ def _changed(change: str) -> Callable[..., Any]:
 
 OP = Op(
     reference,
-    objects=True,
+    calls=Calls(objects=True),
     outputs=outputs,
     canonical=rows.canonical("a", "b"),
     cases=rows.cases(lambda shape, d, fill, layout: {"a": Input(shape, d, fill, layout), "b": Input(shape, d, "normal", layout)}),
@@ -114,9 +120,8 @@ OP = Op(
         {"rows": (1, 1 << 26), "columns": (64, 1 << 17)}, rows="rows", models={"columns": "inner"}, axis="columns",
     ),
     work=work,
-    compare=rows.laws(values, ("a", "b")),
-    arrange=rows.arranged,
-    runtime_options=("seed",),
+    judging=Judging(compare=rows.laws(values, ("a", "b"))),
+    values=Values(arrange=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "sigmoid")},
 )

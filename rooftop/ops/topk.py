@@ -2,7 +2,8 @@
 
     values_j = x[indices_j],  indices = the first k of the row ordered by value, equal values by index
 
-Sources: Alabi et al. 2012, "Fast k-selection algorithms for graphics processing units"; Johnson, Douze & Jégou 2017 (candidates kept behind a threshold)."""
+Sources: Alabi et al. 2012, "Fast k-selection algorithms for graphics processing units"; Johnson, Douze & Jégou 2017 (candidates kept behind
+a threshold)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _ordering
 
@@ -39,18 +40,21 @@ def topk(
         largest: if True, the largest, else the smallest.
         sorted: False allows any order of the k. The present kernels sort them anyway.
         lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part. None: all.
-        tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the lowest.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        tie: "lowest": among equal elements the one with the lowest index comes first. "any": unspecified; the present kernels give the
+        lowest.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`. -0.0 equals +0.0,
-    and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value of the order: -infinity
-    (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the extent of `dim` as that
-    extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
+    Returns a named tuple (values, indices): `values` of the dtype of `x`, `indices` int64, both of the shape of `x` with k along `dim`.
+    -0.0 equals +0.0, and values are the elements as they stand. A row of fewer than k elements is padded with index -1 and the last value
+    of the order:
+    -infinity (integers: the least) for the largest, +infinity (the greatest) for the smallest. A length below 0 counts as 0, one above the
+    extent of `dim` as that extent; `rooftop.debug()` raises IndexError for it. Gradients flow from `values` to `x`.
 
-    Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError
-    for a `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for k, tie, nan or lengths that do not fit, or where a named implementation cannot take
+    `x`; IndexError for a `dim` out of range."""
     d = _ordering.tensor("topk", x, dim)
     _ordering.count("topk", k, x.shape[d], 0)
     for name, value in (("largest", largest), ("sorted", sorted)):
@@ -142,7 +146,8 @@ def _wrong(change: str) -> Callable[..., Any]:
 
 def _cases() -> list[Case]:
     def call(
-        shape: tuple[int, ...], d: str, k: int, fill: str = "normal", layout: str = "contiguous", largest: bool = True, nan: str = "largest", ragged: str = ""
+        shape: tuple[int, ...], d: str, k: int, fill: str = "normal", layout: str = "contiguous", largest: bool = True,
+        nan: str = "largest", ragged: str = ""
     ) -> dict[str, Any]:
         lengths = Input(shape[:-1], ragged) if ragged else None
         return {"x": Input(shape, d, fill, layout), "lengths": lengths, "k": k, "largest": largest, "nan": nan}
@@ -156,10 +161,16 @@ def _cases() -> list[Case]:
         case("odd rows 1000x99991 k=100", tags="bench", why="odd", **call((1000, 99991), "f32", 100)),
         case("a quarter 64x65536 k=16384", tags="bench", **call((64, 65536), "f32", 16384)),
     ]
-    picks = {"one element": 1, "a warp 7x40": 3, "rows 5x200": 200, "odd rows 3x777": 9, "slices 2x3x1030": 64, "longer 2x5001": 300, "long row 1x40003": 130}
+    picks = {
+        "one element": 1, "a warp 7x40": 3, "rows 5x200": 200, "odd rows 3x777": 9, "slices 2x3x1030": 64, "longer 2x5001": 300,
+        "long row 1x40003": 130
+    }
     edge = []
     for d in _ordering.DTYPES:
-        edge += [case(name, tags="edge", **call(how[0], d, picks.get(name, 17), *how[1:])) for name, how in _ordering.cases_of(d, _ordering.SHAPES)]
+        edge += [
+            case(name, tags="edge", **call(how[0], d, picks.get(name, 17), *how[1:])) for name,
+            how in _ordering.cases_of(d, _ordering.SHAPES)
+        ]
         if d not in _ordering.FULL:
             continue
         edge += [
@@ -200,23 +211,23 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=_faults, public=_public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
     swept=Sizes(
-        lambda dtype, rows, columns, k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
+        lambda dtype, rows, columns,
+        k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
         {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    arrange=_ordering.arrange,
-    faults=_faults,
-    public=_public,
+    values=Values(arrange=_ordering.arrange),
     grad=Grad(wrt=("x",), saves=("x", "indices"), backward=backward, tolerance=Tolerance()),
     peers={"torch.topk": _torch},  # of equal elements it takes any, so that it is not what the reference is held to
     wrong={
-        "of equals the last": _wrong("ties"), "NaN at the other end": _wrong("nan"), "-0.0 below +0.0": _wrong("zeros"), "tail dropped": _wrong("tail"),
-        "lengths ignored": _wrong("lengths"), "not sorted": _wrong("unsorted"), "the other end": _wrong("end"),
+        "of equals the last": _wrong("ties"), "NaN at the other end": _wrong("nan"), "-0.0 below +0.0": _wrong("zeros"),
+        "tail dropped": _wrong("tail"), "lengths ignored": _wrong("lengths"), "not sorted": _wrong("unsorted"),
+        "the other end": _wrong("end"),
     },
-)  # fmt: skip
+)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance, Values
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _ordering
@@ -18,26 +18,29 @@ if TYPE_CHECKING:
 
 
 def topk_mask(
-    x: Tensor, k: int, dim: int = -1, largest: bool = True, *, lengths: Tensor | None = None, nan: str = "largest", implementation: str | None = None
+    x: Tensor, k: int, dim: int = -1, largest: bool = True, *, lengths: Tensor | None = None, nan: str = "largest",
+    implementation: str | None = None
 ) -> Tensor:
-    """True at the `k` largest (or smallest) elements of each row along `dim`, False elsewhere. Exactly k are True in a row: among equal elements those with the
-    lowest indices.
+    """True at the `k` largest (or smallest) elements of each row along `dim`, False elsewhere. Exactly k are True in a row: among equal
+    elements those with the lowest indices.
 
     Args:
         x: float32, float16, bfloat16, int32 or int64, of any shape and strides with at least one dimension.
         k: number of elements to mark, from 0 to the extent of `dim`.
         dim: the dimension along which rows lie; negative values count from the last.
         largest: if True, the largest are marked, else the smallest.
-        lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False. None: all.
-        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call waits
+        lengths: int32 or int64 of the shape of `x` without `dim`: the number of elements of each row that take part; the others are False.
+        None: all.
+        nan: "largest": NaN is above +infinity; "smallest": below -infinity; "error": a NaN within the lengths is a ValueError, and the call
+        waits
             for the device to check it.
         implementation: name of a kernel, which runs or raises. None selects the best one that supports `x`.
 
-    Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as 0, one above
-    the row as the row; `rooftop.debug()` raises IndexError for it.
+    Returns bool of the shape of `x`. A row of fewer than k elements is True up to its length. -0.0 equals +0.0. A length below 0 counts as
+    0, one above the row as the row; `rooftop.debug()` raises IndexError for it.
 
-    Raises TypeError for other dtypes, ValueError for k, nan or lengths that do not fit, or where a named implementation cannot take `x`; IndexError for
-    a `dim` out of range."""
+    Raises TypeError for other dtypes, ValueError for k, nan or lengths that do not fit, or where a named implementation cannot take `x`;
+    IndexError for a `dim` out of range."""
     d = _ordering.tensor("topk_mask", x, dim)
     _ordering.count("topk_mask", k, x.shape[d], 0)
     argument_checks.flag("topk_mask", "largest", largest)
@@ -110,15 +113,22 @@ def _wrong(change: str) -> Callable[..., Any]:
 
 def _cases() -> list[Case]:
     def call(
-        shape: tuple[int, ...], d: str, k: int, fill: str = "normal", layout: str = "contiguous", largest: bool = True, nan: str = "largest", ragged: str = ""
+        shape: tuple[int, ...], d: str, k: int, fill: str = "normal", layout: str = "contiguous", largest: bool = True,
+        nan: str = "largest", ragged: str = ""
     ) -> dict[str, Any]:
-        return {"x": Input(shape, d, fill, layout), "lengths": Input(shape[:-1], ragged) if ragged else None, "k": k, "largest": largest, "nan": nan}
+        return {
+            "x": Input(shape, d, fill, layout), "lengths": Input(shape[:-1], ragged) if ragged else None, "k": k, "largest": largest,
+            "nan": nan
+        }
 
     sizes = [(1, 131072), (128, 131072), (1024, 131072), (4096, 8192)]
     bench = [case(f"rows {r}x{n} k={k}", tags="bench", **call((r, n), "f32", k)) for r, n in sizes for k in (64, 2048)]
     edge = []
     for d in _ordering.DTYPES:
-        edge += [case(name, tags="edge", **call(how[0], d, -(-how[0][-1] // 3), *how[1:])) for name, how in _ordering.cases_of(d, _ordering.SHAPES)]
+        edge += [
+            case(name, tags="edge", **call(how[0], d, -(-how[0][-1] // 3), *how[1:])) for name,
+            how in _ordering.cases_of(d, _ordering.SHAPES)
+        ]
         if d not in _ordering.FULL:
             continue
         edge += [
@@ -152,22 +162,21 @@ def _public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[lis
 
 OP = Op(
     reference,
-    cpu=cpu,
+    calls=Calls(cpu=cpu, faults=_faults, public=_public),
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
     swept=Sizes(
-        lambda dtype, rows, columns, k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
+        lambda dtype, rows, columns,
+        k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},
         {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
     tolerance=Tolerance(exact=True),
-    arrange=_ordering.arrange,
-    faults=_faults,
-    public=_public,
+    values=Values(arrange=_ordering.arrange),
     peers={"torch": _torch},
     wrong={
-        "of equals the last": _wrong("ties"), "all equals": _wrong("all ties"), "NaN at the other end": _wrong("nan"), "lengths ignored": _wrong("lengths"),
-        "the other end": _wrong("end"),
+        "of equals the last": _wrong("ties"), "all equals": _wrong("all ties"), "NaN at the other end": _wrong("nan"),
+        "lengths ignored": _wrong("lengths"), "the other end": _wrong("end"),
     },
-)  # fmt: skip
+)

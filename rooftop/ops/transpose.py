@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Grad, Op, Sizes, Tolerance
+from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance
 from rooftop.core.spec import DTYPES, OF_TORCH, Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def transpose(x: Tensor, dim0: int, dim1: int, *, implementation: str | None = N
 
     Returns a contiguous tensor with the dtype and device of `x`. It never shares memory with `x`.
 
-    Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is complex; IndexError
-    for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
+    Raises TypeError for anything but a tensor and whole numbers, for elements of another size, or if `x` requires a gradient and is
+    complex; IndexError for a dimension out of range; ValueError for no dimensions or where a named implementation cannot take `x`."""
     first, second = _validate(x, dim0, dim1)
     if str(x.dtype).removeprefix("torch.") in OF_TORCH:
         return OP(x, first, second, implementation=implementation)
@@ -80,11 +80,11 @@ def outputs(x: Meta, dim0: int, dim1: int) -> dict[str, Meta]:
 
 
 def canonical(p: Problem) -> Problem | None:
-    """x and out as [batch, batch, batch, rows, columns] of words, columns with stride 1 in x; None where that takes more dimensions or no dimension of
-    x has stride 1.
+    """x and out as [batch, batch, batch, rows, columns] of words, columns with stride 1 in x; None where that takes more dimensions or no
+    dimension of x has stride 1.
 
-    Where rows have stride 1 in out, it is a matrix transpose for each batch; where columns have, it is a copy of runs. A run of at most 8 bytes is
-    one word."""
+    Where rows have stride 1 in out, it is a matrix transpose for each batch; where columns have, it is a copy of runs. A run of at most 8
+    bytes is one word."""
     x, dims = p["x"], (int(p.option("dim0")), int(p.option("dim1")))
     merged: list[tuple[int, int]] = []  # (extent, stride in x), in the order of out
     for n, step in zip(_exchanged(x.shape, *dims), _exchanged(x.strides, *dims), strict=True):
@@ -148,14 +148,20 @@ def _rounded(x: Tensor, dim0: int, dim1: int) -> Tensor:
     """Through bfloat16, or one byte of an integer."""
     import torch
 
-    return reference(x.to(torch.bfloat16 if x.dtype == torch.float32 else torch.float8_e4m3fn if x.is_floating_point() else torch.bool).to(x.dtype), dim0, dim1)
+    return reference(
+        x.to(torch.bfloat16 if x.dtype == torch.float32 else torch.float8_e4m3fn if x.is_floating_point() else torch.bool).to(x.dtype),
+        dim0, dim1
+    )
 
 
 def _cases() -> list[Case]:
     def call(shape: tuple[int, ...], d: str, dim0: int, dim1: int, fill: str = "normal", layout: str = "contiguous") -> dict[str, Any]:
         return {"x": Input(shape, d, fill, layout), "dim0": dim0, "dim1": dim1}
 
-    bench = [case(f"square {n}", tags="bench", **call((n, n), d, 0, 1)) for d, sizes in (("bf16", (16384, 8192, 2896)), ("f32", (8192, 2048))) for n in sizes]
+    bench = [
+        case(f"square {n}", tags="bench", **call((n, n), d, 0, 1)) for d,
+        sizes in (("bf16", (16384, 8192, 2896)), ("f32", (8192, 2048))) for n in sizes
+    ]
     bench += [
         case("odd 11585", tags="bench", why="no row starts on 16 bytes", **call((11585, 11585), "bf16", 0, 1)),
         case("odd 8191x8193", tags="bench", **call((8191, 8193), "f32", 0, 1)),
@@ -223,13 +229,13 @@ def _cases() -> list[Case]:
 
 OP = Op(
     reference,
-    cpu=reference,
+    calls=Calls(cpu=reference),
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
     swept=Sizes(
-        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim0": 0, "dim1": 1}, {"rows": (1, 1 << 26), "columns": (8, 1 << 24)},
-        rows="rows", models={"columns": "inner"}, axis="columns",
+        lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim0": 0, "dim1": 1},
+        {"rows": (1, 1 << 26), "columns": (8, 1 << 24)}, rows="rows", models={"columns": "inner"}, axis="columns",
     ),
     work=work,
     tolerance=Tolerance(exact=True),

@@ -25,7 +25,7 @@ __all__ = [
     "adamw_8bit_states", "decode", "encode", "fake_quantize", "format_of", "from_awq", "from_gptq", "from_hqq", "gptq", "hqq",
     "import_checkpoint", "load_quantized", "nearest", "pack", "pack_codes", "pack_weight", "quantize_model", "register_quantizer",
     "save_quantized", "unpack",
-]  # fmt: skip
+]
 _NEED_TORCH = {
     "Quantized": "formats.quantized", "fake_quantize": "quant.straight_through",
     **dict.fromkeys(("PackedWeight", "pack_codes", "pack_weight"), "formats.packed"),
@@ -33,7 +33,7 @@ _NEED_TORCH = {
     **dict.fromkeys(("nearest", "hqq", "gptq"), "quant.calibrate"),
     "QuantConfig": "quant.pretrained", "register_quantizer": "quant.model",
     **dict.fromkeys(("from_awq", "from_gptq", "from_hqq", "import_checkpoint", "load_quantized", "save_quantized"), "quant.checkpoints"),
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,9 @@
-"""Steps of `rooftop.adamw_8bit` on the CPU, of many parameters at once and with the same bits: what the op does, in passes over arrays that stay in the cache.
+"""Steps of `rooftop.adamw_8bit` on the CPU, of many parameters at once and with the same bits: what the op does, in passes over arrays that
+stay in the cache.
 
-Parameters are cut into pieces of at most PIECE elements, and pieces are gathered into batches of so many; a row of a batch is a block of BLOCK elements of one
-parameter, padded with zeros. The random bits are those of rooftop/formats/random_bits.py `halves`, eight elements a hash."""
+Parameters are cut into pieces of at most PIECE elements, and pieces are gathered into batches of so many; a row of a batch is a block of
+BLOCK elements of one parameter, padded with zeros. The random bits are those of rooftop/formats/random_bits.py `halves`, eight elements a
+hash."""
 
 from __future__ import annotations
 
@@ -139,7 +141,8 @@ def _scattered(whole: Tensor, parts: list[Tensor], block: int = BLOCK) -> None:
 
 
 def _random_bits(batch: list[Piece], rows: list[int]) -> Tensor:
-    """16 random bits for each element of both states [2, rows, BLOCK], int32. Hashes are of 32 bits, whose products wrap; a piece's index has one high half."""
+    """16 random bits for each element of both states [2, rows, BLOCK], int32. Hashes are of 32 bits, whose products wrap; a piece's index
+    has one high half."""
     seeds = [[(p.of.seed ^ x) & LOW for p in batch] for x in (0, ROOT)]
     starts = [p.start // 8 for p in batch]
     highs = [(start >> 32) * FACTORS[3] for start in starts]

@@ -4,7 +4,8 @@
     hqq       zero points fitted, real numbers, so that Σ |w - w'|^0.7 becomes small: the many small errors count, the few large weights less
     gptq      column by column: what rounding a column loses is made good by the columns after it, by the Hessian of the layer's inputs
 
-Sources: Badri & Shaji 2023, "Half-Quadratic Quantization of Large Machine Learning Models"; Frantar et al. 2022, "GPTQ" (arXiv 2210.17323), algorithm 1."""
+Sources: Badri & Shaji 2023, "Half-Quadratic Quantization of Large Machine Learning Models"; Frantar et al. 2022, "GPTQ" (arXiv 2210.17323),
+algorithm 1."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class Scheme:
 
 
 def fitting(format: str, group: int, k: int) -> int | None:
-    """The group for a weight with K columns: `group` where it divides K, else the largest smaller one that does, or K below `group`; None where there is none.
-    Raises ValueError for a group that no K could have."""
+    """The group for a weight with K columns: `group` where it divides K, else the largest smaller one that does, or K below `group`; None
+    where there is none. Raises ValueError for a group that no K could have."""
     known = FORMATS.get(ALIASES.get(format, format)) if isinstance(format, str) else None
     if known is not None and known.kind == "mx":
         return 32 if k % 32 == 0 else None
@@ -68,7 +69,9 @@ def _scale_type(w: Tensor, scheme: Scheme, like: Tensor) -> torch.dtype:
     if like.dtype != torch.float16:
         return torch.bfloat16 if like.dtype == torch.bfloat16 else torch.float32
     groups, f = w.view(len(w), -1, scheme.group), scheme.format
-    needed = (groups.amax(-1).clamp(min=0) - groups.amin(-1).clamp(max=0)) / (2**f.bits - 1) if scheme.zero_points else groups.abs().amax(-1) / f.max
+    needed = (
+        groups.amax(-1).clamp(min=0) - groups.amin(-1).clamp(max=0)
+    ) / (2**f.bits - 1) if scheme.zero_points else groups.abs().amax(-1) / f.max
     return torch.float32 if bool(((needed > 0) & (needed < torch.finfo(torch.float16).tiny)).any()) else torch.float16
 
 
@@ -119,14 +122,17 @@ def check_finite(weight: Tensor) -> None:
 
 
 def nearest(weight: Tensor, format: str = "int4", *, group: int = 128, zero_points: bool = False) -> PackedWeight:
-    """Round to nearest. `group` 0: one scale a row. Raises ValueError for combinations that are not supported and for weights that are not finite."""
+    """Round to nearest. `group` 0: one scale a row. Raises ValueError for combinations that are not supported and for weights that are not
+    finite."""
     return _nearest(weight, _checked(weight), Scheme.of(format, group, zero_points, weight.shape[1]))
 
 
 def again(weight: Tensor, like: PackedWeight) -> PackedWeight:
     """Round to nearest in the format, the groups and the kind of scales and zero points of another weight."""
     whole_row = like.group == like.shape[1]
-    scheme = Scheme(like.kind, weight.shape[1] if whole_row else like.group, like.zero is not None, "e8m0" if like.scale_dtype == "e8m0" else "")
+    scheme = Scheme(
+        like.kind, weight.shape[1] if whole_row else like.group, like.zero is not None, "e8m0" if like.scale_dtype == "e8m0" else ""
+    )
     return _nearest(weight, _checked(weight), scheme)
 
 
@@ -144,8 +150,8 @@ def _packed(codes: Tensor, scale: Tensor, zero: Tensor | None, scheme: Scheme, w
 
 
 def hqq(weight: Tensor, format: str = "int4", *, group: int = 128, steps: int = STEPS) -> PackedWeight:
-    """Fitted zero points: real numbers in the dtype of the scales, for int8, int4 and int2. A group keeps the result of rounding to nearest if the
-    fit does not reduce Σ |w - w'|^0.7."""
+    """Fitted zero points: real numbers in the dtype of the scales, for int8, int4 and int2. A group keeps the result of rounding to nearest
+    if the fit does not reduce Σ |w - w'|^0.7."""
     w = _checked(weight)
     n, k = w.shape
     scheme = Scheme.of(format, group, True, k)
@@ -171,12 +177,14 @@ def hqq(weight: Tensor, format: str = "int4", *, group: int = 128, steps: int = 
 
 
 def gptq(
-    weight: Tensor, hessian: Tensor, format: str = "int4", *, group: int = 128, zero_points: bool = False, damping: float = 0.01, block: int = 128
+    weight: Tensor, hessian: Tensor, format: str = "int4", *, group: int = 128, zero_points: bool = False, damping: float = 0.01,
+    block: int = 128
 ) -> PackedWeight:
-    """GPTQ in the order of the columns. `hessian`: Σ xᵀ x over the layer's inputs, [K, K]; `damping` times its mean diagonal is added to the diagonal.
+    """GPTQ in the order of the columns. `hessian`: Σ xᵀ x over the layer's inputs, [K, K]; `damping` times its mean diagonal is added to
+    the diagonal.
 
-    Inputs that never occur (a diagonal of 0) have their weights set to 0. Raises ValueError for a Hessian of another shape or one that is not finite or, with
-    the damping, not positive definite."""
+    Inputs that never occur (a diagonal of 0) have their weights set to 0. Raises ValueError for a Hessian of another shape or one that is
+    not finite or, with the damping, not positive definite."""
     w = _checked(weight).clone()
     n, k = w.shape
     scheme = Scheme.of(format, group, zero_points, k)

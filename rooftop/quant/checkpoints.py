@@ -1,11 +1,11 @@
 """Saving and loading of quantised models, and import of checkpoints in GPTQ, AWQ and HQQ layouts as packed weights.
 
-    GPTQ  qweight int32 [K / P, N], P = 32 / bits codes of a column a word, lowest bits first; qzeros int32 [K / group, N / P] along N, stored less 1
-          in version 1; scales [K / group, N]; g_idx [K], the group of each row
+    GPTQ  qweight int32 [K / P, N], P = 32 / bits codes of a column a word, lowest bits first; qzeros int32 [K / group, N / P] along N,
+          stored less 1 in version 1; scales [K / group, N]; g_idx [K], the group of each row
     AWQ   qweight int32 [K, N / 8], qzeros int32 [K / group, N / 8], 4 bits: nibble i of a word is column 8 j + (0, 2, 4, 6, 1, 3, 5, 7)[i];
           scales [K / group, N]
-    HQQ   W_q uint8: the rows [N K / group, group] of groups, in 4 bits the first half of the rows in the high nibbles, in 2 bits by quarters;
-          scale and zero [N K / group, 1], floats; axis 1
+    HQQ   W_q uint8: the rows [N K / group, group] of groups, in 4 bits the first half of the rows in the high nibbles, in 2 bits by
+          quarters; scale and zero [N K / group, 1], floats; axis 1
 
 Sources: github.com/AutoGPTQ/AutoGPTQ, github.com/casper-hansen/AutoAWQ, github.com/mobiusml/hqq, as of 2025."""
 
@@ -31,8 +31,8 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 def save_quantized(model: nn.Module, path: str | Path) -> None:
     """The state of a model with `QuantLinear` layers as a safetensors file. Tensors that are shared are written once for each name.
 
-    Raises TypeError for a state that is no tensor or of a dtype that the file format does not have, ValueError for a tensor on the meta device; no file is
-    written then."""
+    Raises TypeError for a state that is no tensor or of a dtype that the file format does not have, ValueError for a tensor on the meta
+    device; no file is written then."""
     _check_model("save_quantized", model)
     facts = {n: m.described() for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, QuantLinear)}
     state = model.state_dict()
@@ -64,11 +64,13 @@ def _check_model(what: str, model: Any) -> None:
 
 
 def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> nn.Module:
-    """Load a file of `save_quantized` into a model (with ordinary linear layers, as its class creates it), in place. Returns the model; if it is
-    itself a linear layer, the `QuantLinear` that takes its place. Layers that are one in the model, or have one weight there, are so again. As in
-    `load_state_dict`, tensors take the dtypes of the model (codes and scales keep theirs); those on the meta device are created on `device`.
+    """Load a file of `save_quantized` into a model (with ordinary linear layers, as its class creates it), in place. Returns the model; if
+    it is itself a linear layer, the `QuantLinear` that takes its place. Layers that are one in the model, or have one weight there, are so
+    again. As in `load_state_dict`, tensors take the dtypes of the model (codes and scales keep theirs); those on the meta device are
+    created on `device`.
 
-    Raises ValueError if the file is truncated, not such a file, or of another model, and names the layer or the tensor; the model is then unchanged."""
+    Raises ValueError if the file is truncated, not such a file, or of another model, and names the layer or the tensor; the model is then
+    unchanged."""
     _check_model("load_quantized", model)
     tensors, metadata = load_file(path, device)
     if KEY not in metadata:
@@ -84,7 +86,10 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
     for name, facts in described:
         present = modules.get(name)
         if present is None or not (is_linear(present) or isinstance(present, QuantLinear)):
-            raise ValueError(f"{path}: layer {name} is quantised there; the model has {'none of that name' if present is None else type(present).__name__}")
+            raise ValueError(
+                f"{path}: layer {name} is quantised there; the model has "
+                f"{'none of that name' if present is None else type(present).__name__}"
+            )
         bias = tensors.get(_key(name, "bias"))
         try:
             layer = QuantLinear.empty(facts, bias)
@@ -98,7 +103,9 @@ def load_quantized(model: nn.Module, path: str | Path, device: Any = "cpu") -> n
         if (layer.out_features, layer.in_features) != sizes(present):
             raise ValueError(f"{path}: {name} is {(layer.out_features, layer.in_features)} there, the model's is {sizes(present)}")
         if id(present) in made:
-            if not all(_same(tensors, _key(first[id(present)], key), _key(name, key)) for key in ("codes", "scale", "zero", "bias", "_extra_state")):
+            if not all(
+                _same(tensors, _key(first[id(present)], key), _key(name, key)) for key in ("codes", "scale", "zero", "bias", "_extra_state")
+            ):
                 raise ValueError(f"{path}: {first[id(present)]} and {name} differ there; they are one layer in the model")
             continue
         made[id(present)], first[id(present)] = _as(present, layer), name
@@ -160,18 +167,23 @@ def _bits(bits: int, accepted: tuple[int, ...], what: str) -> None:
 
 
 def _scales(scales: Tensor, zeros: Tensor, groups: int, n: int, what: str) -> None:
-    if not isinstance(scales, Tensor) or scales.dtype not in (torch.float16, torch.bfloat16, torch.float32) or tuple(scales.shape) != (groups, n):
+    if (
+        not isinstance(scales, Tensor) or scales.dtype not in (torch.float16, torch.bfloat16, torch.float32)
+        or tuple(scales.shape) != (groups, n)
+    ):
         given = f"{tuple(scales.shape)} {scales.dtype}" if isinstance(scales, Tensor) else type(scales).__name__
         raise ValueError(f"{what}: scales are {given}; they must be floats {(groups, n)}")
     if tuple(zeros.shape) != (groups, n):
         raise ValueError(f"{what}: qzeros hold {tuple(zeros.shape)} zero points; scales are {(groups, n)}")
 
 
-def from_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | None = None, *, bits: int = 4, version: int = 1) -> PackedWeight:
+def from_gptq(
+    qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | None = None, *, bits: int = 4, version: int = 1
+) -> PackedWeight:
     """A layer of a GPTQ checkpoint. version 1 (most files) stores zero points minus 1, version 2 stores them unchanged.
 
-    Raises ValueError for bits other than 2, 4 and 8, tensors that do not match, groups that no kernel supports, and `g_idx` that is not in order: groups of
-    columns sorted by activation order (desc_act) are not contiguous."""
+    Raises ValueError for bits other than 2, 4 and 8, tensors that do not match, groups that no kernel supports, and `g_idx` that is not in
+    order: groups of columns sorted by activation order (desc_act) are not contiguous."""
     _bits(bits, (2, 4, 8), "GPTQ")
     if version not in (1, 2):
         raise ValueError(f"GPTQ: version is {version!r}; accepted are 1 and 2")
@@ -185,13 +197,18 @@ def from_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor | N
     if g_idx is not None and g_idx.numel() != k:
         raise ValueError(f"GPTQ: g_idx has {g_idx.numel()} elements; qweight holds K = {k}")
     if g_idx is not None and not torch.equal(g_idx.to(torch.int64).cpu(), torch.arange(k) // (k // groups)):
-        raise ValueError("GPTQ: g_idx is not k // group: the columns are in activation order (desc_act); quantise with desc_act=False, or with one group")
+        raise ValueError(
+            "GPTQ: g_idx is not k // group: the columns are in activation order (desc_act); quantise with desc_act=False, or with one group"
+        )
     zero = (zeros + 1) & ((1 << bits) - 1) if version == 1 else zeros  # as AutoGPTQ's kernels: what leaves the range begins anew
-    return pack_codes(codes.contiguous(), scales.t().contiguous(), zero.t().contiguous(), format=f"int{bits}", group=k // groups, dtype=scales.dtype)
+    return pack_codes(
+        codes.contiguous(), scales.t().contiguous(), zero.t().contiguous(), format=f"int{bits}", group=k // groups, dtype=scales.dtype
+    )
 
 
 def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> PackedWeight:
-    """A layer of an AWQ checkpoint ("gemm" layout, 4 bits). Raises ValueError for tensors that do not match and groups that no kernel supports."""
+    """A layer of an AWQ checkpoint ("gemm" layout, 4 bits). Raises ValueError for tensors that do not match and groups that no kernel
+    supports."""
     place = torch.tensor(AWQ_ORDER).argsort()
     codes = _words(qweight, "AWQ: qweight", 4)[..., place.to(qweight.device)].flatten(1).t()  # [N, K]
     n, k = codes.shape
@@ -200,10 +217,14 @@ def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> PackedWeight:
     if groups == 0 or k % groups:
         raise ValueError(f"AWQ: qweight holds K = {k}; scales have {groups} groups, which do not divide it")
     _scales(scales, zeros, groups, n, "AWQ")
-    return pack_codes(codes.contiguous(), scales.t().contiguous(), zeros.t().contiguous(), format="int4", group=k // groups, dtype=scales.dtype)
+    return pack_codes(
+        codes.contiguous(), scales.t().contiguous(), zeros.t().contiguous(), format="int4", group=k // groups, dtype=scales.dtype
+    )
 
 
-def from_hqq(w_q: Tensor, scale: Tensor, zero: Tensor, *, shape: tuple[int, int], bits: int = 4, group: int = 64, axis: int = 1) -> PackedWeight:
+def from_hqq(
+    w_q: Tensor, scale: Tensor, zero: Tensor, *, shape: tuple[int, int], bits: int = 4, group: int = 64, axis: int = 1
+) -> PackedWeight:
     """A layer of an HQQ checkpoint: `shape` (N, K), `group_size`, `axis` and bits are in its meta. Zero points stay real numbers.
 
     Raises ValueError for bits other than 2, 4 and 8, axis 0 (groups down the columns) and tensors that do not fit."""
@@ -228,11 +249,12 @@ def from_hqq(w_q: Tensor, scale: Tensor, zero: Tensor, *, shape: tuple[int, int]
 
 
 def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: str, *, bits: int = 4, version: int = 1) -> nn.Module:
-    """Replace the linear layers for which `tensors` (a state dict) has a GPTQ or AWQ form, in place; the other tensors are loaded as ordinary state.
+    """Replace the linear layers for which `tensors` (a state dict) has a GPTQ or AWQ form, in place; the other tensors are loaded as
+    ordinary state.
 
-    layout: "gptq" or "awq". Returns the model; if it is itself a linear layer, the `QuantLinear` that takes its place. Raises ValueError if no layer has that
-    layout, a shape differs, a tensor is missing (the bias of a layer that has one, too), or names are left over; TypeError for a tensor of another dtype. The
-    model is unchanged then. A tied parameter may be there under one of its names."""
+    layout: "gptq" or "awq". Returns the model; if it is itself a linear layer, the `QuantLinear` that takes its place. Raises ValueError if
+    no layer has that layout, a shape differs, a tensor is missing (the bias of a layer that has one, too), or names are left over;
+    TypeError for a tensor of another dtype. The model is unchanged then. A tied parameter may be there under one of its names."""
     if layout not in ("gptq", "awq"):
         raise ValueError(f"layout is {layout!r}; accepted are 'gptq' and 'awq'")
     _check_model("import_checkpoint", model)
@@ -244,7 +266,9 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
         present = modules.get(name)
         said = name or "the layer"
         if present is None or not is_linear(present):
-            raise ValueError(f"{said} is quantised in the checkpoint; the model has {'none of that name' if present is None else type(present).__name__}")
+            raise ValueError(
+                f"{said} is quantised in the checkpoint; the model has {'none of that name' if present is None else type(present).__name__}"
+            )
         part = {key: left.pop(_key(name, key)) for key in ("qweight", "qzeros", "scales", "g_idx", "bias") if _key(name, key) in left}
         if missing := {"qweight", "qzeros", "scales", *(("bias",) if present.bias is not None else ())} - set(part):
             raise ValueError(f"{said} lacks {', '.join(sorted(missing))}: the checkpoint is truncated or of another layout")
@@ -268,7 +292,9 @@ def import_checkpoint(model: nn.Module, tensors: Mapping[str, Tensor], layout: s
         except (TypeError, ValueError) as error:
             raise type(error)(f"{said}: {error}") from None
     if not made:
-        raise ValueError(f"no tensor's name ends in .qweight, as the {layout} layout has it; there are {', '.join(list(tensors)[:4]) or 'none'}")
+        raise ValueError(
+            f"no tensor's name ends in .qweight, as the {layout} layout has it; there are {', '.join(list(tensors)[:4]) or 'none'}"
+        )
     own = model.state_dict()
     quantised = {_key(n, "") for n, m in modules.items() if id(m) in made or isinstance(m, QuantLinear)}
     wanted = {n for n in own if not any(n.startswith(q) for q in quantised)}

@@ -12,9 +12,9 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Weight:
-    """Stands for the weight [out_features, in_features] of a layer that stores no matrix. It answers what models ask of a weight (`dtype`, `device`, `shape`,
-    `size()`, `dim()`, `numel()`, `requires_grad`), and `dequantize()` computes the matrix. All else that a tensor can do raises an error that says so; other
-    names (`codes`, `format`, `layout`, ...) are those of what is stored."""
+    """Stands for the weight [out_features, in_features] of a layer that stores no matrix. It answers what models ask of a weight (`dtype`,
+    `device`, `shape`, `size()`, `dim()`, `numel()`, `requires_grad`), and `dequantize()` computes the matrix. All else that a tensor can do
+    raises an error that says so; other names (`codes`, `format`, `layout`, ...) are those of what is stored."""
 
     requires_grad = False
     grad = None
@@ -25,7 +25,9 @@ class Weight:
         self.device, self.shape = stored.device, torch.Size(stored.shape)
         self.ndim, self.nbytes = len(self.shape), stored.nbytes
         remedy = "call the layer, or take the matrix layer.weight.dequantize()"
-        self._refusal = f"{layer}.weight {tuple(self.shape)} is stored as {said}, not as a matrix: {remedy}, or leave the layer out of the conversion"
+        self._refusal = (
+            f"{layer}.weight {tuple(self.shape)} is stored as {said}, not as a matrix: {remedy}, or leave the layer out of the conversion"
+        )
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -53,7 +55,9 @@ class Weight:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         found = next((a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, Weight)), None)
-        raise TypeError(f"{getattr(function, '__name__', function)}: {found._refusal if found is not None else 'a weight that is no matrix'}")
+        raise TypeError(
+            f"{getattr(function, '__name__', function)}: {found._refusal if found is not None else 'a weight that is no matrix'}"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "stored" not in vars(self) or (hasattr(Tensor, name) and name != "values"):
@@ -71,14 +75,18 @@ def _refuse(name: str) -> Callable[..., NoReturn]:
     return run
 
 
-OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul", "neg", "pow", "getitem", "setitem", "iter", "len")
+OPERATORS = (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul", "neg", "pow", "getitem", "setitem", "iter",
+    "len"
+)
 for _name in (*OPERATORS, "array"):
     setattr(Weight, f"__{_name}__", _refuse(_name))
 
 
 class LinearLayer(nn.Linear):  # type: ignore[misc]
-    """`torch.nn.Linear` with another product: `isinstance`, `in_features`, `out_features`, `weight` and `bias` are as there. A subclass that stores no
-    matrix says in `stored` what it stores instead; its `weight` is then a `Weight`, and `layer.weight = matrix` stores that matrix in the layer's format.
+    """`torch.nn.Linear` with another product: `isinstance`, `in_features`, `out_features`, `weight` and `bias` are as there. A subclass
+    that stores no matrix says in `stored` what it stores instead; its `weight` is then a `Weight`, and `layer.weight = matrix` stores that
+    matrix in the layer's format.
 
     Under autocast `cast` gives input, weight and bias the dtype in which `nn.Linear` would multiply."""
 
@@ -86,7 +94,8 @@ class LinearLayer(nn.Linear):  # type: ignore[misc]
         nn.Module.__init__(self)
 
     def stored(self) -> tuple[Any, str, torch.dtype] | None:
-        """What takes the place of the matrix, how an error names it, and the dtype that the weight has for others. None where `weight` is a parameter."""
+        """What takes the place of the matrix, how an error names it, and the dtype that the weight has for others. None where `weight` is a
+        parameter."""
         return None
 
     def store(self, matrix: Tensor) -> None:
@@ -127,7 +136,9 @@ class LinearLayer(nn.Linear):  # type: ignore[misc]
 
     def reset_parameters(self) -> None:
         found = self.stored()
-        raise TypeError(f"{type(self).__name__}: a weight stored as {found[1] if found else 'it is'} cannot be drawn anew; set layer.weight to a matrix")
+        raise TypeError(
+            f"{type(self).__name__}: a weight stored as {found[1] if found else 'it is'} cannot be drawn anew; set layer.weight to a matrix"
+        )
 
     @staticmethod
     def cast(x: Any, *others: Tensor | None) -> tuple[Any, ...]:

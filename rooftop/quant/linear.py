@@ -23,12 +23,14 @@ EIGHT = {"int8": "int8", "fp8": "e4m3"}  # activations -> the format of a weight
 class QuantLinear(LinearLayer):
     """`torch.nn.Linear` with a quantised weight: `rooftop.quantized_matmul(x, weight, bias)`.
 
-    Gradients flow to the input and the bias; the weight consists of buffers and has none. `state_dict` contains the buffers and, as `_extra_state`, their
-    description (JSON in a uint8 tensor), so that any file format for tensors can store the layer. `packed` is the weight as it is stored; `weight` answers as
-    a tensor does when asked for its dtype, device or shape, and `weight = matrix` rounds that matrix to the nearest codes of the layer's format.
+    Gradients flow to the input and the bias; the weight consists of buffers and has none. `state_dict` contains the buffers and, as
+    `_extra_state`, their description (JSON in a uint8 tensor), so that any file format for tensors can store the layer. `packed` is the
+    weight as it is stored; `weight` answers as a tensor does when asked for its dtype, device or shape, and `weight = matrix` rounds that
+    matrix to the nearest codes of the layer's format.
 
     weight       a PackedWeight, or with `activations` a Quantized [N, K] of 8 bits by rows
-    bias         [N] or None. A parameter that is frozen (`requires_grad=False`) stays so. Under autocast input and bias are cast as by nn.Linear
+    bias         [N] or None. A parameter that is frozen (`requires_grad=False`) stays so. Under autocast input and bias are cast as by
+                 nn.Linear
     activations  None, "int8" or "fp8": how the input is quantised, row by row"""
 
     def __init__(self, weight: PackedWeight | Quantized, bias: Tensor | None = None, *, activations: str | None = None) -> None:
@@ -36,7 +38,9 @@ class QuantLinear(LinearLayer):
         if activations is not None and activations not in EIGHT:
             raise ValueError(f"QuantLinear: activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
         if not isinstance(weight, (PackedWeight, Quantized) if activations else PackedWeight):
-            raise TypeError(f"QuantLinear: weight is a {type(weight).__name__}; it must be a PackedWeight{' or a Quantized' if activations else ''}")
+            raise TypeError(
+                f"QuantLinear: weight is a {type(weight).__name__}; it must be a PackedWeight{' or a Quantized' if activations else ''}"
+            )
         weight.verify()
         if bias is not None and (not isinstance(bias, Tensor) or not bias.dtype.is_floating_point):
             raise TypeError(f"QuantLinear: bias is {_said(bias)}; it must be a tensor of a floating dtype")
@@ -48,9 +52,9 @@ class QuantLinear(LinearLayer):
 
     @classmethod
     def of(
-        cls, linear: nn.Module, format: str = "int4", *, group: int = 128, zero_points: bool = False, method: str = "nearest", hessian: Tensor | None = None,
-        activations: str | None = None,
-    ) -> QuantLinear:  # fmt: skip
+        cls, linear: nn.Module, format: str = "int4", *, group: int = 128, zero_points: bool = False, method: str = "nearest",
+        hessian: Tensor | None = None, activations: str | None = None,
+    ) -> QuantLinear:
         """The layer in codes. `format`, `group`, `zero_points` and `method` as `quantize_model`'s; `hessian` for "gptq"."""
         if not is_linear(linear):
             raise TypeError(f"QuantLinear.of: given a {type(linear).__name__}; it must be a torch.nn.Linear")
@@ -58,7 +62,10 @@ class QuantLinear(LinearLayer):
         weight = matrix(linear).detach()
         if activations is not None and activations not in EIGHT:
             raise ValueError(f"activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
-        if activations is not None and EIGHT[activations] == ALIASES.get(format, format) and group == 0 and not zero_points and method == "nearest":
+        if (
+            activations is not None and EIGHT[activations] == ALIASES.get(format, format) and group == 0 and not zero_points
+            and method == "nearest"
+        ):
             from rooftop.ops.quantize import quantize
 
             calibrate.check_finite(weight)
@@ -129,12 +136,15 @@ class QuantLinear(LinearLayer):
             self.register_buffer(name, getattr(weight, name))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantLinear:
-        """Codes, scales and zero points move between devices and keep their dtypes: `model.half()` is for the rest, and for what `weight.dtype` says."""
+        """Codes, scales and zero points move between devices and keep their dtypes: `model.half()` is for the rest, and for what
+        `weight.dtype` says."""
         kept = {n: t for n in ("codes", "scale", "zero") if (t := self._buffers.get(n)) is not None}
         for name in kept:
             self._buffers[name] = None
         super()._apply(fn, recurse)
-        as_now = fn(torch.empty(0, dtype=getattr(torch, self.facts["dtype"]), device=self.bias.device if self.bias is not None else "cpu")).dtype
+        as_now = fn(
+            torch.empty(0, dtype=getattr(torch, self.facts["dtype"]), device=self.bias.device if self.bias is not None else "cpu")
+        ).dtype
         if as_now in FLOATS:
             self.facts = {**self.facts, "dtype": str(as_now).removeprefix("torch.")}
         for name, t in kept.items():
@@ -158,8 +168,8 @@ class QuantLinear(LinearLayer):
         self.facts, self.activations = {**facts, "dtype": self.facts["dtype"]}, activations
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Codes of another format are taken as they come, if they fit the facts that come with them and the layer's shape. ValueError where they do not: the
-        layer is then as it was."""
+        """Codes of another format are taken as they come, if they fit the facts that come with them and the layer's shape. ValueError where
+        they do not: the layer is then as it was."""
         given = {n: state_dict[prefix + n] for n in ("codes", "scale", "zero") if prefix + n in state_dict}
         described = prefix + "_extra_state" in state_dict
         facts, activations = self.facts, self.activations
@@ -201,7 +211,9 @@ def _said(t: Any) -> str:
 
 def _parameter(bias: Tensor | None) -> nn.Parameter | None:
     """A copy as a parameter: frozen if it was one that is frozen."""
-    return None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=bias.requires_grad or not isinstance(bias, nn.Parameter))
+    return None if bias is None else nn.Parameter(
+        bias.detach().clone(), requires_grad=bias.requires_grad or not isinstance(bias, nn.Parameter)
+    )
 
 
 def _text(state: Any) -> str:
@@ -222,7 +234,9 @@ def _facts(text: str) -> tuple[dict[str, Any], str | None]:
     names = set(given) - {"activations"} if isinstance(given, dict) and "activations" in given else None
     if names not in (set(FACTS), set(QUANTIZED_FACTS)):
         said = ", ".join(sorted(given)) or "nothing" if isinstance(given, dict) else f"a {type(given).__name__}"
-        raise ValueError(f"a quantised layer's description names {said}; it must name activations and {', '.join(FACTS)} or {', '.join(QUANTIZED_FACTS)}")
+        raise ValueError(
+            f"a quantised layer's description names {said}; it must name activations and {', '.join(FACTS)} or {', '.join(QUANTIZED_FACTS)}"
+        )
     activations = given.pop("activations")
     if activations is not None and (not isinstance(activations, str) or activations not in EIGHT):
         raise ValueError(f"activations is {activations!r}; accepted are None, {', '.join(map(repr, EIGHT))}")
@@ -241,7 +255,9 @@ def _fits(tensors: Mapping[str, Tensor], facts: Mapping[str, Any], activations: 
             PackedWeight(tensors["codes"], tensors["scale"], tensors.get("zero"), **facts).verify()
             return
         if activations is None or facts["format"] != EIGHT[activations]:
-            raise ValueError(f"activations is {activations!r} with a weight of {facts['format']}; accepted are int8 with int8, fp8 with e4m3")
+            raise ValueError(
+                f"activations is {activations!r} with a weight of {facts['format']}; accepted are int8 with int8, fp8 with e4m3"
+            )
         Quantized(tensors["codes"], tensors["scale"], tensors.get("zero"), None, **facts).verify()
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the description does not make sense: {error}") from None

@@ -33,13 +33,13 @@ def _patterns(which: str, given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def layers(model: nn.Module, include: str | Sequence[str] = "*", exclude: str | Sequence[str] = ()) -> dict[str, nn.Module]:
-    """The `torch.nn.Linear` layers that can be replaced, by their first name: those with a name that matches one of `include`, and none that matches one of
-    `exclude`, as a shell matches. A layer may have several names."""
+    """The `torch.nn.Linear` layers that can be replaced, by their first name: those with a name that matches one of `include`, and none
+    that matches one of `exclude`, as a shell matches. A layer may have several names."""
     wanted, not_wanted = _patterns("include", include), _patterns("exclude", exclude)
     return {
         n: m for n, (m, names) in linears(model).items()
         if not obstacle(m) and any(_matches(a, wanted) for a in names) and not any(_matches(a, not_wanted) for a in names)
-    }  # fmt: skip
+    }
 
 
 def quantize_model(
@@ -57,34 +57,40 @@ def quantize_model(
     """Replace linear layers of `model` by `QuantLinear`, in place: ``rooftop.quantize_model(model, "int4")``.
 
     Args:
-        model: any module. Layers are found by name; one that is used in several places is replaced in each, under all its names: it is left alone if one of
-            them is excluded. Layers with a common weight have common codes (with "gptq", for the inputs of all of them) until they are moved to a device.
+        model: any module. Layers are found by name; one that is used in several places is replaced in each, under all its names: it is left
+        alone if one of
+            them is excluded. Layers with a common weight have common codes (with "gptq", for the inputs of all of them) until they are
+            moved to a device.
         format: int8, int4, int2, fp8 (e4m3), e5m2, fp6 (e2m3), e3m2, fp4 (e2m1), mxfp8, mxfp6, mxfp4.
-        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32. A layer whose K it does not divide
+        group: columns that share a scale: 32, 64 or a multiple of 128; 0: one scale a row. mx formats have groups of 32. A layer whose K it
+        does not divide
             gets the largest smaller group that does, one of K if K is smaller than `group`; where there is none, the layer stays as it is.
         zero_points: for integer formats.
         method: "nearest"; "hqq" (integer formats: fitted zero points); "gptq", with `calibration`.
-        calibration: batches for "gptq": each is passed to the model, a dict by name, a tuple or list by position. Layers see the unquantised model's inputs.
-        activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero points the product is
+        calibration: batches for "gptq": each is passed to the model, a dict by name, a tuple or list by position. Layers see the
+        unquantised model's inputs.
+        activations: "int8" or "fp8": the input is quantised too, row by row. With int8 and fp8 weights, group=0, "nearest" and no zero
+        points the product is
             one of 8-bit codes.
-        include, exclude: shell-style name patterns: "model.layers.*.mlp.*". exclude=None: the output embedding, which is a layer named lm_head, that of
-            `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; the adapters of peft (`*.lora_*`); and what chooses
-            or weighs experts (`*.router`, `*.gate`, `*.shared_expert_gate`).
+        include, exclude: shell-style name patterns: "model.layers.*.mlp.*". exclude=None: the output embedding, which is a layer named
+        lm_head, that of
+            `model.get_output_embeddings()`, or one whose weight an `nn.Embedding` has too; the adapters of peft (`*.lora_*`); and what
+            chooses or weighs experts (`*.router`, `*.gate`, `*.shared_expert_gate`).
 
-    A warning says which layers and other matrices stay as they are without having been excluded, how many bytes they have, and which groups were fitted: three
-    dimensions of weights (experts in one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are.
+    A warning says which layers and other matrices stay as they are without having been excluded, how many bytes they have, and which groups
+    were fitted: three dimensions of weights (experts in one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are.
 
-    Left alone are subclasses of `torch.nn.Linear`, which compute something else or whose weight others read (`out_proj` of `nn.MultiheadAttention`, a
-    parametrized layer), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`), and those whose `forward` was replaced. The layers of
-    `nn.TransformerEncoderLayer` are replaced; torch's fast path, which reads their weights, is then not taken. Forward and backward hooks of a layer go to
-    the one that takes its place, and so does the parameter of its bias.
+    Left alone are subclasses of `torch.nn.Linear`, which compute something else or whose weight others read (`out_proj` of
+    `nn.MultiheadAttention`, a parametrized layer), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`), and those
+    whose `forward` was replaced. The layers of `nn.TransformerEncoderLayer` are replaced; torch's fast path, which reads their weights, is
+    then not taken. Forward and backward hooks of a layer go to the one that takes its place, and so does the parameter of its bias.
 
     A model of Hugging Face Transformers can be saved and loaded by `save_pretrained` and `from_pretrained`, in another process after
     `rooftop.quant.register_quantizer()`.
 
-    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises TypeError if a layer is not float32,
-    float16 or bfloat16; ValueError if no layer matches, or none has a K that a group divides, if a weight is not finite or on the meta device, or if arguments
-    are not supported together. The error names the layer; nothing has been replaced."""
+    Returns `model`; if it is itself a linear layer, the `QuantLinear` that takes its place (its name is ""). Raises TypeError if a layer is
+    not float32, float16 or bfloat16; ValueError if no layer matches, or none has a K that a group divides, if a weight is not finite or on
+    the meta device, or if arguments are not supported together. The error names the layer; nothing has been replaced."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"quantize_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
     excluded = _patterns("exclude", exclude) if exclude is not None else NOT_CONVERTED
@@ -94,9 +100,14 @@ def quantize_model(
         found = {n: m for n, m in found.items() if id(m) not in outputs}
     if not found:
         names = [f"{n or 'the layer'} ({why})" if (why := obstacle(m)) else n or "the layer" for n, (m, _) in linears(model).items()]
-        raise ValueError(f"quantize_model: no linear layer matches include={include!r}, exclude={exclude!r}; there are {', '.join(names[:8]) or 'none'}")
+        raise ValueError(
+            f"quantize_model: no linear layer matches include={include!r}, exclude={exclude!r}; there are {', '.join(names[:8]) or 'none'}"
+        )
     if (calibration is not None) != (method == "gptq"):
-        raise ValueError(f"quantize_model: calibration goes with method='gptq'; given method={method!r} {'with' if calibration is not None else 'without'} it")
+        raise ValueError(
+            f"quantize_model: calibration goes with method='gptq'; given method={method!r} "
+            f"{'with' if calibration is not None else 'without'} it"
+        )
     groups: dict[int, int] = {}  # by the layer
     narrow: dict[str, nn.Module] = {}
     for name, layer in found.items():  # before anything is replaced
@@ -121,14 +132,19 @@ def quantize_model(
                 if weight is not None:
                     quantised = QuantLinear(weight, layer.bias, activations=activations)
                 else:
-                    how: dict[str, Any] = {"group": groups[id(layer)], "zero_points": zero_points, "method": method, "activations": activations}
+                    how: dict[str, Any] = {
+                        "group": groups[id(layer)], "zero_points": zero_points, "method": method, "activations": activations
+                    }
                     quantised = QuantLinear.of(layer, format, hessian=hessians.get(id(layer.weight)), **how)
                     shared[id(layer.weight)] = quantised.packed
             if layer.bias is not None and not layer.bias.is_inference():
                 quantised.bias = layer.bias
             take_over(quantised, layer)
             made[id(layer)] = quantised
-    fits = [f"{n or 'the layer'} {sizes(m)} has groups of {groups[id(m)]}" for n, m in found.items() if group > 0 and groups[id(m)] < group and not _mx(format)]
+    fits = [
+        f"{n or 'the layer'} {sizes(m)} has groups of {groups[id(m)]}" for n,
+        m in found.items() if group > 0 and groups[id(m)] < group and not _mx(format)
+    ]
     result = replace(model, made)
     left = {**dict.fromkeys(map(id, narrow.values()), why), **_kept(model, include, excluded)}
     if _of_transformers(result):
@@ -136,7 +152,9 @@ def quantize_model(
 
         register_quantizer()
         remember(result, format, group)
-    say_left("quantize_model", result, left, ["; ".join(fits[:4]) + (f" and {len(fits) - 4} more" if len(fits) > 4 else "")] if fits else [])
+    say_left(
+        "quantize_model", result, left, ["; ".join(fits[:4]) + (f" and {len(fits) - 4} more" if len(fits) > 4 else "")] if fits else []
+    )
     return result
 
 
@@ -175,8 +193,9 @@ def _kept(model: nn.Module, include: str | Sequence[str], excluded: Sequence[str
     wanted = _patterns("include", include)
     return {
         id(m): "layers that compute something else or whose weight others read" for m, names in linears(model).values()
-        if not isinstance(m, LinearLayer) and obstacle(m) and any(_matches(a, wanted) for a in names) and not any(_matches(a, excluded) for a in names)
-    }  # fmt: skip
+        if not isinstance(m, LinearLayer) and obstacle(m) and any(_matches(a, wanted) for a in names)
+        and not any(_matches(a, excluded) for a in names)
+    }
 
 
 @contextmanager

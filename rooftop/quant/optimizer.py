@@ -33,11 +33,12 @@ def adamw_8bit_states(param: Tensor) -> tuple[Quantized, Quantized]:
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
     """`torch.optim.AdamW` with states of 8 bits: two bytes a parameter, and a float32 scale for each 256 of both, instead of eight bytes.
 
-    params, lr, betas, eps, weight_decay: as in `torch.optim.AdamW`. rounding: of the states, "stochastic" or "nearest". seed: of the random bits; each step and
-    parameter uses different ones. Parameters are float32, float16 or bfloat16, and contiguous, DTensors (FSDP2) too; gradients are dense. No element moves by
-    more than AdamW's largest step (`rooftop.adamw_8bit`).
+    params, lr, betas, eps, weight_decay: as in `torch.optim.AdamW`. rounding: of the states, "stochastic" or "nearest". seed: of the random
+    bits; each step and parameter uses different ones. Parameters are float32, float16 or bfloat16, and contiguous, DTensors (FSDP2) too;
+    gradients are dense. No element moves by more than AdamW's largest step (`rooftop.adamw_8bit`).
 
-    The states are `rooftop.quant.Quantized` (`state[p]["first"]`, `["second"]`): `.dequantize()` decodes them, and `state_dict()` contains them as codes.
+    The states are `rooftop.quant.Quantized` (`state[p]["first"]`, `["second"]`): `.dequantize()` decodes them, and `state_dict()` contains
+    them as codes.
 
     Raises ValueError for numbers out of range; the first step raises the errors of `rooftop.adamw_8bit`."""
 
@@ -58,13 +59,16 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
             if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
                 raise TypeError(f"AdamW8bit: {name} is {value!r}, a {type(value).__name__}; it must be a number")
             if not 0 <= value < (1 if name.startswith("betas") else inf):
-                raise ValueError(f"AdamW8bit: {name} is {value}; it must be finite, at least 0{' and below 1' if name.startswith('betas') else ''}")
+                raise ValueError(
+                    f"AdamW8bit: {name} is {value}; it must be finite, at least 0{' and below 1' if name.startswith('betas') else ''}"
+                )
         if rounding not in ("stochastic", "nearest"):
             raise ValueError(f"AdamW8bit: rounding is {rounding!r}; accepted are stochastic, nearest")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "rounding": rounding, "seed": seed})
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every optimizer of torch: the states of a parameter as codes. Those of a DTensor, whose blocks end where a shard ends, are written as DTensors
+        """As of every optimizer of torch: the states of a parameter as codes. Those of a DTensor, whose blocks end where a shard ends, are
+        written as DTensors
         of float32: they can be gathered, and loaded on another number of ranks."""
         found = super().state_dict()
         params = [p for group in self.param_groups for p in group["params"]]
@@ -74,8 +78,8 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
         return dict(found)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As of every optimizer of torch. Raises ValueError for the state of another optimizer, such as `torch.optim.AdamW`, or of other parameters; the
-        optimizer is then as it was."""
+        """As of every optimizer of torch. Raises ValueError for the state of another optimizer, such as `torch.optim.AdamW`, or of other
+        parameters; the optimizer is then as it was."""
         groups, params = state_dict["param_groups"], [p for group in self.param_groups for p in group["params"]]
         for group in groups:
             if missing := set(OWN) - group.keys():
@@ -84,7 +88,9 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
         states = {}
         for key, state in state_dict["state"].items():
             if set(state) != {"step", "first", "second"} or not all(isinstance(state[n], (Quantized, Tensor)) for n in ("first", "second")):
-                raise ValueError(f"AdamW8bit: a state holds {', '.join(map(str, state))}; it must hold step, first and second of an AdamW8bit")
+                raise ValueError(
+                    f"AdamW8bit: a state holds {', '.join(map(str, state))}; it must hold step, first and second of an AdamW8bit"
+                )
             states[key] = dict(state)
             if key in given:
                 states[key] |= {n: _coded(state[n], given[key]) for n in ("first", "second")}
@@ -93,8 +99,8 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step for each parameter that has a gradient, of a DTensor the part on this rank. Calls `closure` first, with gradients enabled, and returns its
-        result."""
+        """One step for each parameter that has a gradient, of a DTensor the part on this rank. Calls `closure` first, with gradients
+        enabled, and returns its result."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -113,7 +119,9 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
                     state["first"], state["second"] = adamw_8bit_states(param)
                 elif state["first"].device != param.device:  # the model has been moved
                     state["first"], state["second"] = state["first"].to(param.device), state["second"].to(param.device)
-                first, second, count, seed = state["first"], state["second"], int(state["step"]) + 1, group["seed"] + (int(state["step"]) + 1) * 1000003 + index
+                first, second, count, seed = (
+                    state["first"], state["second"], int(state["step"]) + 1, group["seed"] + (int(state["step"]) + 1) * 1000003 + index
+                )
                 if param.device.type == "cpu" and not torch.compiler.is_compiling():
                     check_param(param, grad)
                     on_cpu.setdefault(count, []).append(adamw_cpu.Update(param.view(-1), grad.reshape(-1), first, second, seed))
@@ -137,7 +145,9 @@ def local(t: Tensor) -> Tensor:
 def _whole(state: Quantized, param: Any) -> Tensor:
     """The values of a state, distributed as its parameter is."""
     values = state.dequantize().view(param.to_local().shape)
-    return torch.distributed.tensor.DTensor.from_local(values, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride())
+    return torch.distributed.tensor.DTensor.from_local(
+        values, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
+    )
 
 
 def _coded(state: Quantized | Tensor, param: Tensor) -> Quantized:

@@ -1,4 +1,5 @@
-"""Quantised models in `save_pretrained` and `from_pretrained` of Hugging Face Transformers: the quantisation method "rooftop" of a configuration."""
+"""Quantised models in `save_pretrained` and `from_pretrained` of Hugging Face Transformers: the quantisation method "rooftop" of a
+configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from transformers.quantizers.auto import (
     AUTO_QUANTIZER_MAPPING,
     register_quantization_config,
     register_quantizer,
-)  # fmt: skip
+)
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
@@ -31,8 +32,9 @@ class QuantConfig(QuantizationConfigMixin):  # type: ignore[misc]
         layers: of a model that is quantised, what each layer's buffers are, by its name; written by `save_pretrained`."""
 
     def __init__(
-        self, format: str = "int4", group: int = 128, layers: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, **_: Any
-    ) -> None:  # fmt: skip
+        self, format: str = "int4", group: int = 128, layers: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None,
+        **_: Any
+    ) -> None:
         self.quant_method = METHOD
         self.format, self.group, self.layers, self.options = format, group, dict(layers or {}), dict(options or {})
 
@@ -61,7 +63,10 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
                 raise ValueError(f"from_pretrained: layer {name} of the configuration's quantization_config: {error}") from None
             if not is_linear(present) or sizes(present) != (layer.out_features, layer.in_features):
                 what = f"{type(present).__name__} {sizes(present) if is_linear(present) else ''}".strip()
-                raise ValueError(f"from_pretrained: layer {name} is {(layer.out_features, layer.in_features)} in quantization_config; the model's is a {what}")
+                raise ValueError(
+                    f"from_pretrained: layer {name} is {(layer.out_features, layer.in_features)} in quantization_config; the model's is a "
+                    f"{what}"
+                )
             for key, (shape, dtype) in described["tensors"].items():
                 layer.register_buffer(key, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
             layer.bias = None if present.bias is None else nn.Parameter(torch.empty_like(present.bias, device="meta"))
@@ -98,5 +103,5 @@ def remember(model: Any, format: str, group: int) -> None:
     layers = {
         name: {"facts": m.described(), "tensors": {n: _described(t) for n in BUFFERS if (t := m._buffers.get(n)) is not None}}
         for name, m in model.named_modules() if isinstance(m, QuantLinear)
-    }  # fmt: skip
+    }
     model.config.quantization_config = QuantConfig(format, group, layers)

@@ -15,7 +15,7 @@ from rooftop.quant.layer import FLOATS, LinearLayer
 HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
     "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook",
-)  # fmt: skip
+)
 
 
 def is_linear(layer: Any) -> bool:
@@ -67,7 +67,9 @@ def check_weight(layer: nn.Module) -> None:
     for name in ("weight", "bias"):
         t = getattr(layer, name)
         if t is not None and t.dtype not in FLOATS:
-            raise TypeError(f"its {name} is {t.dtype}; accepted are {', '.join(map(str, FLOATS))}: cast the model first, as with model.float()")
+            raise TypeError(
+                f"its {name} is {t.dtype}; accepted are {', '.join(map(str, FLOATS))}: cast the model first, as with model.float()"
+            )
         if t is not None and t.device.type == "meta":
             raise ValueError(f"its {name} is on the meta device and has no values; load the model first")
 
@@ -77,15 +79,19 @@ OWN_KIND = (nn.Linear, nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvNd)
 
 
 def say_left(what: str, model: nn.Module, why: Mapping[int, str], also: Sequence[str] = ()) -> None:
-    """One warning that says what stays as it is, and how many bytes that is: the weights of the layers whose id is a key of `why`, and matrices that are no
-    layer's weight, such as those of experts in one parameter. `also`: what else it says. None where nothing is to be said."""
+    """One warning that says what stays as it is, and how many bytes that is: the weights of the layers whose id is a key of `why`, and
+    matrices that are no layer's weight, such as those of experts in one parameter. `also`: what else it says. None where nothing is to be
+    said."""
     found: dict[str, dict[int, tuple[str, Tensor]]] = {}
     for name, module in model.named_modules():
         for key, p in module._parameters.items():
             if p is None or p.dim() < 2 or not p.is_floating_point():
                 continue
             reason = why.get(id(module), "")
-            if not reason and not isinstance(module, OWN_KIND) and not turned(module) and min(p.shape[-2:]) >= MATRIX and (p.dim() == 2 or p.shape[0] > 1):
+            if (
+                not reason and not isinstance(module, OWN_KIND) and not turned(module) and min(p.shape[-2:]) >= MATRIX
+                and (p.dim() == 2 or p.shape[0] > 1)
+            ):
                 reason = "parameters of three dimensions, experts as a rule" if p.dim() == 3 else "parameters that are no linear layer"
             if reason:
                 found.setdefault(reason, {})[id(p)] = (f"{name}.{key}" if name else key, p)
@@ -102,7 +108,8 @@ def say_left(what: str, model: nn.Module, why: Mapping[int, str], also: Sequence
 
 
 def take_over(layer: nn.Module, of: nn.Module) -> None:
-    """In training or in evaluation, and with the forward and backward hooks, as the layer whose place it takes. Handles of the hooks still remove them."""
+    """In training or in evaluation, and with the forward and backward hooks, as the layer whose place it takes. Handles of the hooks still
+    remove them."""
     layer.train(of.training)
     for name in HOOKS:
         setattr(layer, name, getattr(of, name))
@@ -110,8 +117,8 @@ def take_over(layer: nn.Module, of: nn.Module) -> None:
 
 @contextmanager
 def replaced(model: nn.Module, by: Mapping[int, nn.Module], values: bool = True) -> Iterator[nn.Module]:
-    """Every place of a module whose id is a key gets the module of that key. Gives the model, or what takes the place of all of it. If the body raises, the
-    modules, and with `values` what all tensors hold, are as before.
+    """Every place of a module whose id is a key gets the module of that key. Gives the model, or what takes the place of all of it. If the
+    body raises, the modules, and with `values` what all tensors hold, are as before.
 
     The fast path of `nn.TransformerEncoderLayer` reads the weights of its linear layers: it is not taken where one of them is replaced."""
     parents, new = list(model.modules()), {id(m) for m in by.values()}
@@ -140,7 +147,9 @@ def replaced(model: nn.Module, by: Mapping[int, nn.Module], values: bool = True)
         keep(vars(module))
         for held in (module._parameters, module._buffers):
             keep(held)
-            copies |= {id(t): (t, t.detach().clone()) for t in held.values() if t is not None and id(t) not in copies and t.device.type != "meta"}
+            copies |= {
+                id(t): (t, t.detach().clone()) for t in held.values() if t is not None and id(t) not in copies and t.device.type != "meta"
+            }
     try:
         yield result
     except BaseException:

@@ -47,6 +47,8 @@ def load_file(path: str | Path, device: Any = "cpu") -> tuple[dict[str, Tensor],
     for name, t in entries.items():
         if t.dtype not in NAMES:
             raise ValueError(f"{path}: {name} is of dtype {t.dtype}; accepted are {', '.join(NAMES)}")
-        part = torch.frombuffer(bytearray(body[t.first : t.last]), dtype=torch.uint8) if t.last > t.first else torch.empty(0, dtype=torch.uint8)
+        part = torch.frombuffer(
+            bytearray(body[t.first : t.last]), dtype=torch.uint8
+        ) if t.last > t.first else torch.empty(0, dtype=torch.uint8)
         found[name] = part.view(NAMES[t.dtype]).reshape(t.shape).to(device)
     return found, metadata

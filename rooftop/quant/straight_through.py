@@ -23,6 +23,6 @@ class _StraightThrough(torch.autograd.Function):  # type: ignore[misc]
 
 
 def fake_quantize(x: Tensor, format: str = "int8", **how: Any) -> Tensor:
-    """`rooftop.quantize(x, format, **how).dequantize()` with the gradient of the identity (straight-through): scales come from `x` itself, so that
-    nothing is clipped by more than a rounding. Arguments and errors as for `rooftop.quantize`; the result has the dtype of `x`."""
+    """`rooftop.quantize(x, format, **how).dequantize()` with the gradient of the identity (straight-through): scales come from `x` itself,
+    so that nothing is clipped by more than a rounding. Arguments and errors as for `rooftop.quantize`; the result has the dtype of `x`."""
     return _StraightThrough.apply(x, {"format": format, **how})

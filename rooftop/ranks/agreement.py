@@ -1,11 +1,13 @@
-"""The ranks tell each other what they were called with, before anything else moves: those that do not go together find it out, all of them, at once.
+"""The ranks tell each other what they were called with, before anything else moves: those that do not go together find it out, all of them,
+at once.
 
-Each rank says its call in a text: function, dtype, shape, every option. One exchange of a row of FIELDS numbers compares them by their hashes. A rank that
-refuses its arguments takes part, and says so in place of them. Where rows differ all ranks see it, and a second exchange carries the texts, for the message
-that all of them raise. No more was sent then: the group is as it was, and the next call finds all ranks at the same place.
+Each rank says its call in a text: function, dtype, shape, every option. One exchange of a row of FIELDS numbers compares them by their
+hashes. A rank that refuses its arguments takes part, and says so in place of them. Where rows differ all ranks see it, and a second
+exchange carries the texts, for the message that all of them raise. No more was sent then: the group is as it was, and the next call finds
+all ranks at the same place.
 
-The row also has what is not compared: how many calls of the group the rank has made, by which ranks on GPUs know together when they stop comparing, and its
-host, which hierarchical collectives ask for."""
+The row also has what is not compared: how many calls of the group the rank has made, by which ranks on GPUs know together when they stop
+comparing, and its host, which hierarchical collectives ask for."""
 
 from __future__ import annotations
 
@@ -71,8 +73,10 @@ def _meant(verify: Any) -> bool | None:
 
 
 def _must(group: Any, verify: bool | None) -> bool:
-    """Whether this call is compared: the same on all ranks, where their calls are. On the CPU always. On a GPU, known by the last tensor that was accepted, the
-    host would wait: in the first calls of a group, or by `verify`; of calls that say False the first, so that ranks which do not say so hear of it."""
+    """Whether this call is compared: the same on all ranks, where their calls are. On the CPU always. On a GPU, known by the last tensor
+    that was accepted, the
+    host would wait: in the first calls of a group, or by `verify`; of calls that say False the first, so that ranks which do not say so
+    hear of it."""
     own = groups.state(group)
     own.calls += 1
     if (own.device or groups.meeting(group)).type == "cpu":
@@ -112,7 +116,8 @@ def agree(what: str, group: Any, text: str, limit: Limit, refused: bool = False)
         return
     said = _texts(what, group, text, max(row[3] for row in rows), [row[3] for row in rows], limit)
     raise Disagreement(
-        f"{what}: the ranks were given different arguments: {_by_rank(said)}. All ranks must call the same function, in the same order, with the same dtype, "
+        f"{what}: the ranks were given different arguments: {_by_rank(said)}. All ranks must call the same function, in the same order, "
+        f"with the same dtype, "
         "shape and options, `timeout` apart"
     )
 

@@ -19,7 +19,8 @@ from rooftop.ranks.steps import Options
 
 @dataclass(frozen=True)
 class Statistics:
-    """Error of a quantised collective relative to the same in float32, over the elements that are finite in both; the same on every rank."""
+    """Error of a quantised collective relative to the same in float32, over the elements that are finite in both; the same on every
+    rank."""
 
     elements: int
     max_error: float
@@ -34,9 +35,9 @@ class Statistics:
 
 @lru_cache(4096)
 def _said(
-    what: str, dtype: torch.dtype, shape: tuple[int, ...], kind: str, o: Options, shots: int | None, path: str | None, statistics: bool, verify: bool | None,
-    plain: tuple[str, ...],
-) -> str:  # fmt: skip
+    what: str, dtype: torch.dtype, shape: tuple[int, ...], kind: str, o: Options, shots: int | None, path: str | None, statistics: bool,
+    verify: bool | None, plain: tuple[str, ...],
+) -> str:
     """A call, as ranks compare it and read of it."""
     more = f", shots={shots}" if what.endswith("all_reduce") else ""
     tables = f", and a table of sizes that says plain is faster than {', '.join(plain)}" if plain else ""
@@ -47,9 +48,9 @@ def _said(
 def begun(
     what: str, x: Any, group: Any, settings: tuple[Any, ...], shots: Any, path: Any, statistics: Any, verify: Any, timeout: Any,
     check: Callable[[Tensor, int], None] | None = None, name: str = "",
-) -> tuple[Tensor, Any, Options, Limit]:  # fmt: skip
-    """Validate, and agree with the other ranks. A rank whose own arguments are wrong tells the others before it raises, so that none waits for it. `name`: of
-    the function, as errors have it and ranks compare it."""
+) -> tuple[Tensor, Any, Options, Limit]:
+    """Validate, and agree with the other ranks. A rank whose own arguments are wrong tells the others before it raises, so that none waits
+    for it. `name`: of the function, as errors have it and ranks compare it."""
     name = name or what
     group = groups.group_of(name, group)
     ranks = dist.get_world_size(group)
@@ -79,21 +80,23 @@ def begun(
 
 
 @overload
-def all_reduce(x: Tensor, group: Any = ..., *, wire: str = ..., group_size: int = ..., hadamard: bool = ..., stochastic: bool = ..., seed: int = ...,
-               shots: int | None = ..., path: str | None = ..., statistics: Literal[False] = ..., verify: bool | None = ...,
-               timeout: float | None = ...) -> Tensor: ...  # fmt: skip
+def all_reduce(x: Tensor, group: Any = ..., *, wire: str = ..., group_size: int = ..., hadamard: bool = ..., stochastic: bool = ...,
+               seed: int = ..., shots: int | None = ..., path: str | None = ..., statistics: Literal[False] = ...,
+               verify: bool | None = ..., timeout: float | None = ...) -> Tensor: ...
 @overload
-def all_reduce(x: Tensor, group: Any = ..., *, wire: str = ..., group_size: int = ..., hadamard: bool = ..., stochastic: bool = ..., seed: int = ...,
-               shots: int | None = ..., path: str | None = ..., statistics: Literal[True], verify: bool | None = ...,
-               timeout: float | None = ...) -> tuple[Tensor, Statistics]: ...  # fmt: skip
+def all_reduce(x: Tensor, group: Any = ..., *, wire: str = ..., group_size: int = ..., hadamard: bool = ..., stochastic: bool = ...,
+               seed: int = ..., shots: int | None = ..., path: str | None = ..., statistics: Literal[True], verify: bool | None = ...,
+               timeout: float | None = ...) -> tuple[Tensor, Statistics]: ...
 def all_reduce(
-    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    shots: int | None = None, path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
-) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """The sum of the ranks' tensors, with the same bits on every rank: ``g = rooftop.comm.all_reduce(g, wire="int8")``. Returns a new tensor.
+    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
+    seed: int = 0, shots: int | None = None, path: str | None = None, statistics: bool = False, verify: bool | None = None,
+    timeout: float | None = None,
+) -> Tensor | tuple[Tensor, Statistics]:
+    """The sum of the ranks' tensors, with the same bits on every rank: ``g = rooftop.comm.all_reduce(g, wire="int8")``. Returns a new
+    tensor.
 
-    Each rank quantises its tensor once; with two shots the sums are quantised once more, each by one rank, and every rank decodes them from those codes. Sums
-    are computed in float32 in the order of the ranks. `rooftop.all_reduce_ranks` is the formula.
+    Each rank quantises its tensor once; with two shots the sums are quantised once more, each by one rank, and every rank decodes them from
+    those codes. Sums are computed in float32 in the order of the ranks. `rooftop.all_reduce_ranks` is the formula.
 
     Args:
         x: float32, float16 or bfloat16, any shape and strides; on all ranks the same shape and dtype.
@@ -101,20 +104,24 @@ def all_reduce(
         wire: "bf16", "fp8" (e4m3), "int8", "int4".
         group_size: elements that share a scale (float32): 32, 64, 128, 256.
         hadamard: rotate each group first, which spreads outliers. Not with "bf16".
-        stochastic: unbiased rounding, for "int8" and "int4"; `seed` of its random bits: the same on all ranks, a different one for each call.
+        stochastic: unbiased rounding, for "int8" and "int4"; `seed` of its random bits: the same on all ranks, a different one for each
+        call.
         shots: 1: each rank sends its whole tensor to all, for small tensors; 2: by stripes. None: by size.
         path: "portable", "symmetric", "hierarchical", "plain" or None: see `plan`. A named path is used, or the call raises.
         statistics: also return `Statistics`; costs a float32 all-reduce.
-        verify: if True, the ranks first compare their arguments, except `timeout`. None: on a GPU in a group's first 16 calls; the symmetric path compares
+        verify: if True, the ranks first compare their arguments, except `timeout`. None: on a GPU in a group's first 16 calls; the
+        symmetric path compares
             them in every call, when the ranks synchronise. On the CPU they are always compared.
-        timeout: seconds, above 0, to wait for the other ranks, in all exchanges of the call together. None: the group's timeout for each exchange; on the
+        timeout: seconds, above 0, to wait for the other ranks, in all exchanges of the call together. None: the group's timeout for each
+        exchange; on the
             symmetric path 600.
 
     NaN and infinities are preserved.
 
-    Raises TypeError and ValueError for arguments that are not accepted, and then `Disagreement` (a ValueError) on the other ranks; `Disagreement` on every rank
-    if the arguments of two ranks differ. The group remains usable. `CommError` (a RuntimeError) if a rank has died or is late: the group is then unusable. On
-    the symmetric path the next call, or `synchronize`, may raise these two. RuntimeError for a named path that is not available."""
+    Raises TypeError and ValueError for arguments that are not accepted, and then `Disagreement` (a ValueError) on the other ranks;
+    `Disagreement` on every rank if the arguments of two ranks differ. The group remains usable. `CommError` (a RuntimeError) if a rank has
+    died or is late: the group is then unusable. On the symmetric path the next call, or `synchronize`, may raise these two. RuntimeError
+    for a named path that is not available."""
     what = "all_reduce"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, shots, path, verify, timeout)
@@ -128,13 +135,14 @@ def all_reduce(
 
 
 def reduce_scatter(
-    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
-) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """This rank's part of the sum of the ranks' tensors: rows [n, ...] of x [W n, ...], starting at rank * n. Quantised once, added in float32.
+    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
+    seed: int = 0, path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
+) -> Tensor | tuple[Tensor, Statistics]:
+    """This rank's part of the sum of the ranks' tensors: rows [n, ...] of x [W n, ...], starting at rank * n. Quantised once, added in
+    float32.
 
-    Arguments and errors as for `all_reduce`; path "plain": torch.distributed's own, unquantised, used if it is faster according to the table of sizes. Raises
-    ValueError if the first dimension is not divisible by the number of ranks."""
+    Arguments and errors as for `all_reduce`; path "plain": torch.distributed's own, unquantised, used if it is faster according to the
+    table of sizes. Raises ValueError if the first dimension is not divisible by the number of ranks."""
     what = "reduce_scatter"
     if torch.compiler.is_compiling() and not statistics:
         return library.traced(what, x, group, wire, group_size, hadamard, stochastic, seed, None, path, verify, timeout)
@@ -149,10 +157,11 @@ def reduce_scatter(
 
 
 def all_gather(
-    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
-) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """The ranks' tensors, concatenated: [n, ...] to [W n, ...]. A rank's own part is decoded from its codes too, so that all ranks have the same bits.
+    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
+    seed: int = 0, path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
+) -> Tensor | tuple[Tensor, Statistics]:
+    """The ranks' tensors, concatenated: [n, ...] to [W n, ...]. A rank's own part is decoded from its codes too, so that all ranks have the
+    same bits.
 
     Arguments and errors as for `all_reduce`. Raises ValueError for a tensor without dimensions."""
     what = "all_gather"
@@ -168,10 +177,11 @@ def all_gather(
 
 
 def all_to_all(
-    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
-) -> Tensor | tuple[Tensor, Statistics]:  # fmt: skip
-    """Send part p of x [W n, ...] to rank p; part p of the result, of the same shape, is from rank p. Quantised once, including a rank's own part.
+    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
+    seed: int = 0, path: str | None = None, statistics: bool = False, verify: bool | None = None, timeout: float | None = None,
+) -> Tensor | tuple[Tensor, Statistics]:
+    """Send part p of x [W n, ...] to rank p; part p of the result, of the same shape, is from rank p. Quantised once, including a rank's
+    own part.
 
     Arguments and errors as for `reduce_scatter`."""
     what = "all_to_all"
@@ -188,10 +198,11 @@ def all_to_all(
 
 
 def sent(
-    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False, seed: int = 0,
-    shots: int | None = None,
-) -> Tensor:  # fmt: skip
-    """The values that the other ranks decode from this rank's `x` in the first shot of an `all_reduce` with these arguments. Nothing is sent.
+    x: Tensor, group: Any = None, *, wire: str = "int8", group_size: int = 128, hadamard: bool = False, stochastic: bool = False,
+    seed: int = 0, shots: int | None = None,
+) -> Tensor:
+    """The values that the other ranks decode from this rank's `x` in the first shot of an `all_reduce` with these arguments. Nothing is
+    sent.
 
     x - sent(x) is the quantisation error."""
     group = groups.group_of("sent", group)
@@ -208,7 +219,8 @@ def lossy(x: Tensor, group: Any, o: Options) -> Tensor:
 
 
 def synchronize(group: Any = None) -> None:
-    """Wait for this GPU, and raise CommError or Disagreement if its kernels found an error when the ranks synchronised. Does nothing on the CPU."""
+    """Wait for this GPU, and raise CommError or Disagreement if its kernels found an error when the ranks synchronised. Does nothing on the
+    CPU."""
     from rooftop.ranks import symmetric
 
     group = groups.group_of("synchronize", group)

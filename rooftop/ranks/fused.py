@@ -1,10 +1,10 @@
 """Matrix products that overlap with the gathering of their inputs or the reduction of their results.
 
-Over any backend the work is divided into chunks: one chunk is sent while the product of the previous one runs. GPUs of one host that can access each other's
-memory store the tiles of products directly there, and push rows by the copy engines: rooftop/ranks/products.py.
+Over any backend the work is divided into chunks: one chunk is sent while the product of the previous one runs. GPUs of one host that can
+access each other's memory store the tiles of products directly there, and push rows by the copy engines: rooftop/ranks/products.py.
 
-Sums are computed in float32 in the order of the ranks, from products rounded to the dtype (and to the wire format, if one is given); between two ranks on
-the symmetric path a rank's own product is added before it is rounded."""
+Sums are computed in float32 in the order of the ranks, from products rounded to the dtype (and to the wire format, if one is given);
+between two ranks on the symmetric path a rank's own product is added before it is rounded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ PATHS = ("portable", "symmetric")
 def _begun(
     what: str, a: Any, b: Any, group: Any, wire: str | None, group_size: int, path: str | None, verify: bool | None, timeout: float | None
 ) -> tuple[Tensor, Tensor, Any, Options | None, int, Limit]:
-    """(a, b, group, how elements travel, ranks, how long to wait). The ranks compare what they were given; one whose arguments are wrong tells the others."""
+    """(a, b, group, how elements travel, ranks, how long to wait). The ranks compare what they were given; one whose arguments are wrong
+    tells the others."""
     group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)
     limit, problem, o = Limit(), None, None
@@ -70,17 +71,20 @@ def _symmetric(what: str, x: Tensor, group: Any, path: str | None, limit: Limit)
 
 
 def all_gather_matmul(
-    a: Tensor, b: Tensor, group: Any = None, *, wire: str | None = None, group_size: int = 128, path: str | None = None, verify: bool | None = None,
-    timeout: float | None = None,
-) -> Tensor:  # fmt: skip
-    """cat(a of all ranks) @ b: [m, K] on each rank and its own [K, N] to [W m, N], as in the column-parallel half of a sequence-parallel MLP.
+    a: Tensor, b: Tensor, group: Any = None, *, wire: str | None = None, group_size: int = 128, path: str | None = None,
+    verify: bool | None = None, timeout: float | None = None,
+) -> Tensor:
+    """cat(a of all ranks) @ b: [m, K] on each rank and its own [K, N] to [W m, N], as in the column-parallel half of a sequence-parallel
+    MLP.
 
     Args:
         a: this rank's rows, float32, float16 or bfloat16; on all ranks the same shape.
         b: any strides (``weight.t()`` is right).
         group: a ProcessGroup; None: the default one.
-        wire: None: rows are sent in their dtype; "bf16", "fp8", "int8", "int4": quantised (over torch.distributed), including a rank's own rows.
-        path: "symmetric" (copies in the peers' memory), "portable" (chunks over torch.distributed), None: the first if it is available and wire is None.
+        wire: None: rows are sent in their dtype; "bf16", "fp8", "int8", "int4": quantised (over torch.distributed), including a rank's own
+        rows.
+        path: "symmetric" (copies in the peers' memory), "portable" (chunks over torch.distributed), None: the first if it is available and
+        wire is None.
         group_size, verify, timeout: as for `all_reduce`.
 
     No gradient; `ColumnParallelLinear` has one. Raises as `all_reduce`."""
@@ -111,13 +115,15 @@ def all_gather_matmul(
 
 
 def _pipeline(
-    what: str, group: Any, bounds: list[tuple[int, int]], begin: Callable[[int, int], tuple[Any, Tensor]], use: Callable[[Tensor, int, int], None],
-    limit: Limit,
-) -> None:  # fmt: skip
+    what: str, group: Any, bounds: list[tuple[int, int]], begin: Callable[[int, int], tuple[Any, Tensor]],
+    use: Callable[[Tensor, int, int], None], limit: Limit,
+) -> None:
     """One chunk travels while the one before is used."""
     under_way: tuple[Any, Tensor, int, int] | None = None
     for first, last in [*bounds, (-1, -1)]:
-        new = (*groups.run_unwaited(what, group, lambda f=first, e=last: begin(f, e)), first, last) if first >= 0 else None  # type: ignore[misc]
+        new = (
+            *groups.run_unwaited(what, group, lambda f=first, e=last: begin(f, e)), first, last  # type: ignore[misc]
+        ) if first >= 0 else None
         if under_way is not None:
             work, got, f, e = under_way
             groups.run(what, group, lambda w=work: w, limit)  # type: ignore[misc]
@@ -126,10 +132,11 @@ def _pipeline(
 
 
 def matmul_reduce_scatter(
-    a: Tensor, b: Tensor, group: Any = None, *, wire: str | None = None, group_size: int = 128, path: str | None = None, verify: bool | None = None,
-    timeout: float | None = None,
-) -> Tensor:  # fmt: skip
-    """This rank's rows of the sum of the ranks' a @ b: [M, K] and [K, N] to [M / W, N], as in the row-parallel half of a sequence-parallel MLP.
+    a: Tensor, b: Tensor, group: Any = None, *, wire: str | None = None, group_size: int = 128, path: str | None = None,
+    verify: bool | None = None, timeout: float | None = None,
+) -> Tensor:
+    """This rank's rows of the sum of the ranks' a @ b: [M, K] and [K, N] to [M / W, N], as in the row-parallel half of a sequence-parallel
+    MLP.
 
     Arguments as for `all_gather_matmul`; with a wire format the products are sent quantised, on either path.
 
@@ -160,14 +167,14 @@ def matmul_reduce_scatter(
 
 
 def matmul_all_reduce(
-    a: Tensor, b: Tensor, group: Any = None, *, wire: str | None = None, group_size: int = 128, path: str | None = None, verify: bool | None = None,
-    timeout: float | None = None,
-) -> Tensor:  # fmt: skip
+    a: Tensor, b: Tensor, group: Any = None, *, wire: str | None = None, group_size: int = 128, path: str | None = None,
+    verify: bool | None = None, timeout: float | None = None,
+) -> Tensor:
     """The sum of the ranks' a @ b on every rank, the same bits: [M, K] and [K, N] to [M, N], as in the row-parallel half of an MLP.
 
-    On the symmetric path, if M is divisible by W, each rank computes a part of the rows as `matmul_reduce_scatter` does and pushes it to the others. Otherwise
-    it uses chunks of rows: a second stream reduces a chunk while the product of the next one runs, by torch.distributed's all-reduce, or with a wire format by
-    `rooftop.comm.all_reduce`. Arguments as for `all_gather_matmul`."""
+    On the symmetric path, if M is divisible by W, each rank computes a part of the rows as `matmul_reduce_scatter` does and pushes it to
+    the others. Otherwise it uses chunks of rows: a second stream reduces a chunk while the product of the next one runs, by
+    torch.distributed's all-reduce, or with a wire format by `rooftop.comm.all_reduce`. Arguments as for `all_gather_matmul`."""
     what = "matmul_all_reduce"
     a, b, group, o, ranks, limit = _begun(what, a, b, group, wire, group_size, path, verify, timeout)
     if ranks == 1 or a.shape[0] * b.shape[1] == 0:
@@ -176,7 +183,9 @@ def matmul_all_reduce(
     if by_kernel and a.shape[0] % ranks == 0:
         return products.reduce(a, b, group, o, limit)
     if path == "symmetric" and o is None:
-        raise RuntimeError(f"{what}: path 'symmetric': a has {a.shape[0]} rows; without a wire they must be a multiple of {ranks}, the number of ranks")
+        raise RuntimeError(
+            f"{what}: path 'symmetric': a has {a.shape[0]} rows; without a wire they must be a multiple of {ranks}, the number of ranks"
+        )
     out = a.new_empty(a.shape[0], b.shape[1])
     aside = products.aside(a) if o is not None else None
 
@@ -187,7 +196,9 @@ def matmul_all_reduce(
     for first, last in products.bounds(a.shape[0]):
         made = a[first:last] @ b
         if o is None:
-            works.append((groups.run_unwaited(what, group, lambda t=made: (dist.all_reduce(t, group=group, async_op=True), t)), first, last))  # type: ignore[misc]
+            works.append(
+                (groups.run_unwaited(what, group, lambda t=made: (dist.all_reduce(t, group=group, async_op=True), t)), first, last)  # type: ignore[misc]
+            )
         elif aside is None:
             out[first:last] = reduced(made, o)
         else:

@@ -79,8 +79,8 @@ class Limit:
         return cls(seconds)
 
     def wait(self, work: Any, asked: bool = False) -> bool | None:
-        """Wait for the work. Raises what the backend raises when it did not end in time. `asked`: ask whether it has ended until the time is over, False then:
-        of a work whose own wait would end the process."""
+        """Wait for the work. Raises what the backend raises when it did not end in time. `asked`: ask whether it has ended until the time
+        is over, False then: of a work whose own wait would end the process."""
         finished: bool | None
         if self._left is None:
             finished = work.wait()
@@ -107,16 +107,21 @@ class Limit:
 
 
 def group_of(what: str, group: Any) -> Any:
-    """The group, or the default one. Raises TypeError for what is none, ValueError where this rank is not in it, RuntimeError where torch.distributed was not
-    initialised or the group is destroyed."""
+    """The group, or the default one. Raises TypeError for what is none, ValueError where this rank is not in it, RuntimeError where
+    torch.distributed was not initialised or the group is destroyed."""
     if group is None:
         if not dist.is_available() or not dist.is_initialized():
-            raise RuntimeError(f"{what}: torch.distributed is not initialised: call torch.distributed.init_process_group first (torchrun starts the processes)")
+            raise RuntimeError(
+                f"{what}: torch.distributed is not initialised: call torch.distributed.init_process_group first (torchrun starts the "
+                f"processes)"
+            )
         return dist.group.WORLD
     if type(group) is int and group == dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(f"{what}: this rank is not in the group; the ranks alone that torch.distributed.new_group was given may call")
     if not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"{what}: group is a {type(group).__name__}; it must be a torch.distributed.ProcessGroup, or None for the default one")
+        raise TypeError(
+            f"{what}: group is a {type(group).__name__}; it must be a torch.distributed.ProcessGroup, or None for the default one"
+        )
     try:
         dist.get_rank(group)
     except (RuntimeError, ValueError) as error:
@@ -129,7 +134,9 @@ def tensor_of(what: str, x: Any, name: str = "x") -> Tensor:
         raise TypeError(f"{what}: {name} is a {type(x).__name__}; it must be a tensor")
     if hasattr(x, "__tensor_flatten__"):  # it holds others, as a DTensor does, and has no memory that could be sent
         if not hasattr(x, "trigger_wait"):  # the result of a functional collective has
-            raise TypeError(f"{what}: {name} is a {type(x).__name__}; it must be a plain tensor, for example the local part of a DTensor (to_local)")
+            raise TypeError(
+                f"{what}: {name} is a {type(x).__name__}; it must be a plain tensor, for example the local part of a DTensor (to_local)"
+            )
         x = x.trigger_wait()
     if x.is_nested:
         raise TypeError(f"{what}: {name} is a nested tensor; it must be a plain one")
@@ -139,7 +146,8 @@ def tensor_of(what: str, x: Any, name: str = "x") -> Tensor:
 
 
 def sendable(what: str, x: Tensor, group: Any, name: str = "x") -> None:
-    """Raises ValueError for a tensor that the group cannot send: of a layout that is not strided, or on a device that it has no backend for."""
+    """Raises ValueError for a tensor that the group cannot send: of a layout that is not strided, or on a device that it has no backend
+    for."""
     if x.layout != torch.strided:
         raise ValueError(f"{what}: {name} has the layout {x.layout}; accepted is torch.strided")
     kind = x.device.type
@@ -161,8 +169,8 @@ def _has_backend(group: Any, device: torch.device) -> bool:
 
 
 def meeting(group: Any) -> torch.device:
-    """Where the tensors lie by which ranks compare their calls: on the CPU if the group sends from there, so that ranks whose tensors lie on different devices
-    find that out; else on the GPU of the last tensor."""
+    """Where the tensors lie by which ranks compare their calls: on the CPU if the group sends from there, so that ranks whose tensors lie
+    on different devices find that out; else on the GPU of the last tensor."""
     own = state(group)
     cpu = own.backends.get("cpu")
     if cpu is None:
@@ -173,8 +181,8 @@ def meeting(group: Any) -> torch.device:
 
 
 def run(what: str, group: Any, call: Callable[[], Any], limit: Limit | None = None) -> Any:
-    """A call of torch.distributed whose failure names the op. Raises CommError, and from then on in every call of the group: the ranks stand at different
-    places, and what one sends could be taken for what another waits for."""
+    """A call of torch.distributed whose failure names the op. Raises CommError, and from then on in every call of the group: the ranks
+    stand at different places, and what one sends could be taken for what another waits for."""
     usable(what, group)
     try:
         work = call()
@@ -186,8 +194,9 @@ def run(what: str, group: Any, call: Callable[[], Any], limit: Limit | None = No
 
 
 def _waited(work: Any, group: Any, limit: Limit) -> bool | None:
-    """Wait for the work. A work of NCCL that its own wait gives up has an exception, by which torch's watchdog ends the process soon after the caller was told:
-    it is asked instead, and what is given up is aborted, so that the GPU is free again and nothing is left for the watchdog."""
+    """Wait for the work. A work of NCCL that its own wait gives up has an exception, by which torch's watchdog ends the process soon after
+    the caller was told: it is asked instead, and what is given up is aborted, so that the GPU is free again and nothing is left for the
+    watchdog."""
     if limit.seconds is None or "nccl" not in dist.get_backend(group):
         return limit.wait(work)
     if torch.cuda.is_current_stream_capturing():  # the graph's stream waits; the host must not
@@ -219,13 +228,19 @@ def run_unwaited(what: str, group: Any, call: Callable[[], Any]) -> Any:
 def usable(what: str, group: Any) -> None:
     """Raises CommError where an earlier call of the group was given up."""
     if broken := state(group).broken:
-        raise CommError(f"{what} ({where(group)}): an earlier call was given up, so the group cannot be used on; make a new one. That call said: {broken}")
+        raise CommError(
+            f"{what} ({where(group)}): an earlier call was given up, so the group cannot be used on; make a new one. That call said: "
+            f"{broken}"
+        )
 
 
 def failure(what: str, group: Any, error: Any, limit: Limit | None = None) -> CommError:
     late = f"{limit.seconds:g} s" if limit is not None and limit.seconds is not None else "the group's timeout"
     first = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-    text = f"{what} ({where(group)}) was not answered by all ranks: one has died, is late by more than {late}, or called something else. It said: {first}"
+    text = (
+        f"{what} ({where(group)}) was not answered by all ranks: one has died, is late by more than {late}, or called something else. It "
+        f"said: {first}"
+    )
     if not isinstance(error, NotImplementedError) and "support" not in first:
         state(group).broken = text
     return CommError(text)

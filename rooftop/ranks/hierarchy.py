@@ -1,13 +1,14 @@
 """Collectives of a group that spans several hosts with several ranks each: unquantised among the ranks of a host, quantised between hosts.
 
-Rank r = h L + l is rank l of the L on host h (of H). `inside`: the L ranks of a host; `across`: the H ranks l of all hosts. What crosses hosts is 1 / L of what
-a flat collective sends there.
+Rank r = h L + l is rank l of the L on host h (of H). `inside`: the L ranks of a host; `across`: the H ranks l of all hosts. What crosses
+hosts is 1 / L of what a flat collective sends there.
 
     all_reduce:      s = reduce_scatter(x, inside); s = rooftop.comm.all_reduce(s, across, wire); all_gather(s, inside)
     reduce_scatter:  rows (h', l) of x for rank l: reduce_scatter(x, inside); rooftop.comm.reduce_scatter(that, across, wire)
     all_gather:      rooftop.comm.all_gather(x, across, wire); all_gather(that, inside), put into the order of the ranks
 
-Sums inside a host are rounded to x's dtype before they are quantised. The ranks l of all hosts hold the same bits after `across`, and `inside` copies them.
+Sums inside a host are rounded to x's dtype before they are quantised. The ranks l of all hosts hold the same bits after `across`, and
+`inside` copies them.
 
 Source: hierarchical partitions of ZeRO++ (arXiv 2306.10209) and SDP4Bit (arXiv 2410.15526)."""
 
@@ -39,11 +40,12 @@ class Hosts:
 
 
 def set_hosts(each: int, group: Any = None) -> None:
-    """Declare that every `each` consecutive ranks of the group share a host, if the ranks cannot detect it (containers of one host that represent
-    several hosts, or several hosts with the same name). Every rank of the group must call it, before its first collective; the ranks compare the values.
+    """Declare that every `each` consecutive ranks of the group share a host, if the ranks cannot detect it (containers of one host that
+    represent several hosts, or several hosts with the same name). Every rank of the group must call it, before its first collective; the
+    ranks compare the values.
 
-    Raises TypeError if `each` is not an integer, ValueError if the number of ranks is not divisible by it, Disagreement if the ranks give different values,
-    CommError if a rank does not call it."""
+    Raises TypeError if `each` is not an integer, ValueError if the number of ranks is not divisible by it, Disagreement if the ranks give
+    different values, CommError if a rank does not call it."""
     what, limit = "set_hosts", Limit()
     group = groups.group_of(what, group)
     ranks = dist.get_world_size(group)
@@ -57,8 +59,8 @@ def set_hosts(each: int, group: Any = None) -> None:
 
 
 def of(group: Any, limit: Limit) -> Hosts | None:
-    """The group's hosts, where there are several with the same number of ranks, two at least, one host's after another's. The first call of a group makes
-    their groups, and asks all ranks where they are if no call has."""
+    """The group's hosts, where there are several with the same number of ranks, two at least, one host's after another's. The first call of
+    a group makes their groups, and asks all ranks where they are if no call has."""
     own = groups.state(group)
     if own.hosts is groups.UNKNOWN:
         own.hosts = _grouped(group, agreement.names("hosts", group, limit), limit) if dist.get_world_size(group) > 1 else None
@@ -80,7 +82,9 @@ def _grouped(group: Any, names: Sequence[int], limit: Limit) -> Hosts | None:
         own, left = groups.timeout_of(group), limit.left()
         ids = [world[r] for r in members]
         backend = dist.get_backend(group)
-        found = groups.run("hosts", group, lambda: dist.new_group(ids, timeout=left or own, backend=backend, use_local_synchronization=True))
+        found = groups.run(
+            "hosts", group, lambda: dist.new_group(ids, timeout=left or own, backend=backend, use_local_synchronization=True)
+        )
         if left is not None and own is not None:
             dist.distributed_c10d._set_pg_timeout(own, found)
         groups.state(found).hosts = None  # what crosses hosts or stays inside one has no hosts of its own

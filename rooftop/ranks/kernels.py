@@ -14,7 +14,7 @@ from rooftop.core.spec import Launch
 FILES = {
     **{stem: f"comm/all_reduce_ranks__{stem}__cuda_sm80.cu" for stem in ("one_shot", "two_shot", "steps")},
     "exchange": "comm/exchange_ranks__cuda_sm80.cu", "meeting": "comm/_rank_barrier.cu",
-}  # fmt: skip
+}
 
 
 @cache
@@ -60,7 +60,8 @@ _PREPARED: dict[Any, Any] = {}
 
 
 def run(key: tuple[Any, ...], make: Callable[[int], Launch], index: int, given: Mapping[str, Any]) -> None:
-    """Launch on the current stream. `key` says what `make(multiprocessors)` depends on; `given`: tensors and runtime numbers by the launch's names."""
+    """Launch on the current stream. `key` says what `make(multiprocessors)` depends on; `given`: tensors and runtime numbers by the
+    launch's names."""
     whole = (*key, index)
     found = _PREPARED.get(whole)
     with torch.cuda.device(index):

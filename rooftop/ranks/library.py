@@ -1,5 +1,5 @@
-"""The collectives as operators of torch.library, which `torch.compile` and export keep in their graphs: a group goes by its name, as in torch's functional
-collectives. The public functions call them by themselves where they are traced."""
+"""The collectives as operators of torch.library, which `torch.compile` and export keep in their graphs: a group goes by its name, as in
+torch's functional collectives. The public functions call them by themselves where they are traced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 NAMESPACE = "rooftop_comm"
 _OPTIONS = ("wire", "group_size", "hadamard", "stochastic", "seed", "shots", "path", "verify", "timeout")
 _SCHEMA = (
-    "(Tensor x, str group, str wire, int group_size, bool hadamard, bool stochastic, int seed, int? shots=None, str? path=None, bool? verify=None, "
+    "(Tensor x, str group, str wire, int group_size, bool hadamard, bool stochastic, int seed, int? shots=None, str? path=None, bool? "
+    "verify=None, "
     "float? timeout=None) -> Tensor"
 )
 

@@ -1,10 +1,12 @@
-"""Products between GPUs that reach each other's memory: their tiles are stored into the peers' memory as they finish, rows come by the copy engines.
+"""Products between GPUs that reach each other's memory: their tiles are stored into the peers' memory as they finish, rows come by the copy
+engines.
 
-Where a kernel writes is an address: a product whose `out` lies in a peer's memory stores its tiles across the link while the next ones are multiplied; no
-multiprocessor copies, and nothing is left to send when it ends. The ranks meet (kernels/comm/_rank_barrier.cu) before the first store, when the places are
-free, and after the last. Each takes another peer first.
+Where a kernel writes is an address: a product whose `out` lies in a peer's memory stores its tiles across the link while the next ones are
+multiplied; no multiprocessor copies, and nothing is left to send when it ends. The ranks meet (kernels/comm/_rank_barrier.cu) before the
+first store, when the places are free, and after the last. Each takes another peer first.
 
-With a wire, products are encoded into the peer's memory by a launch of its own, which reads them while they are in L2 as far as they fit."""
+With a wire, products are encoded into the peer's memory by a launch of its own, which reads them while they are in L2 as far as they
+fit."""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ def bounds(rows: int) -> list[tuple[int, int]]:
 
 
 def gather(a: Tensor, b: Tensor, group: Any, limit: Limit) -> Tensor:
-    """All ranks' a [m, K] @ b [K, N]: each pushes its rows into the peers' memory by the copy engine, one peer after another, while the product of the rows
-    that are there runs, its own first."""
+    """All ranks' a [m, K] @ b [K, N]: each pushes its rows into the peers' memory by the copy engine, one peer after another, while the
+    product of the rows that are there runs, its own first."""
     symmetric.raise_faults(group, "all_gather_matmul")
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0], b.shape[1]
     room, places = symmetric.table_of("gather", (ranks, m, a.shape[1]), a.dtype, a.device, group, limit)
@@ -81,7 +83,8 @@ def scatter(a: Tensor, b: Tensor, group: Any, o: Options | None, limit: Limit) -
 
 
 def _sent(a: Tensor, b: Tensor, group: Any, o: Options | None, limit: Limit, what: str) -> Tensor:
-    """The products for the other ranks, stored where those read them. This rank's places [W, message]: all but its own have come when later launches run."""
+    """The products for the other ranks, stored where those read them. This rank's places [W, message]: all but its own have come when later
+    launches run."""
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0] // dist.get_world_size(group), b.shape[1]
     count = m * n
     each, dtype = (count, a.dtype) if o is None else (o.bytes(count), torch.uint8)
@@ -118,8 +121,9 @@ def summed(parts: Tensor, o: Options | None, count: int, dtype: torch.dtype) -> 
 
 
 def reduce(a: Tensor, b: Tensor, group: Any, o: Options | None, limit: Limit) -> Tensor:
-    """The sum of all a [M, K] @ b [K, N] on every rank, W divides M: each makes its rows of it as `scatter` does, in chunks, of which one is pushed into the
-    peers' memory while the next is made. What is pushed is the result as it stands, or its message; a rank takes its own rows from that too."""
+    """The sum of all a [M, K] @ b [K, N] on every rank, W divides M: each makes its rows of it as `scatter` does, in chunks, of which one
+    is pushed into the peers' memory while the next is made. What is pushed is the result as it stands, or its message; a rank takes its own
+    rows from that too."""
     what = "matmul_all_reduce"
     symmetric.raise_faults(group, what)
     ranks, rank, m, n = dist.get_world_size(group), dist.get_rank(group), a.shape[0] // dist.get_world_size(group), b.shape[1]

@@ -9,7 +9,8 @@ from typing import Any
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.formats.wire import WIRES, message_bytes, stripe
 
-THREADS, CHUNK, BLOCKS, RANKS = 512, 1024, 256, 16  # CHUNK: elements that a warp processes at a time; BLOCKS, RANKS: the most for which there are flags
+# CHUNK: elements that a warp processes at a time; BLOCKS, RANKS: the most for which there are flags
+THREADS, CHUNK, BLOCKS, RANKS = 512, 1024, 256, 16
 WARPS = 4  # warps of a block that have a chunk before another block is used: small tensors use several blocks
 FLAGS = BLOCKS * RANKS * 8  # bytes
 PATIENCE = 20_000_000_000  # nanoseconds
@@ -34,18 +35,19 @@ def sizes(count: int, ranks: int, wire: str, group: int, shots: int) -> tuple[in
 
 
 def launch(
-    shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *, rank: int | None = None,
-    second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
-) -> Launch:  # fmt: skip
-    """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `second`, `room`: of a larger room than `sizes` gives."""
+    shots: int, count: int, ranks: int, dtype: str, wire: str, group: int, rotated: bool, stochastic: bool, most: int, *,
+    rank: int | None = None, second: int = 0, room: int = 0, call: int = 1, seed: Any = "seed", patience: int = PATIENCE,
+) -> Launch:
+    """`rank`: for several GPUs, whose rooms are in `table`; None: this device plays all ranks. `second`, `room`: of a larger room than
+    `sizes` gives."""
     message, after, whole = sizes(count, ranks, wire, group, shots)
     here = rank is None
     args: dict[str, tuple[str, Any]] = {
-        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "message": ("i64", message), "x": ("ptr", "x"), "out": ("ptr", "out"),
-        "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"), "bytes": ("i64", room or FLAGS + whole),
-        "second": ("i64", second or (after if shots == 1 else FLAGS + after)), "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"),
-        "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
-    }  # fmt: skip
+        "ranks": ("i32", ranks), "first": ("i32", rank or 0), "count": ("i64", count), "message": ("i64", message), "x": ("ptr", "x"),
+        "out": ("ptr", "out"), "room": ("ptr", "room" if here else None), "table": ("ptr", None if here else "table"),
+        "bytes": ("i64", room or FLAGS + whole), "second": ("i64", second or (after if shots == 1 else FLAGS + after)),
+        "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"), "call": ("u32", call), "seed": ("i32", seed), "patience": ("i64", patience),
+    }
     name = kernel("one_shot" if shots == 1 else "two_shot", dtype, wire, group, rotated, stochastic, here)
     grid = (min(BLOCKS, blocks(message, most)), ranks if here else 1)
     types = tuple(t for t, _ in args.values())
@@ -68,34 +70,45 @@ def _launch(name: str, said: tuple[Any, ...], grid: tuple[int, ...], args: dict[
 
 
 def encode_rows(
-    how: How, dtype: str, rows: int, count: int, most: int, size: int, blocks_most: int, *, x: str, messages: str, tensors: int = 1, start: int = 0,
-    seed: Any = "seed",
-) -> Launch:  # fmt: skip
+    how: How, dtype: str, rows: int, count: int, most: int, size: int, blocks_most: int, *, x: str, messages: str, tensors: int = 1,
+    start: int = 0, seed: Any = "seed",
+) -> Launch:
     """Encodes tensors of `most` elements, in `rows` rows of `count`, as messages of `size` elements each."""
-    args = {"count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "x": ("ptr", x), "messages": ("ptr", messages), "seed": ("i32", seed)}
+    args = {
+        "count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "x": ("ptr", x), "messages": ("ptr", messages),
+        "seed": ("i32", seed)
+    }
     said = (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated, how.stochastic)
     return _launch("encode_rows", said, (blocks(size, blocks_most), rows, tensors), {**args, "start": ("i64", start)})
 
 
 def add_messages(
-    how: How, ranks: int, size: int, stride: int, blocks_most: int, *, messages: str, sums: str, rows: int = 1, start: int = 0, seed: Any = "seed"
+    how: How, ranks: int, size: int, stride: int, blocks_most: int, *, messages: str, sums: str, rows: int = 1, start: int = 0,
+    seed: Any = "seed"
 ) -> Launch:
     """For each of `rows` messages: adds the messages of `ranks` ranks, `stride` bytes apart, and encodes the sum as a message."""
     args: dict[str, tuple[str, Any]] = {
-        "ranks": ("i32", ranks), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages), "sums": ("ptr", sums), "seed": ("i32", seed),
-    }  # fmt: skip
-    return _launch("add_messages", (KINDS[how.wire], how.group, how.stochastic), (blocks(size, blocks_most), rows), {**args, "start": ("i64", start)})
+        "ranks": ("i32", ranks), "size": ("i64", size), "stride": ("i64", stride), "messages": ("ptr", messages), "sums": ("ptr", sums),
+        "seed": ("i32", seed),
+    }
+    return _launch(
+        "add_messages", (KINDS[how.wire], how.group, how.stochastic), (blocks(size, blocks_most), rows), {**args, "start": ("i64", start)}
+    )
 
 
 def decode_rows(
-    how: How, dtype: str, ranks: int, rows: int, count: int, most: int, size: int, stride: int, blocks_most: int, *, messages: str, out: str, tensors: int = 1
+    how: How, dtype: str, ranks: int, rows: int, count: int, most: int, size: int, stride: int, blocks_most: int, *, messages: str,
+    out: str, tensors: int = 1
 ) -> Launch:
-    """Decodes tensors of `most` elements, in `rows` rows of `count`: each row is the sum of `ranks` messages of `size` elements, `stride` bytes apart."""
+    """Decodes tensors of `most` elements, in `rows` rows of `count`: each row is the sum of `ranks` messages of `size` elements, `stride`
+    bytes apart."""
     args = {
         "ranks": ("i32", ranks), "count": ("i64", count), "most": ("i64", most), "size": ("i64", size), "stride": ("i64", stride),
         "messages": ("ptr", messages), "out": ("ptr", out),
-    }  # fmt: skip
-    return _launch("decode_rows", (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated), (blocks(size, blocks_most), rows, tensors), args)
+    }
+    return _launch(
+        "decode_rows", (DTYPES[dtype].cuda, KINDS[how.wire], how.group, how.rotated), (blocks(size, blocks_most), rows, tensors), args
+    )
 
 
 def problem_supported(p: Problem, shots: int) -> str | None:

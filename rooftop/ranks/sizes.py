@@ -1,4 +1,5 @@
-"""Which way is faster at which size: a table that `rooftop calibrate --comm` measures, by card, ranks and wire. Without one plain is not taken."""
+"""Which way is faster at which size: a table that `rooftop calibrate --comm` measures, by card, ranks and wire. Without one plain is not
+taken."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def _table(path: Path) -> Mapping[str, Any]:
 
 
 def save(device: str, ranks: int, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """`rows`: {"kind", "bytes", "wire", "plain_us", "symmetric_us", "portable_us"}, of an all-reduce without "kind"; of other numbers of ranks what is there
-    stays."""
+    """`rows`: {"kind", "bytes", "wire", "plain_us", "symmetric_us", "portable_us"}, of an all-reduce without "kind"; of other numbers of
+    ranks what is there stays."""
     path = file(device)
     table = dict(_table(path))
     table[str(ranks)] = [dict(row) for row in rows]

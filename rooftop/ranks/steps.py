@@ -1,4 +1,5 @@
-"""The work of one rank between two messages: encode rows, add up messages, decode. Plain torch where there is no kernel; the same bits either way."""
+"""The work of one rank between two messages: encode rows, add up messages, decode. Plain torch where there is no kernel; the same bits
+either way."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ class Options:
 
     def facts(self) -> list[int]:
         """For the flags by which kernels compare their calls."""
-        return [list(wires.WIRES).index(self.wire.name), self.group, int(self.hadamard) + 2 * int(self.stochastic), self.seed if self.stochastic else 0]
+        return [
+            list(wires.WIRES).index(self.wire.name), self.group, int(self.hadamard) + 2 * int(self.stochastic),
+            self.seed if self.stochastic else 0
+        ]
 
     def bytes(self, count: int) -> int:
         return wires.message_bytes(self.wire, self.group, count)
@@ -54,17 +58,19 @@ class Options:
 
 
 def encode(x: Tensor, o: Options, rows: int, count: int, start: int = 0, into: Tensor | None = None) -> Tensor:
-    """Messages [rows, bytes] of a tensor's elements, `count` a row; zeros where there are no more. `start`: index of the random bits of the first. `into`:
-    memory for them, which may be a peer's."""
+    """Messages [rows, bytes] of a tensor's elements, `count` a row; zeros where there are no more. `start`: index of the random bits of the
+    first. `into`: memory for them, which may be a peer's."""
     x = x.reshape(-1).contiguous()  # a view of every second element stays one when it is made flat
     if (index := _gpu(x)) is not None:
         messages = torch.empty(rows, o.bytes(count), dtype=torch.uint8, device=x.device) if into is None else into
         size = wires.padded(count, o.group)
         kernels.run(
             ("encode", o.how(), x.dtype, rows, count, x.numel(), start),
-            lambda sms: launches.encode_rows(o.how(), dtype_of(x.dtype), rows, count, x.numel(), size, WAVES * sms, x="x", messages="messages", start=start),
+            lambda sms: launches.encode_rows(
+                o.how(), dtype_of(x.dtype), rows, count, x.numel(), size, WAVES * sms, x="x", messages="messages", start=start
+            ),
             index, {"x": x, "messages": messages, "seed": o.seed},
-        )  # fmt: skip
+        )
         return messages
     filled = torch.nn.functional.pad(x, (0, rows * count - x.numel())).view(rows, count)
     made = _encoded(wires.rows_of(filled, o.group, o.hadamard), o, start)
@@ -83,9 +89,11 @@ def add(messages: Tensor, o: Options, count: int, start: int = 0) -> Tensor:
         ranks, size = len(messages), wires.padded(count, o.group)
         kernels.run(
             ("add", o.how(), ranks, count, start),
-            lambda sms: launches.add_messages(o.how(), ranks, size, o.bytes(count), WAVES * sms, messages="messages", sums="sums", start=start),
+            lambda sms: launches.add_messages(
+                o.how(), ranks, size, o.bytes(count), WAVES * sms, messages="messages", sums="sums", start=start
+            ),
             index, {"messages": messages, "sums": found, "seed": o.seed},
-        )  # fmt: skip
+        )
         return found
     return _encoded(wires.total(wires.values(messages, o.wire, o.group, count))[None], o, start)[0]
 
@@ -111,7 +119,7 @@ def _decoded(messages: Tensor, o: Options, ranks: int, count: int, most: int, dt
                 o.how(), dtype_of(dtype), ranks, rows, count, most, size, stride, WAVES * sms, messages="messages", out="out"
             ),
             index, {"messages": messages, "out": out},
-        )  # fmt: skip
+        )
         return out
     v = wires.values(messages, o.wire, o.group, count)
     found = wires.restored(v if ranks == 1 else wires.total(v)[None], o.group, o.hadamard, count)

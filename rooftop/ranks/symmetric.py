@@ -1,9 +1,11 @@
-"""The ranks of one host read each other's memory: rooms of symmetric memory, and the launches of the kernels of rooftop/kernels/comm that meet in them.
+"""The ranks of one host read each other's memory: rooms of symmetric memory, and the launches of the kernels of rooftop/kernels/comm that
+meet in them.
 
-A room belongs to a group and a kind of call. Its first bytes are flags; where the rest lies does not depend on the size of a call, so that a rank that
-is ahead never writes what one that is behind still reads. Rooms grow by powers of two; those that were too small stay, as kernels of earlier calls, and
-graphs, may use them. Calls of a process run one after another, in the order in which it made them, which must be the same on all ranks, as with NCCL: on
-another stream than the last, a call waits for that one."""
+A room belongs to a group and a kind of call. Its first bytes are flags; where the rest lies does not depend on the size of a call, so that
+a rank that is ahead never writes what one that is behind still reads. Rooms grow by powers of two; those that were too small stay, as
+kernels of earlier calls, and graphs, may use them. Calls of a process run one after another, in the order in which it made them, which must
+be the same on all ranks, as
+with NCCL: on another stream than the last, a call waits for that one."""
 
 from __future__ import annotations
 
@@ -114,7 +116,8 @@ def host() -> int:
 
 
 def _agreed(key: Any, capacity: int, group: Any, limit: Limit | None) -> None:
-    """The ranks tell each other, through the group's store, which room they make. Raises Disagreement where they want different ones, CommError where one does
+    """The ranks tell each other, through the group's store, which room they make. Raises Disagreement where they want different ones,
+    CommError where one does
     not come: it may be at a call that needs none."""
     from torch.distributed.distributed_c10d import _world
 
@@ -123,7 +126,10 @@ def _agreed(key: Any, capacity: int, group: Any, limit: Limit | None) -> None:
     store, name = _world.pg_map[group][1], f"rooftop/room/{own.made}"
     store.set(f"{name}/{dist.get_rank(group)}", f"{key} of {capacity} bytes")
     keys = [f"{name}/{r}" for r in range(ranks)]
-    groups.run("symmetric memory", group, lambda: store.wait(keys, (limit.left() if limit is not None else None) or timedelta(seconds=PATIENCE)), limit)
+    groups.run(
+        "symmetric memory", group, lambda: store.wait(keys, (limit.left() if limit is not None else None) or timedelta(seconds=PATIENCE)),
+        limit
+    )
     said = [store.get(k).decode() for k in keys]
     if len(set(said)) > 1:
         told = "; ".join(f"rank {r}: {text}" for r, text in enumerate(said))
@@ -146,13 +152,15 @@ def _made(capacity: int, device: torch.device, group: Any, limit: Limit | None =
 
 
 def room_of(key: Any, needed: int, device: torch.device, group: Any, limit: Limit | None = None) -> Room:
-    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph is captured, and
-    as `_agreed`."""
+    """The group's room of that key, at least so large; the ranks make one together. Raises RuntimeError where that would be while a graph
+    is captured, and as `_agreed`."""
     rooms = groups.state(group).rooms
     found: Room | None = rooms.get(key)
     if found is None or found.capacity < needed:
         if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(f"{needed} bytes of symmetric memory cannot be had while a graph is captured: call it once before with the same sizes")
+            raise RuntimeError(
+                f"{needed} bytes of symmetric memory cannot be had while a graph is captured: call it once before with the same sizes"
+            )
         if found is not None:
             rooms.setdefault("outgrown", []).append(found)
         capacity = max(LEAST, 1 << (needed - 1).bit_length())
@@ -185,7 +193,7 @@ def all_reduce(x: Tensor, group: Any, o: Options, shots: int, limit: Limit | Non
         return launches.launch(
             shots, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, blocks or sms, rank=rank, second=second,
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
-        )  # fmt: skip
+        )
 
     _launched("one_shot" if shots == 1 else "two_shot", shots, whole, (call, count, x.dtype, o, blocks), make, x, out, group, o.seed, limit)
     return out
@@ -205,17 +213,18 @@ def exchange(kind: str, x: Tensor, group: Any, o: Options, limit: Limit | None =
         return exchanges.launch(
             kind, count, ranks, dtype_of(x.dtype), o.wire.name, o.group, o.hadamard, o.stochastic, sms, rank=rank, half=room.capacity // 2,
             room=launches.FLAGS + room.capacity, call=call, patience=patience,
-        )  # fmt: skip
+        )
 
     _launched("exchange", "exchange", whole, (call, count, x.dtype, o), make, x, out, group, o.seed, limit)
     return out
 
 
 def _launched(
-    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], x: Tensor, out: Tensor, group: Any, seed: int,
-    limit: Limit | None,
-) -> None:  # fmt: skip
-    """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for each `key`."""
+    stem: str, room_key: Any, whole: int, key: tuple[Any, ...], make: Callable[[Room, int, int], Launch], x: Tensor, out: Tensor,
+    group: Any, seed: int, limit: Limit | None,
+) -> None:
+    """Launch a kernel in which the ranks meet, in the group's room of that key. `make(room, multiprocessors, patience)` is asked once for
+    each `key`."""
     index = x.device.index
     with torch.cuda.device(index):
         room = room_of(room_key, whole, x.device, group, limit)
@@ -224,7 +233,9 @@ def _launched(
         if prepared is None:
             prepared = room.prepared[*key, patience] = kernels.prepared(stem, make(room, kernels.facts(index).sms, patience), NAMES, index)
         stream = follow(index)
-        prepared(stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed))
+        prepared(
+            stream.cuda_stream, (x.data_ptr(), out.data_ptr(), room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr(), seed)
+        )
 
 
 def patience_of(limit: Limit | None) -> int:
@@ -236,8 +247,8 @@ _LAST: dict[int, Any] = {}  # the stream of each GPU's last call
 
 
 def follow(index: int) -> Any:
-    """The GPU's current stream, which from here on comes after the last call on any group: two kernels that each fill the GPU and wait for their peers could
-    else begin in another order here than there."""
+    """The GPU's current stream, which from here on comes after the last call on any group: two kernels that each fill the GPU and wait for
+    their peers could else begin in another order here than there."""
     stream = torch.cuda.current_stream(index)
     last = _LAST.get(index)
     if last is not None and last != stream and not torch.cuda.is_current_stream_capturing():
@@ -246,27 +257,32 @@ def follow(index: int) -> Any:
     return stream
 
 
-def table_of(key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any, limit: Limit | None = None) -> tuple[Room, list[Tensor]]:
+def table_of(
+    key: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Any, limit: Limit | None = None
+) -> tuple[Room, list[Tensor]]:
     """A room and each rank's tensor of that shape in it, one's own among them."""
     room = room_of(key, prod(shape) * dtype.itemsize, device, group, limit)
     views = room.prepared.get((shape, dtype))
     if views is None:
         ranks = range(dist.get_world_size(group))
-        views = room.prepared[shape, dtype] = [room.handle.get_buffer(p, list(shape), dtype, launches.FLAGS // dtype.itemsize) for p in ranks]
+        views = room.prepared[shape, dtype] = [
+            room.handle.get_buffer(p, list(shape), dtype, launches.FLAGS // dtype.itemsize) for p in ranks
+        ]
     return room, views
 
 
 def meet(room: Room, group: Any, what: str, limit: Limit | None = None) -> None:
-    """On the current stream: what every rank's stream did to the others' rooms before is seen by all after. One that does not come is left as a fault."""
+    """On the current stream: what every rank's stream did to the others' rooms before is seen by all after. One that does not come is left
+    as a fault."""
     ranks, rank, index = dist.get_world_size(group), dist.get_rank(group), room.tensor.device.index
     patience = patience_of(limit)
     call = zlib.crc32(what.encode()) & 0x7FFFFFFF
     prepared = room.prepared.get(("meeting", call, patience))
     if prepared is None:
         args: dict[str, tuple[str, Any]] = {
-            "ranks": ("i32", ranks), "rank": ("i32", rank), "table": ("ptr", "table"), "epochs": ("ptr", "epochs"), "fault": ("ptr", "fault"),
-            "call": ("u32", call), "patience": ("i64", patience),
-        }  # fmt: skip
+            "ranks": ("i32", ranks), "rank": ("i32", rank), "table": ("ptr", "table"), "epochs": ("ptr", "epochs"),
+            "fault": ("ptr", "fault"), "call": ("u32", call), "patience": ("i64", patience),
+        }
         launch = Launch("meeting", (1,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(32,))
         prepared = room.prepared["meeting", call, patience] = kernels.prepared("meeting", launch, ("table", "epochs", "fault"), index)
     prepared(torch.cuda.current_stream().cuda_stream, (room.table.data_ptr(), room.epochs.data_ptr(), room.fault.data_ptr()))

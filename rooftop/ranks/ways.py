@@ -16,7 +16,8 @@ from rooftop.ranks import groups, hierarchy, steps
 from rooftop.ranks.groups import Limit
 from rooftop.ranks.steps import Options
 
-ONE_SHOT_BYTES = 4 << 20  # bytes of the others' tensors up to which everybody adds up everything: on two H200 int8 took 21 us so at 4 MiB, 27 in two shots
+# bytes of the others' tensors up to which everybody adds up everything: on two H200 int8 took 21 us so at 4 MiB, 27 in two shots
+ONE_SHOT_BYTES = 4 << 20
 PATHS = ("portable", "symmetric", "hierarchical", "plain")
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
@@ -33,15 +34,19 @@ class Plan:
         return f"{self.path}, {self.shots} shot{'s' * (self.shots - 1)}: {self.why}"
 
 
-def plan(x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None = None, path: str | None = None, kind: str = "all_reduce") -> Plan:
-    """The path that `all_reduce(x, group, wire=wire, ...)` uses, or another collective: `kind` is "reduce_scatter", "all_gather" or "all_to_all".
-    ``print(rooftop.comm.plan(x))``. It is the same on every rank with the same arguments.
+def plan(
+    x: Tensor, group: Any = None, *, wire: str = "int8", shots: int | None = None, path: str | None = None, kind: str = "all_reduce"
+) -> Plan:
+    """The path that `all_reduce(x, group, wire=wire, ...)` uses, or another collective: `kind` is "reduce_scatter", "all_gather" or
+    "all_to_all". ``print(rooftop.comm.plan(x))``. It is the same on every rank with the same arguments.
 
-    "symmetric": a kernel that accesses the peers' memory; "hierarchical": for several hosts with several ranks each, quantised only between hosts; "portable":
-    torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own collective in x's dtype, unquantised, if it is faster
-    according to a measured table of sizes (`rooftop calibrate --comm`). In the first call of a group, this one or a collective, the ranks exchange their hosts.
+    "symmetric": a kernel that accesses the peers' memory; "hierarchical": for several hosts with several ranks each, quantised only between
+    hosts; "portable": torch.distributed's all-to-all and all-gather of messages; "plain": torch.distributed's own collective in x's dtype,
+    unquantised, if it is faster according to a measured table of sizes (`rooftop calibrate --comm`). In the first call of a group, this one
+    or a collective, the ranks exchange their hosts.
 
-    Raises ValueError for an unknown path or kind, or shots of another collective than an all-reduce, RuntimeError for a named path that is not available."""
+    Raises ValueError for an unknown path or kind, or shots of another collective than an all-reduce, RuntimeError for a named path that is
+    not available."""
     group = groups.group_of("plan", group)
     x = groups.tensor_of("plan", x)
     groups.sendable("plan", x, group)
@@ -94,7 +99,9 @@ def _way(what: str, x: Tensor, group: Any, path: str | None, accepted: tuple[str
         return "symmetric", "one host, peers' memory can be reached"
     hosts = hierarchy.of(group, limit) if "hierarchical" in accepted else None
     if path == "hierarchical" and hosts is None:
-        raise RuntimeError(f"{what}: path 'hierarchical': it takes several hosts, each with the same number of ranks, two at least, one after another")
+        raise RuntimeError(
+            f"{what}: path 'hierarchical': it takes several hosts, each with the same number of ranks, two at least, one after another"
+        )
     if hosts is not None:
         return "hierarchical", "asked for" if path else f"{hosts.hosts} hosts of {hosts.each} ranks"
     return "portable", str(reason)

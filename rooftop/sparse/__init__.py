@@ -1,4 +1,5 @@
-"""Sparse matrices: `SparseTensor` in compressed rows (CSR), coordinates (COO), dense blocks (BSR) and 2:4, products with dense ones, and pruning."""
+"""Sparse matrices: `SparseTensor` in compressed rows (CSR), coordinates (COO), dense blocks (BSR) and 2:4, products with dense ones, and
+pruning."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
     from rooftop.sparse.pruning import Pruned, permute_columns, prune, rewind
     from rooftop.sparse.tensor import SparseTensor
 
-__all__ = ["LAYOUTS", "Pruned", "SparseLinear", "SparseTensor", "advise", "matmul", "permute_columns", "prune", "rewind", "sddmm", "sparsify_model"]
+__all__ = [
+    "LAYOUTS", "Pruned", "SparseLinear", "SparseTensor", "advise", "matmul", "permute_columns", "prune", "rewind", "sddmm", "sparsify_model"
+]
 _PLACES = {
     "LAYOUTS": "indices", "SparseTensor": "tensor", "matmul": "products", "sddmm": "products", "advise": "advice", "SparseLinear": "linear",
     "sparsify_model": "linear", "Pruned": "pruning", "permute_columns": "pruning", "prune": "pruning", "rewind": "pruning",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

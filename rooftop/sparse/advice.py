@@ -58,17 +58,22 @@ class Advice:
         return found
 
     def __str__(self) -> str:
-        lines = (f"{w.layout:5} {f'{w.block[0]} x {w.block[1]}' if w.block else '':9} {w.stored:12} stored {w.seconds * 1e6:10.1f} µs" for w in self.ways)
+        lines = (
+            f"{w.layout:5} {f'{w.block[0]} x {w.block[1]}' if w.block else '':9} {w.stored:12} stored {w.seconds * 1e6:10.1f} µs"
+            for w in self.ways
+        )
         return "\n".join(lines)
 
 
 def advise(x: SparseTensor | Tensor, n: int) -> Advice:
-    """Predicted seconds of S b with `n` columns of b, for each layout that can hold `x` and for the dense product. The blocks of "bsr" are square.
+    """Predicted seconds of S b with `n` columns of b, for each layout that can hold `x` and for the dense product. The blocks of "bsr" are
+    square.
 
-    `x` is a SparseTensor or a dense [M, K]; it is read, so the call synchronises with the device. Raises TypeError for another, ValueError for n below 1.
+    `x` is a SparseTensor or a dense [M, K]; it is read, so the call synchronises with the device. Raises TypeError for another, ValueError
+    for n below 1.
 
-    A model, not a measurement: rates were measured on matrices with random positions. Matrices whose rows share columns, like those of a mesh, are faster in
-    "csr". Matrices of 8 bits are supported only in 2:4."""
+    A model, not a measurement: rates were measured on matrices with random positions. Matrices whose rows share columns, like those of a
+    mesh, are faster in "csr". Matrices of 8 bits are supported only in 2:4."""
     if not isinstance(x, (SparseTensor, torch.Tensor)):
         raise TypeError(f"advise: x is a {type(x).__name__}; it must be a SparseTensor or a tensor")
     if not isinstance(n, int) or n < 1:
@@ -78,8 +83,8 @@ def advise(x: SparseTensor | Tensor, n: int) -> Advice:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the model reads of a matrix [m, k]: bytes of an element, elements that are not zero, blocks by their side, whether it is 2:4, and how many times as
-    fast as the card of the rates its device is."""
+    """What the model reads of a matrix [m, k]: bytes of an element, elements that are not zero, blocks by their side, whether it is 2:4,
+    and how many times as fast as the card of the rates its device is."""
 
     m: int
     k: int
@@ -112,7 +117,9 @@ def predicted(f: Facts, n: int) -> Advice:
     found = [way("dense", None, dense, max(dense * columns / DENSE[min(f.size, 4)], (dense * f.size + beside) / MEMORY))]
     if f.semi:
         kept = f.m * 2 * -(-f.k // 4)
-        found.append(way("2:4", None, kept, max(dense * max(n, FEWEST) / SEMI[f.size], (kept * f.size + 4 * _words(f.m, f.k) + beside) / MEMORY)))
+        found.append(
+            way("2:4", None, kept, max(dense * max(n, FEWEST) / SEMI[f.size], (kept * f.size + 4 * _words(f.m, f.k) + beside) / MEMORY))
+        )
     if f.size > 1:
         density = f.nnz / max(1, dense)
         rows = f.nnz * max(n * f.size, 16) / (ROWS * (1 + CLOSER * density))

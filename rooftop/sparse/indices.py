@@ -98,5 +98,7 @@ def ordered(rows: Tensor, columns: Tensor, values: Tensor, size: tuple[int, int]
         at = new.cumsum(0) - 1
         keys = keys[new]
         wide = torch.float32 if values.dtype.itemsize < 4 and values.dtype.is_floating_point else values.dtype
-        values = torch.zeros(keys.shape[0], *values.shape[1:], dtype=wide, device=values.device).index_add(0, at, values.to(wide)).to(values.dtype)
+        values = torch.zeros(
+            keys.shape[0], *values.shape[1:], dtype=wide, device=values.device
+        ).index_add(0, at, values.to(wide)).to(values.dtype)
     return keys // max(1, size[1]), keys % max(1, size[1]), values

@@ -23,19 +23,22 @@ READERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)  # they read `weig
 class SparseLinear(LinearLayer):
     """y = x Wᵀ + bias with a sparse W [out_features, in_features].
 
-    Without `train24` the weight is stored as it is given and has no gradient; gradients flow to x and the bias. Its tensors are buffers, so that
-    `state_dict`, `to` and `torch.save` work as with any layer. `sparse` is the weight as it is stored; `weight` answers as a tensor does when asked for its
-    dtype, device or shape, and `weight = matrix` stores that matrix in the same layout.
+    Without `train24` the weight is stored as it is given and has no gradient; gradients flow to x and the bias. Its tensors are buffers, so
+    that `state_dict`, `to` and `torch.save` work as with any layer. `sparse` is the weight as it is stored; `weight` answers as a tensor
+    does when asked for its dtype, device or shape, and `weight = matrix` stores that matrix in the same layout.
 
-    Under autocast input, weight and bias are cast as by `nn.Linear`; a dense weight of float32 that is trained there has a gradient of float32. A stored weight
-    is multiplied in the dtype of the input.
+    Under autocast input, weight and bias are cast as by `nn.Linear`; a dense weight of float32 that is trained there has a gradient of
+    float32. A stored weight is multiplied in the dtype of the input.
 
-    `dense(weight, bias)` with `train24` keeps the dense weight as the parameter. Each forward prunes it to 2:4 in both orientations (`rooftop.prune_24`); y
-    = x Sᵀ and dx = dy S are sparse products, and the gradient dyᵀ x goes to the whole dense weight (straight through).
+    `dense(weight, bias)` with `train24` keeps the dense weight as the parameter. Each forward prunes it to 2:4 in both orientations
+    (`rooftop.prune_24`); y = x Sᵀ and dx = dy S are sparse products, and the gradient dyᵀ x goes to the whole dense weight (straight
+    through).
 
     Source of the training: Hubara et al. (2021); Hu et al., "Accelerating Transformer Pre-training with 2:4 Sparsity" (2024)."""
 
-    def __init__(self, weight: SparseTensor | Tensor, bias: Tensor | None = None, *, train24: bool = False, algorithm: str = "optimal") -> None:
+    def __init__(
+        self, weight: SparseTensor | Tensor, bias: Tensor | None = None, *, train24: bool = False, algorithm: str = "optimal"
+    ) -> None:
         super().__init__()
         if isinstance(weight, SparseTensor) == train24:
             given = f"weight is a {type(weight).__name__} and train24 is {train24}"
@@ -127,25 +130,27 @@ class _Trained(torch.autograd.Function):  # type: ignore[misc]
 def sparsify_model(
     model: nn.Module, layout: str = "2:4", *, block: tuple[int, int] | int | None = None, train24: bool = False, algorithm: str = "optimal",
     skip: Sequence[str] = (), least: int = 64,
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     """Replace the linear layers of a model by `SparseLinear`, in place.
 
-    layout: "2:4" keeps the two largest of each four of a row; "csr", "coo", "bsr" (with its `block`) and "auto" store the nonzero elements: prune first, with
+    layout: "2:4" keeps the two largest of each four of a row; "csr", "coo", "bsr" (with its `block`) and "auto" store the nonzero elements:
+    prune first, with
         `rooftop.sparse.prune`. With "auto", a layer that is predicted to be faster dense stays dense.
     train24: keep dense weights, pruned by `algorithm` at every forward. Only with layout "2:4".
     skip: the name or names of layers that are not replaced; `least`: layers with fewer inputs or outputs are not replaced.
 
-    The linear layers of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`, which read their weights themselves, stay dense. So do subclasses of
-    `nn.Linear` (a parametrized layer is one), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`) and those whose `forward` was
-    replaced. A layer that is used in several places is replaced in each, or in none if one of its names is to be skipped. Layers with a common weight have a
-    common sparse one (with train24 the parameter itself) until they are moved to a device. The parameter of the bias, whether a layer trains, and its forward
-    and backward hooks stay as they are. The product of 2:4 takes float16 and bfloat16: cast a model of float32 before or after.
+    The linear layers of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`, which read their weights themselves, stay dense. So do
+    subclasses of `nn.Linear` (a parametrized layer is one), layers whose weight a hook computes (`weight_norm`, `torch.nn.utils.prune`) and
+    those whose `forward` was replaced. A layer that is used in several places is replaced in each, or in none if one of its names is to be
+    skipped. Layers with a common weight have a common sparse one (with train24 the parameter itself) until they are moved to a device. The
+    parameter of the bias, whether a layer trains, and its forward and backward hooks stay as they are. The product of 2:4 takes float16 and
+    bfloat16: cast a model of float32 before or after.
 
-    A warning says which layers and other matrices stay dense without having been skipped, and how many bytes they have: weights of three dimensions (experts in
-    one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are, but for training.
+    A warning says which layers and other matrices stay dense without having been skipped, and how many bytes they have: weights of three
+    dimensions (experts in one parameter) are not converted. Conv1D layers of Transformers (GPT-2) are, but for training.
 
-    Returns the model. Raises TypeError if a layer is not float32, float16 or bfloat16; ValueError for an unknown layout or algorithm, for blocks with another
-    than "bsr", and for a weight on the meta device. The error names the layer; nothing has been replaced."""
+    Returns the model. Raises TypeError if a layer is not float32, float16 or bfloat16; ValueError for an unknown layout or algorithm, for
+    blocks with another than "bsr", and for a weight on the meta device. The error names the layer; nothing has been replaced."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"sparsify_model: model is a {type(model).__name__}; it must be a torch.nn.Module")
     if train24 and layout != "2:4":

@@ -28,8 +28,8 @@ def matmul(
         implementation: name of a kernel of the layout's op, which runs or raises. None selects the best one that supports the input.
 
     S b and b Sᵀ (a linear layer) read a sparse matrix as it is stored. Sᵀ b and b S first compute the transpose, on the device: keep
-    `S.t().contiguous()` if you need it often. "coo" is first converted to "csr". The transpose of a 2:4 matrix is multiplied as a dense matrix. 2:4
-    matrices of fp8 and int8 give bfloat16; `rooftop.scaled_spmm_24` supports scales.
+    `S.t().contiguous()` if you need it often. "coo" is first converted to "csr". The transpose of a 2:4 matrix is multiplied as a dense
+    matrix. 2:4 matrices of fp8 and int8 give bfloat16; `rooftop.scaled_spmm_24` supports scales.
 
     Gradients flow to the dense operand, the bias, and `values`.
 
@@ -56,14 +56,18 @@ def matmul(
     return out.reshape(-1) if vector else out
 
 
-def _product(s: SparseTensor, x: Tensor, bias: Tensor | None, alpha: float, activation: str, turned: bool, implementation: str | None) -> Tensor:
+def _product(
+    s: SparseTensor, x: Tensor, bias: Tensor | None, alpha: float, activation: str, turned: bool, implementation: str | None
+) -> Tensor:
     """act(alpha · s x + bias), transposed where `turned`."""
     import rooftop
 
     more: dict[str, Any] = {"bias": bias, "alpha": alpha, "activation": activation, "implementation": implementation}
     if s.layout == "2:4" and s.dtype.itemsize == 1:
         if s.turned:
-            raise TypeError(f"sparse.matmul: the transpose of a 2:4 matrix of {s.dtype}; accepted is the matrix as it is stored, S b and b Sᵀ")
+            raise TypeError(
+                f"sparse.matmul: the transpose of a 2:4 matrix of {s.dtype}; accepted is the matrix as it is stored, S b and b Sᵀ"
+            )
         one = torch.ones(1, device=s.device)
         more.pop("alpha")
         return rooftop.scaled_spmm_24(s.values, s.meta, x, one * alpha, one, transposed=turned, **more)
@@ -73,7 +77,9 @@ def _product(s: SparseTensor, x: Tensor, bias: Tensor | None, alpha: float, acti
         vector = None if bias is None else bias.reshape(-1)
         w, rows = s.to_dense(), bias is not None and bias.shape[1] == 1 and turned
         if turned:
-            return rooftop.matmul(x.t(), w.t(), bias=vector if rows else None, alpha=alpha, activation=activation, implementation=implementation)
+            return rooftop.matmul(
+                x.t(), w.t(), bias=vector if rows else None, alpha=alpha, activation=activation, implementation=implementation
+            )
         return rooftop.matmul(w, x, bias=vector, alpha=alpha, activation=activation, implementation=implementation)
     s = s.contiguous()
     if s.layout == "bsr":
@@ -85,7 +91,8 @@ def _product(s: SparseTensor, x: Tensor, bias: Tensor | None, alpha: float, acti
 
 
 def sddmm(a: Tensor, b: Tensor, pattern: SparseTensor, *, alpha: float = 1.0, implementation: str | None = None) -> SparseTensor:
-    """alpha · a b where `pattern` has elements (blocks, of "bsr"), nothing elsewhere; a [M, N], b [N, K]. In the layout of the pattern; "coo" becomes "csr".
+    """alpha · a b where `pattern` has elements (blocks, of "bsr"), nothing elsewhere; a [M, N], b [N, K]. In the layout of the pattern;
+    "coo" becomes "csr".
 
     Gradients flow to `a` and `b`. Raises ValueError for shapes that do not fit and for a 2:4 pattern."""
     import rooftop
@@ -98,7 +105,10 @@ def sddmm(a: Tensor, b: Tensor, pattern: SparseTensor, *, alpha: float = 1.0, im
         if not isinstance(t, torch.Tensor) or t.dim() != 2:
             raise TypeError(f"sparse.sddmm: {name} must be a tensor of two dimensions; given {type(t).__name__}")
     if (a.shape[0], b.shape[1]) != pattern.shape or a.shape[1] != b.shape[0]:
-        raise ValueError(f"sparse.sddmm: a is {tuple(a.shape)}, b {tuple(b.shape)} and the pattern {pattern.shape}; they must be [M, N], [N, K] and (M, K)")
+        raise ValueError(
+            f"sparse.sddmm: a is {tuple(a.shape)}, b {tuple(b.shape)} and the pattern {pattern.shape}; they must be [M, N], [N, K] and (M, "
+            f"K)"
+        )
     p = pattern.contiguous()
     p = p if p.layout == "bsr" else p.to("csr")
     assert p.columns is not None and p.offsets is not None

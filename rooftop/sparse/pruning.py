@@ -39,7 +39,9 @@ class Pruned:
             if name not in own:
                 raise KeyError(f"the model has no parameter {name!r}; it has {', '.join(own)}")
             if own[name].shape != mask.shape:
-                raise ValueError(f"the mask of {name!r} is {tuple(mask.shape)}; the parameter is {tuple(own[name].shape)}, and both must be alike")
+                raise ValueError(
+                    f"the mask of {name!r} is {tuple(mask.shape)}; the parameter is {tuple(own[name].shape)}, and both must be alike"
+                )
         return [(own[name], mask) for name, mask in self.masks.items()]
 
     def density(self) -> float:
@@ -50,9 +52,9 @@ class Pruned:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def prune(
-    model: nn.Module, fraction: float = 0.5, *, form: str = "elements", block: tuple[int, int] = (32, 32), everywhere: bool = False, skip: Sequence[str] = (),
-    before: Pruned | None = None,
-) -> Pruned:  # fmt: skip
+    model: nn.Module, fraction: float = 0.5, *, form: str = "elements", block: tuple[int, int] = (32, 32), everywhere: bool = False,
+    skip: Sequence[str] = (), before: Pruned | None = None,
+) -> Pruned:
     """Set the smallest weights of a model's linear layers to zero, and return masks of those that are kept.
 
     fraction: of the weights to set to zero, 0 to 1. Ignored by "2:4", which always prunes half.
@@ -61,14 +63,16 @@ def prune(
     skip: the name or names of layers that are not pruned, nor a weight that another layer shares with them.
     before: masks of an earlier round: weights that are zero there stay zero, and count towards the fraction (iterative magnitude pruning).
 
-    A weight that several layers share is pruned once, and has one mask, by the first linear layer's name. Pruned NaN and infinity become zero.
+    A weight that several layers share is pruned once, and has one mask, by the first linear layer's name. Pruned NaN and infinity become
+    zero.
 
-    A warning says which matrices stay as they are without having been skipped, and how many bytes they have: experts in one parameter, Transformers' Conv1D.
+    A warning says which matrices stay as they are without having been skipped, and how many bytes they have: experts in one parameter,
+    Transformers' Conv1D.
 
     Raises ValueError for a fraction outside 0 to 1, an unknown form, a block of other sizes, or an earlier mask of another shape.
 
-    Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks" (2015); Frankle and Carbin, "The Lottery Ticket Hypothesis"
-    (2019)."""
+    Source: Han et al., "Learning both Weights and Connections for Efficient Neural Networks" (2015); Frankle and Carbin, "The Lottery
+    Ticket Hypothesis" (2019)."""
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"prune: fraction is {fraction}; it must be 0 to 1")
     if form not in FORMS:
@@ -100,7 +104,8 @@ def prune(
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def rewind(model: nn.Module, state: Mapping[str, Tensor], pruned: Pruned) -> None:
-    """The parameters of an earlier `state` (a state dict, kept before training) with the masks found since: a lottery ticket. Raises as `load_state_dict`."""
+    """The parameters of an earlier `state` (a state dict, kept before training) with the masks found since: a lottery ticket. Raises as
+    `load_state_dict`."""
     pruned._pairs(model)  # raises before anything is changed
     model.load_state_dict(state)
     pruned.apply(model)
@@ -108,11 +113,11 @@ def rewind(model: nn.Module, state: Mapping[str, Tensor], pruned: Pruned) -> Non
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def permute_columns(w: Tensor, rounds: int = 100, seed: int = 0) -> Tensor:
-    """An order of the columns of `w` [M, K], K a multiple of 4, with which the two largest of each four of a row add up to more: int64 [K], for ``w[:,
-    order]``. What comes before must make its rows in that order, ``previous[order]``.
+    """An order of the columns of `w` [M, K], K a multiple of 4, with which the two largest of each four of a row add up to more: int64 [K],
+    for ``w[:, order]``. What comes before must make its rows in that order, ``previous[order]``.
 
-    Each round pairs the groups of four at random, and of the 35 ways to part eight columns takes the best: the sum never falls. Raises ValueError for other
-    shapes.
+    Each round pairs the groups of four at random, and of the 35 ways to part eight columns takes the best: the sum never falls. Raises
+    ValueError for other shapes.
 
     Source: Pool and Yu, "Channel Permutations for N:M Sparsity" (2021)."""
     if w.dim() != 2 or w.shape[1] % 4:
@@ -124,7 +129,8 @@ def permute_columns(w: Tensor, rounds: int = 100, seed: int = 0) -> Tensor:
         return order
     size = w.abs().float()
     generator = torch.Generator(device="cpu").manual_seed(seed)
-    ways = torch.tensor([(0, *c, *(i for i in range(1, 8) if i not in c)) for c in combinations(range(1, 8), 3)], device=w.device)  # the stay-as-it-is first
+    # the stay-as-it-is first
+    ways = torch.tensor([(0, *c, *(i for i in range(1, 8) if i not in c)) for c in combinations(range(1, 8), 3)], device=w.device)
     each = max(1, AT_ONCE // (m * 35 * 8))
     for _ in range(rounds):
         pairs = torch.randperm(groups, generator=generator)[: groups // 2 * 2].view(-1, 2).to(w.device)
@@ -157,7 +163,9 @@ def _earlier(model: nn.Module, weights: dict[str, Tensor], before: Pruned | None
     found = {n: masks[id(w)].to(w.device) != 0 for n, w in weights.items() if id(w) in masks}
     for n, m in found.items():
         if m.shape != weights[n].shape:
-            raise ValueError(f"prune: the earlier mask of {n!r} is {tuple(m.shape)}; the weight is {tuple(weights[n].shape)}, and both must be alike")
+            raise ValueError(
+                f"prune: the earlier mask of {n!r} is {tuple(m.shape)}; the weight is {tuple(weights[n].shape)}, and both must be alike"
+            )
     return found
 
 

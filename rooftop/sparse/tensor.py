@@ -22,7 +22,7 @@ from rooftop.sparse.indices import (
     ordered,
     short,
     size_of,
-)  # fmt: skip
+)
 
 TENSORS = ("values", "columns", "offsets", "rows", "meta")
 FACTS = ("layout", "size", "block", "turned")
@@ -62,12 +62,13 @@ class SparseTensor:
     def from_dense(cls, x: Tensor, layout: str = "csr", *, block: tuple[int, int] | int | None = None, n: int = 1024) -> SparseTensor:
         """The nonzero elements of `x` [M, K] (NaN counts as nonzero, -0.0 as zero).
 
-        layout: "csr", "coo", "bsr", "2:4", or "auto": the sparse layout that `rooftop.sparse.advise` predicts to be the fastest in a product with `n` columns.
+        layout: "csr", "coo", "bsr", "2:4", or "auto": the sparse layout that `rooftop.sparse.advise` predicts to be the fastest in a
+        product with `n` columns.
         block: for "bsr": rows and columns of a block, each 8, 16, 32, 64 or 128; one number for both; None: (32, 32).
 
-        Raises TypeError if x is not a floating-point or int8 tensor, and for fp8 other than e4m3fn and e5m2; ValueError for other shapes, more than 2^31 rows
-        or columns, an unknown layout, a block of other sizes, and for "2:4" if a group of four has more than two nonzero elements: `rooftop.prune_24` selects
-        two."""
+        Raises TypeError if x is not a floating-point or int8 tensor, and for fp8 other than e4m3fn and e5m2; ValueError for other shapes,
+        more than 2^31 rows or columns, an unknown layout, a block of other sizes, and for "2:4" if a group of four has more than two
+        nonzero elements: `rooftop.prune_24` selects two."""
         check_matrix("from_dense", x)
         if layout == "auto":
             import rooftop
@@ -92,13 +93,17 @@ class SparseTensor:
     def coo(cls, rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
         """From coordinates, int32 or int64, in any order; values with the same coordinates are added.
 
-        check: False assumes that they are within the shape, sorted by rows then columns, and unique, and does not read, sort or synchronise.
+        check: False assumes that they are within the shape, sorted by rows then columns, and unique, and does not read, sort or
+        synchronise.
 
-        Raises TypeError for indices of other dtypes, ValueError for other shapes, more than 2^31 rows or columns, and an index that is out of range."""
+        Raises TypeError for indices of other dtypes, ValueError for other shapes, more than 2^31 rows or columns, and an index that is out
+        of range."""
         check_indices("coo", {"rows": rows, "columns": columns}, values.device)
         size = size_of(shape)
         if rows.shape != columns.shape or values.shape != rows.shape:
-            raise ValueError(f"coo: rows {tuple(rows.shape)}, columns {tuple(columns.shape)} and values {tuple(values.shape)}; all must be [nnz]")
+            raise ValueError(
+                f"coo: rows {tuple(rows.shape)}, columns {tuple(columns.shape)} and values {tuple(values.shape)}; all must be [nnz]"
+            )
         if check:
             check_range("rows", rows, size[0])
             check_range("columns", columns, size[1])
@@ -107,11 +112,13 @@ class SparseTensor:
 
     @classmethod
     def csr(cls, offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int], *, check: bool = True) -> SparseTensor:
-        """From compressed rows, as in `torch.sparse_csr_tensor` and scipy, int32 or int64, in any order within a row; values with the same column are added.
+        """From compressed rows, as in `torch.sparse_csr_tensor` and scipy, int32 or int64, in any order within a row; values with the same
+        column are added.
 
         check: False assumes that all indices are valid, and that the elements of a row are sorted and unique.
 
-        Raises TypeError for indices of other dtypes, ValueError for other shapes, offsets that decrease or do not run from 0 to nnz, columns out of range."""
+        Raises TypeError for indices of other dtypes, ValueError for other shapes, offsets that decrease or do not run from 0 to nnz,
+        columns out of range."""
         check_indices("csr", {"offsets": offsets, "columns": columns}, values.device)
         size = size_of(shape)
         if offsets.shape[0] != size[0] + 1 or values.shape != columns.shape:
@@ -135,7 +142,10 @@ class SparseTensor:
         check_indices("bsr", {"offsets": offsets, "columns": columns}, values.device)
         size = size_of(shape)
         if values.dim() != 3 or any(n not in BLOCKS for n in values.shape[1:]) or columns.shape[0] != values.shape[0]:
-            raise ValueError(f"bsr: values {tuple(values.shape)}, columns {tuple(columns.shape)}; must be [blocks, H, W] and [blocks], H and W of {BLOCKS}")
+            raise ValueError(
+                f"bsr: values {tuple(values.shape)}, columns {tuple(columns.shape)}; must be [blocks, H, W] and [blocks], H and W of "
+                f"{BLOCKS}"
+            )
         high, wide = values.shape[1:]
         tall, across = -(-size[0] // high), -(-size[1] // wide)
         if offsets.shape[0] != tall + 1:
@@ -165,7 +175,9 @@ class SparseTensor:
             return cls.csr(x.ccol_indices(), x.row_indices(), x.values(), size[::-1]).t()
         if x.layout == torch.sparse_bsr and len(size) == 2:
             return cls.bsr(x.crow_indices(), x.col_indices(), x.values(), size)
-        raise TypeError(f"from_torch: x is {x.layout} of {len(size)} dimensions; accepted are sparse_coo, sparse_csr, sparse_csc and sparse_bsr of two")
+        raise TypeError(
+            f"from_torch: x is {x.layout} of {len(size)} dimensions; accepted are sparse_coo, sparse_csr, sparse_csc and sparse_bsr of two"
+        )
 
     @classmethod
     def from_scipy(cls, x: Any, device: Any = "cpu") -> SparseTensor:
@@ -221,7 +233,9 @@ class SparseTensor:
             of = rows_of(self.offsets, self.columns.shape[0])
             order = torch.argsort(self.columns, stable=True)
             ends = offsets_of(self.columns, -(-self.size[1] // self.block[1]))
-            return SparseTensor(self.values[order].transpose(1, 2).contiguous(), short(of[order]), ends, None, None, "bsr", size, self.block[::-1])
+            return SparseTensor(
+                self.values[order].transpose(1, 2).contiguous(), short(of[order]), ends, None, None, "bsr", size, self.block[::-1]
+            )
         coo = replace(self, turned=False).to("coo")
         assert coo.rows is not None and coo.columns is not None
         order = torch.argsort(coo.columns, stable=True)
@@ -229,11 +243,15 @@ class SparseTensor:
         return made if self.layout == "coo" else made.to("csr")
 
     def to(self, to: Any = None, *, block: tuple[int, int] | int | None = None, dtype: torch.dtype | None = None) -> SparseTensor:
-        """Another layout (one of LAYOUTS, "bsr" with its `block`), another device, or another dtype of the values. All on the tensor's device.
+        """Another layout (one of LAYOUTS, "bsr" with its `block`), another device, or another dtype of the values. All on the tensor's
+        device.
 
         From "bsr" and "2:4" only what is not zero goes on to "csr" and "coo". Raises ValueError as `from_dense`."""
         if dtype is not None:
-            return replace(self, values=self.values.to(dtype)) if to is None else replace(self, values=self.values.to(dtype)).to(to, block=block)
+            return (
+                replace(self, values=self.values.to(dtype)) if to is None
+                else replace(self, values=self.values.to(dtype)).to(to, block=block)
+            )
         if not isinstance(to, str) or to not in LAYOUTS:
             if isinstance(to, torch.dtype):
                 return replace(self, values=self.values.to(to))
@@ -325,7 +343,10 @@ class SparseTensor:
         else:
             make = SparseTensor.csr if self.layout == "csr" else SparseTensor.bsr
             made = make(self.offsets, self.columns, self.values, self.size)
-        if made.columns is None or self.columns is None or made.columns.shape != self.columns.shape or not torch.equal(made.columns, self.columns):
+        if (
+            made.columns is None or self.columns is None or made.columns.shape != self.columns.shape
+            or not torch.equal(made.columns, self.columns)
+        ):
             raise ValueError("columns are out of order or come again within a row")
         if self.layout == "coo" and not torch.equal(made.rows, self.rows):
             raise ValueError("rows are out of order; elements must be in the order of rows, then columns")

@@ -1,5 +1,6 @@
-"""The rules themselves, on ops made up for them (contracts/house): of whole numbers, of bfloat16 alone, without a kernel for older cards, with a wrong
-backward, of a list of tensors, one that writes into its input and returns nothing. What keeps a rule passes it, what breaks it fails."""
+"""The rules themselves, on ops made up for them (contracts/house): of whole numbers, of bfloat16 alone, without a kernel for older cards,
+with a wrong backward, of a list of tensors, one that writes into its input and returns nothing. What keeps a rule passes it, what breaks it
+fails."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from rooftop.core import registry
 from rooftop.core.call import select
-from rooftop.core.contract import Contract, Grad
+from rooftop.core.contract import Calls, Contract, Grad
 from rooftop.core.spec import TARGETS, Input, Work, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -40,9 +41,10 @@ def contract(**changes: Any) -> Contract:
         return 3 * x
 
     given: dict[str, Any] = {
-        "outputs": lambda x: {"y": x}, "cases": [case("odd", tags="edge", x=Input((5, 7), "bf16")), case("NaN", tags="edge", x=Input((5, 7), "bf16", "nan"))],
-        "work": lambda p: Work(p["x"].nbytes, p["y"].nbytes, {}), "name": "thrice", **changes,
-    }  # fmt: skip
+        "outputs": lambda x: {"y": x},
+        "cases": [case("odd", tags="edge", x=Input((5, 7), "bf16")), case("NaN", tags="edge", x=Input((5, 7), "bf16", "nan"))],
+        "work": lambda p: Work(p["x"].nbytes, p["y"].nbytes, {}), "name": "thrice", "calls": Calls(changes.pop("cpu", None)), **changes,
+    }
     return Contract(given.pop("reference", reference), **given)
 
 
@@ -86,8 +88,8 @@ def test_what_calls_on_the_cpu_run_is_judged() -> None:
 
     assert rules.cpu_passes(contract(cpu=lambda x: 3 * x)) == 2
     assert rules.cpu_passes(contract(cpu=lambda x: 3 * x if bool(x.isfinite().all()) else NotImplemented)) == 1
-    for cpu, said in ((lambda x: 3 * x.nan_to_num(), "NaN"), (lambda x: 2 * x, "y: "), (wide, "float32"), (lambda x: x.mul_(3), "memory of an input"),
-                      (lambda x: NotImplemented, "takes none")):  # fmt: skip
+    for cpu, said in ((lambda x: 3 * x.nan_to_num(), "NaN"), (lambda x: 2 * x, "y: "), (wide, "float32"),
+                      (lambda x: x.mul_(3), "memory of an input"), (lambda x: NotImplemented, "takes none")):
         with pytest.raises(AssertionError, match=said):
             rules.cpu_passes(contract(cpu=cpu))
 

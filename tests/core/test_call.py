@@ -1,4 +1,5 @@
-"""What a call carries beyond new outputs: tensors written in place, ops without outputs, twins, lists, sizes that are results, own comparisons."""
+"""What a call carries beyond new outputs: tensors written in place, ops without outputs, twins, lists, sizes that are results, own
+comparisons."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from rooftop.core import debugging, dispatch, library, registry
 from rooftop.core.backends.triton import TritonImplementation
 from rooftop.core.call import Call, select
 from rooftop.core.contract import metas_of
-from rooftop.core.op import Judged, Op, Tolerance, in_place, like
+from rooftop.core.op import Calls, Judged, Judging, Op, Timed, Tolerance, Values, in_place, like
 from rooftop.core.spec import TARGETS, Input, Meta, Work, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -59,9 +60,10 @@ def appending(name: str, layout: str = "contiguous", dtype: str = "f32") -> Op:
         case("empty", cache=Input((0, 6), dtype), new=Input((0, 6), dtype), at=0, tags="edge"),
     ]
     return Op(
-        append, outputs=lambda cache, new, at: {}, cases=cases, work=lambda p: Work(p["new"].nbytes, p["new"].nbytes), mutates=("cache",), name=name,
-        canonical=lambda p: p if p["cache"].contiguous else None, tolerance=Tolerance(exact=True), wrong={"nothing written": lambda cache, new, at: None},
-    )  # fmt: skip
+        append, outputs=lambda cache, new, at: {}, cases=cases, work=lambda p: Work(p["new"].nbytes, p["new"].nbytes), mutates=("cache",),
+        name=name, canonical=lambda p: p if p["cache"].contiguous else None, tolerance=Tolerance(exact=True),
+        wrong={"nothing written": lambda cache, new, at: None},
+    )
 
 
 APPEND = """
@@ -180,8 +182,12 @@ def test_a_tensor_that_is_copied_first_is_copied_back(monkeypatch: pytest.Monkey
 def test_the_inputs_that_are_not_copied_keep_their_alignment() -> None:
     """matmul with a transposed c and a b that starts off a 16-byte boundary: the copy of c says nothing of b."""
     op = registry.op("matmul")
-    metas = dict.fromkeys(op.tensor_names) | {"a": Meta((256, 256), "f32"), "b": Meta((256, 256), "f32", align=4), "c": Meta((256, 256), "f32", (1, 256))}
-    call = select(op, op.problem_of(metas, {n: op.parameters[n].default if n not in ("alpha", "beta") else 1.0 for n in op.option_names}, TARGETS[90])).call
+    metas = dict.fromkeys(op.tensor_names) | {
+        "a": Meta((256, 256), "f32"), "b": Meta((256, 256), "f32", align=4), "c": Meta((256, 256), "f32", (1, 256))
+    }
+    call = select(
+        op, op.problem_of(metas, {n: op.parameters[n].default if n not in ("alpha", "beta") else 1.0 for n in op.option_names}, TARGETS[90])
+    ).call
     assert call is not None
     assert call.copies == ("c",)
     assert (call.problem["b"].align, call.problem["c"].align) == (4, 16)
@@ -196,11 +202,14 @@ def scale(x: Tensor, factor: float) -> Tensor:  # type: ignore[name-defined] # n
 
 
 def scaling(name: str = "scale") -> Op:
-    cases = [case("odd", x=Input((7, 5)), factor=2.5, tags="edge"), case("strided", x=Input((4, 6), layout="sliced"), factor=0.5, tags="edge")]
+    cases = [
+        case("odd", x=Input((7, 5)), factor=2.5, tags="edge"), case("strided", x=Input((4, 6), layout="sliced"), factor=0.5, tags="edge")
+    ]
     return Op(
-        scale, outputs=lambda x, factor: {"y": like(x)}, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), name=name, runtime_options=("factor",),
-        canonical=lambda p: p if p["x"].contiguous else None, wrong={"not scaled": lambda x, factor: x.clone()},
-    )  # fmt: skip
+        scale, outputs=lambda x, factor: {"y": like(x)}, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), name=name,
+        values=Values(runtime_options=("factor",)), canonical=lambda p: p if p["x"].contiguous else None,
+        wrong={"not scaled": lambda x, factor: x.clone()},
+    )
 
 
 SCALE = """
@@ -252,10 +261,10 @@ def test_a_twin_keeps_what_the_contract_says() -> None:
 
     op = Op(
         bits, outputs=lambda x, **_: {"y": like(x)}, cases=[case("odd", tags="edge", x=Input((5, 3), "f32"), factor=2.0)], name="bits",
-        work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), same=bits, compare={"y": near}, sizes={"y": "y"},
-        bucket=lambda p: p.replace(y=None), measured_work=lambda p, tensors: Work(tensors["y"].numel(), p["y"].numel),
-        public=lambda tensors, options: ((tensors["x"],), {}), wrong={"zeros": lambda x, factor, shift: x * 0},
-    )  # fmt: skip
+        work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), judging=Judging(same=bits, compare={"y": near}, sizes={"y": "y"}),
+        timed=Timed(bucket=lambda p: p.replace(y=None), measured_work=lambda p, tensors: Work(tensors["y"].numel(), p["y"].numel)),
+        calls=Calls(public=lambda tensors, options: ((tensors["x"],), {})), wrong={"zeros": lambda x, factor, shift: x * 0},
+    )
     twin = in_place(op, {"y": "x"})
     found = twin.cases[0]
     problem = twin.problem(found)
@@ -298,10 +307,12 @@ def outside(x: torch.Tensor, index: torch.Tensor) -> str | None:
 
 def picking(name: str) -> Op:
     return Op(
-        pick, outputs=lambda x, index: {"y": Meta(index.shape, x.dtype)}, work=lambda p: Work(0, 0), name=name, faults=outside,
+        pick, outputs=lambda x, index: {"y": Meta(index.shape, x.dtype)}, work=lambda p: Work(0, 0), name=name, calls=Calls(faults=outside),
         cases=[case("permutation", x=Input((40,)), index=Input((40,), "i32"), tags="edge")],
-        arrange=lambda tensors, options, g: {"index": torch.randperm(40, generator=g, device=tensors["x"].device).to(torch.int32)},
-    )  # fmt: skip
+        values=Values(
+            arrange=lambda tensors, options, g: {"index": torch.randperm(40, generator=g, device=tensors["x"].device).to(torch.int32)}
+        ),
+    )
 
 
 def test_inputs_can_depend_on_each_other() -> None:
@@ -332,10 +343,11 @@ def nonzero(x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[name-defined] #
 
 def packing() -> Op:
     return Op(
-        nonzero, outputs=lambda x: {"data": like(x), "count": Meta((1,), "i32")}, work=lambda p: Work(p["x"].nbytes, p["x"].nbytes), name="nonzero",
-        cases=[case("some", x=Input((60,), fill="integers"), tags="edge")], sizes={"data": "count"}, tolerance={"data": Tolerance(exact=True)},
-        measured_work=lambda p, t: Work(p["x"].nbytes, int((t["x"] != 0).sum()) * 4),
-    )  # fmt: skip
+        nonzero, outputs=lambda x: {"data": like(x), "count": Meta((1,), "i32")}, work=lambda p: Work(p["x"].nbytes, p["x"].nbytes),
+        name="nonzero", cases=[case("some", x=Input((60,), fill="integers"), tags="edge")], judging=Judging(sizes={"data": "count"}),
+        tolerance={"data": Tolerance(exact=True)},
+        timed=Timed(measured_work=lambda p, t: Work(p["x"].nbytes, int((t["x"] != 0).sum()) * 4)),
+    )
 
 
 PACK = """
@@ -371,7 +383,8 @@ def test_a_contract_can_judge_by_a_law_of_its_own() -> None:
 
     rounded.__annotations__ = {"x": "Tensor"}
     op = Op(
-        rounded, outputs=lambda x: {"y": like(x)}, cases=[case("some", x=Input((50,)))], work=lambda p: Work(0, 0), name="rounded", compare={"y": bounded}
+        rounded, outputs=lambda x: {"y": like(x)}, cases=[case("some", x=Input((50,)))], work=lambda p: Work(0, 0), name="rounded",
+        judging=Judging(compare={"y": bounded})
     )
     assert checker.check_callable(op, op.cases[0], torch.round, name="nearest").status == "ok"
     found = checker.check_callable(op, op.cases[0], torch.floor, name="down")
@@ -398,9 +411,9 @@ def launches(p, config):
 
 def test_an_op_takes_a_list_of_tensors(tmp_path: Path) -> None:
     op = Op(
-        total, outputs=lambda xs, factor: {"y": like(xs[0])}, cases=[case("three", xs=(Input((11,)), Input((11,)), Input((11,))), factor=2.0)],
-        work=lambda p: Work(0, 0), name="total",
-    )  # fmt: skip
+        total, outputs=lambda xs, factor: {"y": like(xs[0])},
+        cases=[case("three", xs=(Input((11,)), Input((11,)), Input((11,))), factor=2.0)], work=lambda p: Work(0, 0), name="total",
+    )
     assert op.inputs_of(op.problem(op.cases[0])) == ("xs0", "xs1", "xs2")
     found = checker.check(kernel(tmp_path, op, TOTAL), op.cases[0])
     assert found.status == "ok", found.message
@@ -449,9 +462,10 @@ def test_a_tensor_that_is_written_into_may_be_absent() -> None:
 
     counted.__annotations__ = {"x": "Tensor", "total": "Tensor | None"}
     op = Op(
-        counted, outputs=lambda x, total: {"out": like(x)}, mutates=("total",), name="made_up_counted", work=lambda p: Work(p["x"].nbytes, p["x"].nbytes),
+        counted, outputs=lambda x, total: {"out": like(x)}, mutates=("total",), name="made_up_counted",
+        work=lambda p: Work(p["x"].nbytes, p["x"].nbytes),
         cases=[case("odd", x=Input((5, 7), "bf16"), total=Input((5, 7), "bf16")), case("alone", x=Input((5, 7), "bf16"))],
-    )  # fmt: skip
+    )
     assert library.schema(op) == "made_up_counted(Tensor x, Tensor(a!)? total, str implementation) -> Tensor"
     x, total = torch.ones(2, 3, dtype=torch.bfloat16), torch.zeros(2, 3, dtype=torch.bfloat16)
     assert torch.equal(op(x, total), 2 * x) and torch.equal(total, x) and torch.equal(op(x, None), 2 * x)
@@ -468,7 +482,7 @@ def test_what_must_stay_as_it_was_is_allowed_no_error(dtype: str) -> None:
     op = Op(
         fill, outputs=lambda cache, new: {}, mutates=("cache",), name="made_up_fill", work=lambda p: Work(p["new"].nbytes, p["new"].nbytes),
         cases=[case("odd", cache=Input((9, 7), dtype), new=Input((2, 7), dtype))],
-    )  # fmt: skip
+    )
 
     def nudged(cache: torch.Tensor, new: torch.Tensor) -> None:
         fill(cache, new)
@@ -513,4 +527,5 @@ def test_autocast_changes_no_reference_and_no_gradient(name: str) -> None:
         assert (x @ w).dtype == torch.bfloat16  # it is on again
     for a, b in zip(cast, plain, strict=True):
         assert a.dtype == torch.float32
-        torch.testing.assert_close(a, b)  # not of the same bits: with gradients under autocast the reference runs, else torch's own function
+        # not of the same bits: with gradients under autocast the reference runs, else torch's own function
+        torch.testing.assert_close(a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from _backend_house import HERE
 from rooftop.core import registry
 from rooftop.core.call import refusals, select
 from rooftop.core.choice import ChoiceError
+from rooftop.core.compile import CompileError
 from rooftop.core.implementation import UnsupportedError
 from rooftop.core.registry import RegistryError
 from rooftop.core.spec import TARGETS
@@ -92,3 +94,25 @@ def test_a_choose_py_that_is_no_python_is_one_line(tmp_path: Path) -> None:
     home = house(tmp_path, "def mmt(p\n")
     with pytest.raises(RegistryError, match=r"choose\.py, line"):
         registry.chooser("mmt", home)
+
+
+@pytest.mark.parametrize(("wanted", "said"), [("gemm._modle import Config", "No module named 'rooftop.kernels.gemm._modle'"),
+                                              ("gemm import _modle", "cannot import name '_modle' from 'rooftop.kernels.gemm'")])
+def test_a_misspelt_helper_of_a_choose_py_is_one_line(wanted: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first call of the op, too; of the package's own families as of others."""
+    home = house(tmp_path, f"from rooftop.kernels.{wanted}\n\n\ndef mmt(p: Problem, named: str = \"\") -> Chosen | str:\n    return \"none\"\n")
+    for ask in (lambda: registry.chooser("mmt", home), lambda: chosen(home, monkeypatch)):
+        with pytest.raises(RegistryError, match=rf"choose\.py: {re.escape(said)}") as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_header_is_one_line_with_file_and_line(tmp_path: Path) -> None:
+    home = house(tmp_path, 'def mmt(p: Problem, named: str = "") -> Chosen | str:\n    return Chosen("mmt__grid__cuda_sm80", {})\n')
+    path = home.kernels / "gemm" / "mmt__grid__cuda_sm80.cu"
+    path.write_text(path.read_text(encoding="utf-8").replace("*/\n", '*/\n#include "pakcs.cuh"\n', 1), encoding="utf-8")
+    kernel, op = registry.implementation("mmt__grid__cuda_sm80", home), registry.op("mmt", home)
+    problem = op.problem(op.cases[0], TARGETS[90])
+    (step, *_) = kernel.steps(problem, kernel.choose(problem))
+    with pytest.raises(CompileError, match=r"mmt__grid__cuda_sm80\.cu\(\d+\): error: cannot include \"pakcs\.cuh\"; a kernel may include"):
+        kernel.machine_code(problem, step, {})

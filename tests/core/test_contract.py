@@ -9,7 +9,7 @@ import torch
 
 from rooftop.core import dispatch, head_text, plans, registry, triton_compat
 from rooftop.core.call import select
-from rooftop.core.contract import Contract
+from rooftop.core.contract import Contract, Values
 from rooftop.core.op import Grad, Op, like
 from rooftop.core.spec import TARGETS, Input, Launch, Meta, Problem, Work, case
 from rooftop.lab.candidates import Subject
@@ -42,10 +42,13 @@ def toy(name: str = "toy") -> Op:
         case("with r", x=Input((3, 5)), r=Input((3, 5)), seed=5, inplace=False, tags="edge"),
     ]
     grad = Grad(
-        wrt=("x=r",), saves=("slope|x",), non_differentiable=("slope",), backward=backward, outputs=lambda dy, ds, slope, seed, inplace: {"dx": like(slope)},
-        work=lambda p: Work(0, 0), into={"dx": "slope"},
-    )  # fmt: skip
-    return Op(reference, outputs=outputs, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), grad=grad, runtime_options=("seed",), name=name)
+        wrt=("x=r",), saves=("slope|x",), non_differentiable=("slope",), backward=backward, outputs=lambda dy, ds, slope, seed,
+        inplace: {"dx": like(slope)}, work=lambda p: Work(0, 0), into={"dx": "slope"},
+    )
+    return Op(
+        reference, outputs=outputs, cases=cases, work=lambda p: Work(p["x"].nbytes, p["y"].nbytes), grad=grad,
+        values=Values(runtime_options=("seed",)), name=name
+    )
 
 
 def test_absent_outputs_and_outputs_aside() -> None:
@@ -53,7 +56,9 @@ def test_absent_outputs_and_outputs_aside() -> None:
     dispatch.register(op)
     x = torch.randn(3, 5, requires_grad=True)
     y, s, slope = op(x, None, 7, False)
-    assert s is None and torch.ops.rooftop.toy_absent(x, None, 7, False, "")[1].numel() == 0, "a registered op has a fixed number of tensors as results"
+    assert (
+        s is None and torch.ops.rooftop.toy_absent(x, None, 7, False, "")[1].numel() == 0
+    ), "a registered op has a fixed number of tensors as results"
     assert not slope.requires_grad
     y.sum().backward()
     torch.testing.assert_close(x.grad, 2 * x.detach())
@@ -130,7 +135,9 @@ def launches(p, config): return [Launch(_k, (1,), {"dy": "dy", "slope": "slope",
 '''
 
 
-@pytest.mark.parametrize(("more", "status"), [("", "ok"), ("tl.store(dx + at, tl.load(dy + at, at < n) * tl.load(slope + at, at < n), at < n)", "wrong")])
+@pytest.mark.parametrize(
+    ("more", "status"), [("", "ok"), ("tl.store(dx + at, tl.load(dy + at, at < n) * tl.load(slope + at, at < n), at < n)", "wrong")]
+)
 def test_a_kernel_that_reads_what_it_has_overwritten_is_found(tmp_path: Path, more: str, status: str) -> None:
     path = tmp_path / "toy_bwd__triton.py"
     path.write_text(KERNEL.replace("{more}", more))
@@ -190,7 +197,9 @@ def plan_of(name: str, case_id: str, monkeypatch: pytest.MonkeyPatch) -> tuple[p
     def allocator(meta: Meta | None, index: int, zero: bool = False) -> object:
         if meta is None:
             return lambda: None
-        return lambda: torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[meta.dtype]))
+        return lambda: torch.empty_strided(
+            meta.shape, meta.strides, dtype=getattr(torch, {"f32": "float32", "bf16": "bfloat16"}[meta.dtype])
+        )
 
     monkeypatch.setattr(plans, "_allocator", allocator)
     op = registry.op(name)

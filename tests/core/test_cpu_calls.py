@@ -1,4 +1,5 @@
-"""Calls on tensors of the CPU: torch's own function where a contract names one, the reference else, and what nothing but the reference judges."""
+"""Calls on tensors of the CPU: torch's own function where a contract names one, the reference else, and what nothing but the reference
+judges."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 import rooftop
-from rooftop.core.op import Op
+from rooftop.core.op import Calls, Op
 from rooftop.core.spec import Input, Work, case
 from rooftop.lab.check import checker, judgement
 
@@ -23,8 +24,9 @@ def op(name: str, **changes: Any) -> Op:
     def reference(x: Tensor) -> Tensor:
         return 3 * x
 
-    given = {"cpu": lambda x: 5 * x, "outputs": lambda x: {"y": x}, "work": lambda p: Work(p["x"].nbytes, p["y"].nbytes, {}), **changes}
-    return Op(reference, name=name, cases=[case("odd", x=Input((5, 7), "f32"))], **given)
+    calls = Calls(changes.pop("cpu", lambda x: 5 * x))
+    given = {"outputs": lambda x: {"y": x}, "work": lambda p: Work(p["x"].nbytes, p["y"].nbytes, {}), **changes}
+    return Op(reference, name=name, cases=[case("odd", x=Input((5, 7), "f32"))], calls=calls, **given)
 
 
 def test_a_call_runs_torchs_function_and_the_checker_the_reference() -> None:
@@ -32,7 +34,9 @@ def test_a_call_runs_torchs_function_and_the_checker_the_reference() -> None:
     assert torch.equal(made(x), 5 * x)
     assert torch.equal(made(x.requires_grad_()), 5 * x) and torch.equal(torch.autograd.grad(made(x).sum(), x)[0], torch.full((2, 3), 5.0))
     expected = judgement.expect(made, made.cases[0], "cpu", 0)
-    assert torch.equal(expected.same["y"], 3 * expected.tensors["x"]) and torch.equal(expected.exact["y"], 3 * expected.tensors["x"].double())
+    assert (
+        torch.equal(expected.same["y"], 3 * expected.tensors["x"]) and torch.equal(expected.exact["y"], 3 * expected.tensors["x"].double())
+    )
     assert checker.check_callable(made, made.cases[0], made.reference, name="reference").status == "ok"
     assert checker.check_callable(made, made.cases[0], made.cpu, name="cpu").status == "wrong"  # type: ignore[arg-type]
 
@@ -103,8 +107,13 @@ def test_gradients_of_one_key_one_column_and_one_class_are_zeros(dtype: torch.dt
 
 
 def test_a_sparse_product_warns_of_nothing() -> None:
-    program = "import rooftop, torch; x = torch.ones(4, 2); assert torch.equal(rooftop.sparse.SparseTensor.from_dense(torch.eye(4), 'csr') @ x, x)"
-    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    program = (
+        "import rooftop, torch; x = torch.ones(4, 2); assert torch.equal(rooftop.sparse.SparseTensor.from_dense(torch.eye(4), 'csr') @ x, "
+        "x)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", program], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-800:]
 
 
@@ -128,11 +137,15 @@ def test_second_derivatives_of_what_has_none_are_refused_in_a_line() -> None:
 
 def test_functional_transforms_differentiate_the_reference() -> None:
     x, y = torch.randn(6), torch.randn(6)
-    torch.testing.assert_close(torch.func.grad(lambda t: rooftop.gelu(t).sum())(x), torch.func.grad(lambda t: torch.nn.functional.gelu(t).sum())(x))
+    torch.testing.assert_close(
+        torch.func.grad(lambda t: rooftop.gelu(t).sum())(x), torch.func.grad(lambda t: torch.nn.functional.gelu(t).sum())(x)
+    )
     torch.testing.assert_close(torch.func.jvp(rooftop.silu, (x,), (y,))[1], torch.func.jvp(torch.nn.functional.silu, (x,), (y,))[1])
     rows = torch.randn(3, 6)
     torch.testing.assert_close(torch.func.vmap(rooftop.softmax)(rows), rows.softmax(-1))
-    torch.testing.assert_close(torch.func.hessian(lambda t: rooftop.softmax(t).square().sum())(x), torch.func.hessian(lambda t: t.softmax(0).square().sum())(x))
+    torch.testing.assert_close(
+        torch.func.hessian(lambda t: rooftop.softmax(t).square().sum())(x), torch.func.hessian(lambda t: t.softmax(0).square().sum())(x)
+    )
     torch.testing.assert_close(torch.func.vmap(lambda t: rooftop.topk(t, 2)[0])(rows), rows.topk(2).values)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rooftop.core import normal_form
 from rooftop.core.digests import c_code
-from rooftop.core.normal_form import PRESENT
+from rooftop.core.specialised import PRESENT
 
 PLAIN = '''
 """A file."""

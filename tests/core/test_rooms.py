@@ -1,4 +1,5 @@
-"""Who uses which helper of the kernels: a family's own lie in its folder, shared ones in kernels/_device, short ones of one user in that user."""
+"""Who uses which helper of the kernels: a family's own lie in its folder, shared ones in kernels/_device, short ones of one user in that
+user; and how much there is to read for a kernel."""
 
 from __future__ import annotations
 
@@ -90,25 +91,87 @@ def test_a_kernel_names_its_helpers_where_its_digest_looks() -> None:
         assert all(any(m.startswith(f"rooftop.kernels.{p.parent.name}.{p.stem}") for p in helpers.named(path)) for m in modules), path
 
 
+FILES, LINES, OF_PRODUCTS = 8, 1500, 2000  # to read for a kernel, its contract among them: what `rooftop where` prints
+PRODUCTS = ("attention", "matmul", "linear_cross_entropy")
+# More than that: (files, lines) at most. Apart they would be slower: each is one launch whose steps share registers or shared memory.
+MORE = {
+    # a slice of a row in each block of a cluster, three ways for long, short and unaligned rows, in both directions
+    "norms__cuda_sm90": (11, 2350), "norms_bwd__cuda_sm90": (9, 1850),
+    # the backward in registers, for other residences of the row
+    "norms_bwd__staged__cuda_sm80": (11, 1970), "norms_bwd__long__cuda_sm80": (10, 1730), "norms__staged__cuda_sm80": (9, 1290),
+    # rows that are computed and quantised at once: the arithmetic of nine formats
+    "rms_norm_quantize__cuda_sm80": (11, 1550), "softmax_quantize__cuda_sm80": (11, 1460), "hadamard_quantize__cuda_sm80": (11, 1460),
+    "swiglu_quantize__cuda_sm80": (11, 1430), "adamw_8bit__cuda_sm80": (8, 1540),
+    "quantize__groups__cuda_sm80": (9, 1500), "quantize__panels__cuda_sm80": (9, 1500), "quantize__columns__cuda_sm80": (9, 1480),
+    # selection: sorting networks, thresholds and radix passes, between which the device decides
+    "selections__cuda_sm80": (12, 2290), "selections__bracket__cuda_sm80": (10, 2090),
+    "sample__cuda_sm90": (13, 2900), "sample__stream__cuda_sm80": (11, 2720), "sample__cuda_sm80": (9, 1820),
+    # products that share the kernel of matmul, and are larger contracts
+    "matmul__split__gluon_sm90": (8, 2030), "scaled_matmul__gluon_sm90": (8, 1600), "quantized_matmul__gluon_sm90": (8, 1590),
+    "linear_cross_entropy__gluon_sm90": (9, 2020), "linear_cross_entropy_bwd__gluon_sm90": (9, 1990),
+}
+
+
+def to_read() -> Mapping[str, tuple[str, int, int]]:
+    """kernel -> the stem of its file, and the number of files and lines that `rooftop where` prints for it."""
+    from rooftop.core import registry
+    from rooftop.lab.cli.look import reading
+
+    paths = {file.name: (file.path.stem, reading(file.name)) for file in registry.kernel_files()}
+    return {
+        name: (stem, len(found), sum(p.read_text(encoding="utf-8").count("\n") for p in found)) for name, (stem, found) in paths.items()
+    }
+
+
+def too_much(read: Mapping[str, tuple[str, int, int]], more: Mapping[str, tuple[int, int]] = MORE, part: float = 1.0) -> dict[str, tuple[int, int]]:
+    """Kernels with more to read than that, or than `part` of those lines."""
+    found = {}
+    for name, (stem, files, lines) in read.items():
+        most = more.get(stem, (FILES, OF_PRODUCTS if name.partition("__")[0].removesuffix("_bwd") in PRODUCTS else LINES))
+        if files > most[0] or lines > part * most[1]:
+            found[name] = (files, lines)
+    return found
+
+
+def test_a_kernel_is_read_in_few_files() -> None:
+    read = to_read()
+    assert len(read) > 150 and too_much(read) == {}
+    assert set(MORE) - {read[name][0] for name in too_much(read, {}, 0.95)} == set(), "these need no exception"
+
+
+@pytest.mark.parametrize(("files", "lines", "name"), [(9, 100, "add__triton"), (8, 1501, "add__triton"), (8, 2001, "matmul__triton")])
+def test_too_much_to_read_is_seen(files: int, lines: int, name: str) -> None:
+    assert too_much({name: (name, files, lines)}) == {name: (files, lines)}
+    assert too_much({name: (name, 8, 1500)}) == {}
+
+
 FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {
     "unused": (test_every_helper_is_used, {"kernels/norm/_row.cuh": ""}),
-    "of one family": (test_what_one_family_uses_lies_in_its_folder, {"kernels/_device/row.cuh": "", "kernels/norm/a__cuda.cu": '#include "row.cuh"\n'}),
+    "of one family": (
+        test_what_one_family_uses_lies_in_its_folder, {"kernels/_device/row.cuh": "", "kernels/norm/a__cuda.cu": '#include "row.cuh"\n'}
+    ),
     "through another": (
         test_what_one_family_uses_lies_in_its_folder,
-        {"kernels/_device/row.cuh": "", "kernels/_device/all.cuh": '#include "row.cuh"\n', "kernels/norm/a__cuda.cu": '#include "all.cuh"\n'},
+        {
+            "kernels/_device/row.cuh": "", "kernels/_device/all.cuh": '#include "row.cuh"\n',
+            "kernels/norm/a__cuda.cu": '#include "all.cuh"\n'
+        },
     ),
     "of a ladder": (test_what_one_family_uses_lies_in_its_folder, {
-        "kernels/_device/row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels._device import row\n", "ladders/l/ladder.toml": 'op = "a_bwd"\n',
-        "ladders/l/01_x.py": "from rooftop.kernels._device.row import x\n",
+        "kernels/_device/row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels._device import row\n",
+        "ladders/l/ladder.toml": 'op = "a_bwd"\n', "ladders/l/01_x.py": "from rooftop.kernels._device.row import x\n",
     }),
     "of another family": (
-        test_no_family_reaches_into_another, {"kernels/norm/_row.py": "", "kernels/loss/b__triton.py": "from rooftop.kernels.norm._row import x\n"},
+        test_no_family_reaches_into_another,
+        {"kernels/norm/_row.py": "", "kernels/loss/b__triton.py": "from rooftop.kernels.norm._row import x\n"},
     ),
     "shared, of a family": (
-        test_no_family_reaches_into_another, {"kernels/norm/_row.py": "", "kernels/_device/b.py": "from rooftop.kernels.norm import _row\n"},
+        test_no_family_reaches_into_another,
+        {"kernels/norm/_row.py": "", "kernels/_device/b.py": "from rooftop.kernels.norm import _row\n"},
     ),
     "short": (
-        test_a_short_helper_with_one_user_is_part_of_it, {"kernels/norm/_row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels.norm import _row\n"},
+        test_a_short_helper_with_one_user_is_part_of_it,
+        {"kernels/norm/_row.py": "", "kernels/norm/a__triton.py": "from rooftop.kernels.norm import _row\n"},
     ),
     "unseen": (
         test_a_kernel_names_its_helpers_where_its_digest_looks,

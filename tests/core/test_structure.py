@@ -1,9 +1,11 @@
-"""How the package hangs together: what may import what, also inside functions, for types alone, and by name."""
+"""How the package hangs together: what may import what, also inside functions, for types alone, and by name; how many parameters a function
+has."""
 
 from __future__ import annotations
 
 import ast
 import graphlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,11 +15,15 @@ import pytest
 from rooftop.core import settings
 
 # From the bottom up: a package imports packages of its own layer and of those before it, and no two packages import each other.
-LAYERS = (("core",), ("formats",), ("ranks",), ("ops",), ("kernels",), ("ladders",), ("quant", "sparse", "codecs", "comm", "drop_in"), ("lab",), ("face",))
+LAYERS = (
+    ("core",), ("formats",), ("ranks",), ("ops",), ("kernels",), ("ladders",), ("quant", "sparse", "codecs", "comm", "drop_in"), ("lab",),
+    ("face",)
+)
 FACE = ("rooftop", "rooftop.__main__", "rooftop.public_names")  # the public names and the command: above all
 # Methods and functions that are, or return, something public of a layer above. They ask the package for it when they are called.
 ASK_THE_FACE = {
-    "rooftop.formats.quantized": "Quantized.dequantize is rooftop.dequantize", "rooftop.ops.prune_24": "returns rooftop.sparse.SparseTensor",
+    "rooftop.formats.quantized": "Quantized.dequantize is rooftop.dequantize",
+    "rooftop.ops.prune_24": "returns rooftop.sparse.SparseTensor",
     "rooftop.sparse.tensor": "SparseTensor @ x is rooftop.sparse.matmul", "rooftop.sparse.products": "chooses among public ops",
     "rooftop.sparse.linear": "calls public ops",
 }  # fmt: skip
@@ -81,11 +87,14 @@ def texts() -> dict[str, tuple[set[str], set[str], bool]]:
 def read(text: str) -> tuple[set[str], set[str], bool]:
     nodes = list(ast.walk(ast.parse(text)))
     computed = any(isinstance(node, ast.Call) and by_name(node) in ("", "rooftop") for node in nodes)
-    return {name for name in imports(nodes) if name in modules()}, {name for name in named(nodes) if name in modules() and name.count(".") > 1}, computed
+    return {name for name in imports(nodes) if name in modules()}, {
+        name for name in named(nodes) if name in modules() and name.count(".") > 1
+    }, computed
 
 
 def arrows(**more: str) -> dict[str, set[str]]:
-    """Module -> the modules that it imports, and those of other packages that it names. `more`: texts of further modules of rooftop.core."""
+    """Module -> the modules that it imports, and those of other packages that it names. `more`: texts of further modules of
+    rooftop.core."""
     found = {**texts(), **{f"rooftop.core.{name}": read(text) for name, text in more.items()}}
     return {
         name: {target for target in imported if target != name} | {target for target in said if package(target) != package(name)}
@@ -112,7 +121,9 @@ def circle(graph: Mapping[str, set[str]]) -> list[str]:
 def allowed(name: str, target: str) -> bool:
     """Exceptions, each with its reason above."""
     asks = name in ASK_THE_FACE or name.startswith("rooftop.lab.")
-    return (name, target) in FOUND_BY_FILE_NAME or (asks and (target in FACE or (name, target) == ("rooftop.ops.prune_24", "rooftop.sparse")))
+    return (name, target) in FOUND_BY_FILE_NAME or (
+        asks and (target in FACE or (name, target) == ("rooftop.ops.prune_24", "rooftop.sparse"))
+    )
 
 
 def layer(name: str) -> int:
@@ -164,8 +175,10 @@ def test_a_circle_is_seen(graph: dict[str, set[str]]) -> None:
     assert circle(graph)
 
 
-UP = ("from rooftop.lab.simt.called import run", "import rooftop.ops.add", "def f():\n    from rooftop import ops\n    from rooftop.quant import linear",
-      "from importlib import import_module\nimport_module('rooftop.lab.simt.called')", "import importlib\nimportlib.import_module(f'rooftop.kernels.{1}')",
+UP = ("from rooftop.lab.simt.called import run", "import rooftop.ops.add",
+      "def f():\n    from rooftop import ops\n    from rooftop.quant import linear",
+      "from importlib import import_module\nimport_module('rooftop.lab.simt.called')",
+      "import importlib\nimportlib.import_module(f'rooftop.kernels.{1}')",
       "PROGRAM = ['-m', 'rooftop.lab.simt.called']", "from rooftop import public_names", "import rooftop")  # fmt: skip
 
 
@@ -175,3 +188,61 @@ def test_an_arrow_up_is_seen(text: str) -> None:
     assert upward(arrows(mine=f"{words}from rooftop.core import settings\n")) == []
     found = upward(arrows(mine=f"{words}{text}\n"))
     assert found and all(arrow.startswith("rooftop.core.mine -> ") for arrow in found)
+
+
+# -- parameters ---------------------------------------------------------------------------------------------------------
+
+MOST, MOST_OF_KERNELS = 16, 40
+# What has the signature of something public: public functions and commands, references, and functions of torch's and ours that are called
+# as these are.
+AS_PUBLIC = {
+    "rooftop.ops.attention": {"attention", "reference", "backward", "_gradients"},
+    "rooftop.ops.linear_cross_entropy": {"reference", "cpu", "backward"},
+    "rooftop.drop_in.torch_attention": {"forward", "backward"}, "rooftop.lab.cli.check": {"check"}, "rooftop.lab.cli.simt": {"simt"},
+}
+MANY = {"rooftop.lab.simt.run": {"run_launches": 17}}  # that are to have fewer
+# Attention has 15 optional tensors with up to four strides each; in tuples their launch on the host would take longer.
+MANY_OF_KERNELS = {
+    "rooftop.kernels.attention.attention__triton": {"_forward": 55}, "rooftop.kernels.attention._bwd_tiles": {"to_bias": 56},
+    "rooftop.kernels.attention.attention_bwd__triton": {"_keys": 60, "_queries": 56},
+}
+
+
+def parameters(name: str, text: str) -> Iterator[tuple[str, bool, int]]:
+    """Of each function of a module its name, whether it runs on the device, and how many parameters it has: on the device those that are no
+    constexpr."""
+    tiles = name.startswith("rooftop.kernels.") and any(f"__{language}_" in name for language in ("cutile", "cute"))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            found = [a for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if a.arg not in ("self", "cls")]
+            device = tiles or any("jit" in ast.unparse(d) for d in node.decorator_list)
+            yield node.name, device, sum(not (device and a.annotation and "constexpr" in ast.unparse(a.annotation)) for a in found)
+
+
+def too_many(sources: Mapping[str, str]) -> list[str]:
+    found = []
+    for name, text in sources.items():
+        for function, device, n in parameters(name, text):
+            most = (MANY_OF_KERNELS if device else MANY).get(name, {}).get(function, MOST_OF_KERNELS if device else MOST)
+            if n > most and (device or function not in AS_PUBLIC.get(name, ())):
+                found.append(f"{name}.{function}: {n}")
+    return found
+
+
+def test_no_function_has_too_many_parameters() -> None:
+    assert too_many({name: path.read_text(encoding="utf-8") for name, path in modules().items() if path.is_file()}) == []
+
+
+@pytest.mark.parametrize("decorator", ["", "@triton.jit\n"])
+def test_too_many_parameters_are_seen(decorator: str) -> None:
+    most = MOST_OF_KERNELS if decorator else MOST
+    for n in (most, most + 1):
+        names = [f"a{i}" for i in range(n)]
+        found = too_many({"rooftop.core.mine": f"{decorator}def f({', '.join(names)}, *rest, **more):\n    pass\n"})
+        assert found == ([] if n == most else [f"rooftop.core.mine.f: {n}"])
+
+
+def test_a_contract_takes_few_arguments() -> None:
+    from rooftop.core.contract import Contract
+
+    assert len(inspect.signature(Contract).parameters) <= MOST

@@ -20,10 +20,10 @@ from rooftop.core import registry
 from rooftop.core.call import select
 from rooftop.core.dispatch import explain_problem
 from rooftop.core.spec import TARGETS, Meta
-from rooftop.kernels._device import gemm_epilogue, gemm_launch
-from rooftop.kernels._device.gemm_model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
-from rooftop.kernels.gemm import _group_scheduler, _operands
+from rooftop.kernels._device import gemm_epilogue
+from rooftop.kernels.gemm import _group_scheduler, _product_launches
 from rooftop.kernels.gemm._group_scheduler import advance, start_of, tiles_of, work_of
+from rooftop.kernels.gemm._model import Config, Facts, Plan, plan, ranked, shared_bytes, valid
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import check
 from rooftop.lab.interpret import interpreter
@@ -51,7 +51,7 @@ def test_the_pieces_of_a_tile_are_added(config: Config, shape: tuple[int, int, i
     torch.manual_seed(0)
     a, b = torch.randn(m, k), torch.randn(k, n)
     metas: dict[str, Meta | None] = {"a": Meta((m, k), "f32"), "b": Meta((k, n), "f32"), "out": Meta((m, n), "f32"), "bias": Meta((n,), "f32")}
-    product = gemm_launch.Product(metas, sms, alpha=0.5, activation="relu")
+    product = _product_launches.Product(metas, sms, alpha=0.5, activation="relu")
     p = product.plan(config)
     assert p.units, "nothing is dealt out"
     tensors: dict[str, Any] = {"out": torch.full((m, n), math.nan), "bias": torch.randn(n)}
@@ -101,7 +101,7 @@ def test_the_pieces_of_a_tile_are_added(config: Config, shape: tuple[int, int, i
     result = result[:rows, :columns]
     tensors["out"].copy_(result.t() if config.SWAP else result)
     before = tensors["out"].clone()
-    launch = gemm_launch.launches(product, config, chained=False)[-1]
+    launch = _product_launches.launches(product, config, chained=False)[-1]
     assert launch.kernel is gemm_epilogue.add_pieces
     tensors["parts"] = parts
     interpreter.run(launch.kernel, launch.grid, {n: tensors[v] if isinstance(v, str) else v for n, v in launch.args.items()}, readonly={"parts", "bias"})
@@ -123,13 +123,13 @@ def test_every_candidate_fits(shape: tuple[int, int, int], itemsize: int) -> Non
 
 
 def test_what_tma_reads() -> None:
-    assert gemm_launch.readable(Meta((64, 64), "bf16")) is None and not gemm_launch.turned(Meta((64, 64), "bf16"))
-    assert gemm_launch.readable(Meta((64, 64), "bf16", (1, 64))) is None and gemm_launch.turned(Meta((64, 64), "bf16", (1, 64)))
+    assert _product_launches.readable(Meta((64, 64), "bf16")) is None and not _product_launches.turned(Meta((64, 64), "bf16"))
+    assert _product_launches.readable(Meta((64, 64), "bf16", (1, 64))) is None and _product_launches.turned(Meta((64, 64), "bf16", (1, 64)))
     for meta, why in (
         (Meta((64, 65), "bf16"), "strides"), (Meta((64, 64), "bf16", align=8), "address"), (Meta((64, 64), "bf16", (128, 2)), "strides"),
         (Meta((3, 8, 8), "bf16", (68, 8, 1)), "apart"),
     ):  # fmt: skip
-        assert why in str(gemm_launch.readable(meta))
+        assert why in str(_product_launches.readable(meta))
 
 
 @pytest.mark.parametrize("kind", ["copy", "tf32", "bf16"])
@@ -142,9 +142,9 @@ def test_float32_is_split_into_rows_along_k(kind: str, columns: bool, shape: tup
     meta = Meta(tuple(x.shape), "f32", tuple(x.stride()))
     rows, k = shape[-2:][::-1] if columns else shape[-2:]
     batch = shape[0] if len(shape) == 3 else 1
-    room = _operands.room(rows, k, batch, kind)
+    room = _product_launches.operand_room(rows, k, batch, kind)
     into = torch.full(room.shape, math.nan, dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
-    launch = _operands.launch("x", meta, "into", kind, columns)
+    launch = _product_launches.operand_launch("x", meta, "into", kind, columns)
     given = {n: {"x": x, "into": into}[v] if isinstance(v, str) else v for n, v in launch.args.items()}
     interpreter.run(launch.kernel, launch.grid, given, readonly={"x"})
     assert room.strides[-2] * into.itemsize % 16 == 0 and not into[..., k:].any(), "TMA reads rows that begin on 16 bytes"

@@ -319,7 +319,7 @@ def test_logits_are_bounded_shortly_where_nothing_shows_it(dtype: str, classes: 
     from rooftop.kernels.loss._linear_plan import cap_of
     from rooftop.kernels.loss._logits import EXACT, SHORT
 
-    case = Case("x", _call(6, 8, classes, dtype, cap=cap, classes=of))
+    case = Case("x", _call(6, 8, classes, dtype, softcap=cap, classes=of))
     assert cap_of(registry.op("linear_cross_entropy").problem(case)) == (EXACT if exact else SHORT).value
 
 
@@ -336,3 +336,8 @@ def test_the_reference_is_the_same_in_pieces_of_the_tokens(dtype: torch.dtype, m
     pieces = reference._forward(x, weight, bias, target, options, "fast", dtype != torch.float64)
     for one, other in zip(whole, pieces, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-12 if dtype == torch.float64 else 2**-8, atol=1e-12 if dtype == torch.float64 else 1e-4)
+
+
+def test_a_case_of_an_option_that_the_op_has_not_is_an_error() -> None:
+    with pytest.raises(TypeError, match="linear_cross_entropy has no cap"):
+        _call(6, 8, 10, "bf16", cap=30.0)

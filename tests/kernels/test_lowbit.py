@@ -17,7 +17,7 @@ from rooftop.core.spec import TARGETS, Problem, case
 from rooftop.formats.packed import arrange, planes
 from rooftop.kernels.gemm import _unpack_wgmma
 from rooftop.kernels.gemm import quantized_matmul__gluon_sm90 as hopper
-from rooftop.kernels.gemm._lowbit_formats import FORMATS
+from rooftop.kernels.gemm._lowbit_plan import FORMATS
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.interpret import interpreter

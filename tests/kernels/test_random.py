@@ -51,10 +51,10 @@ def test_the_same_bits_in_c_plus_plus(tmp_path: Path) -> None:
     compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler here")
-    header = settings.PACKAGE / "kernels" / "_device" / "random.cuh"
+    header = (settings.PACKAGE / "kernels" / "_device" / "words.cuh").read_text(encoding="utf-8")
     source = tmp_path / "bits.cpp"
     source.write_text(
-        f'#define __device__\n#include "{header}"\n'
+        f"#define __device__\n//{header.partition('// The random bits')[2]}\n"
         'extern "C" void bits(unsigned seed, unsigned long long start, int n, unsigned* out)'
         " { for (int i = 0; i < n; ++i) out[i] = random_bits(seed, start + i); }\n"
     )

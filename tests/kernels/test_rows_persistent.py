@@ -11,7 +11,8 @@ import pytest
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS, Case, Input, case
-from rooftop.kernels.norm import _bwd_rows, _row_groups
+from rooftop.kernels.norm import _row_groups
+from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 from rooftop.lab import inputs
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -102,7 +103,7 @@ def test_every_length_has_a_config_that_fits(op: str) -> None:
                     if implementation.supports(problem) is not None:
                         if op == "layer_norm" and columns < 15:  # odd rows so short are Triton's
                             continue
-                        assert columns * problem["s"].itemsize > device.sms // _bwd_rows.of(problem).period * 4096, (arch, columns, dtype)
+                        assert columns * problem["s"].itemsize > device.sms // bwd_rows.of(problem).period * 4096, (arch, columns, dtype)
                         continue
                     config = implementation.choose(problem)
                     first = implementation.launches(problem, config)[0]
@@ -111,8 +112,8 @@ def test_every_length_has_a_config_that_fits(op: str) -> None:
                     assert threads <= 512 and first.shared + static <= device.shared_per_block, (arch, columns, dtype, config)
                     team = config["team"] if kind == "short" else config["blocks"] * threads
                     vectors = columns * problem["s"].itemsize // 16
-                    assert team * config["vectors"] >= vectors and blocks <= max(device.sms, _bwd_rows.of(problem).period)
-                    assert _bwd_rows.of(problem).aligned or team >= 32 // problem["s"].itemsize
+                    assert team * config["vectors"] >= vectors and blocks <= max(device.sms, bwd_rows.of(problem).period)
+                    assert bwd_rows.of(problem).aligned or team >= 32 // problem["s"].itemsize
                     taken[kind] += 1
     assert min(taken.values()) > 50, taken
 

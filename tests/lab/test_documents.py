@@ -22,7 +22,7 @@ from rooftop.lab.report.model import SiteData
 
 RESULTS = settings.CHECKOUT / "results"
 READ = store.read
-OF_THE_TREE = {"docs/targets.md", "llms.txt"}  # not of the records: what is compiled, what documents there are
+OF_THE_TREE = {"docs/targets.md", "docs/persistent.md", "llms.txt"}  # not of the records: what is compiled, what runs, what documents there are
 FILES = sorted({file for file, _ in documents.TABLES} | set(documents.PICTURES) | set(documents.DRAWN))
 
 

@@ -49,7 +49,8 @@ def constant(name: str, value: Any) -> Any:
 
 
 _PROCESSES: dict[tuple[str, str], Process] = {}  # by module and target
-_IMPORTED: dict[tuple[str, str], dict[Path, str]] = {}  # by module and target: the text of each file when the process was first asked for one of its kernels
+# by module and target: the text of each file when the process was first asked for one of its kernels
+_IMPORTED: dict[tuple[str, str], dict[Path, str]] = {}
 _LOCK = threading.Lock()
 
 
@@ -64,13 +65,13 @@ class Answer:
 
 
 class AheadImplementation(ModuleImplementation):
-    """A module whose `launches` name Python functions that another process compiles. It can be imported without the language: the functions are plain ones, and
-    the process that compiles them looks up what they call.
+    """A module whose `launches` name Python functions that another process compiles. It can be imported without the language: the functions
+    are plain ones, and the process that compiles them looks up what they call.
 
     Such a kernel runs only if a call names it, because its compiler may not be installed.
 
-    `distributions` are the packages whose versions identify a compiler, `child` the module that compiles, `part` the cache's folder, `extra` what to
-    install."""
+    `distributions` are the packages whose versions identify a compiler, `child` the module that compiles, `part` the cache's folder,
+    `extra` what to install."""
 
     needed = ("supports", "choose", "launches")
     automatic = False
@@ -101,7 +102,8 @@ class AheadImplementation(ModuleImplementation):
 
     @contextlib.contextmanager
     def _errors_name_the_file(self) -> Iterator[None]:
-        """An error of the kernel's file, with its name: a launch that does not match its kernel, or a use of the language where it is not installed."""
+        """An error of the kernel's file, with its name: a launch that does not match its kernel, or a use of the language where it is not
+        installed."""
         try:
             yield
         except (TypeError, AttributeError) as error:
@@ -136,7 +138,8 @@ class AheadImplementation(ModuleImplementation):
         raise NotImplementedError
 
     def cubin(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> Cubin:
-        """The machine code of a launch, from the cache or compiled now. Raises AbsentCompiler if it is neither cached nor can be compiled, CompileError."""
+        """The machine code of a launch, from the cache or compiled now. Raises AbsentCompiler if it is neither cached nor can be compiled,
+        CompileError."""
         target, (job, name) = problem.device.target, self._asked(launch, tensors, problem)
         missing = self.builds()
         compiler = "" if missing else cubins.versions(self.distributions)
@@ -145,7 +148,8 @@ class AheadImplementation(ModuleImplementation):
             return kept
         if missing:
             raise AbsentCompiler(
-                f"{self.name}: no cubin for sm_{problem.device.arch} is kept for this input in {cubins.folder_of(self.part, name).parent.parent}, and {missing}"
+                f"{self.name}: no cubin for sm_{problem.device.arch} is kept for this input in "
+                f"{cubins.folder_of(self.part, name).parent.parent}, and {missing}"
             )
         if reason := self.refuses(target, compiler):
             raise AbsentCompiler(f"{self.name}: {reason}")
@@ -158,7 +162,8 @@ class AheadImplementation(ModuleImplementation):
         return made
 
     def _asked(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> tuple[dict[str, Any], str]:
-        """The job of a launch and its key. Raises HeadError if the launch is not of a function of the file, or its arguments do not match."""
+        """The job of a launch and its key. Raises HeadError if the launch is not of a function of the file, or its arguments do not
+        match."""
         with self._errors_name_the_file():
             if not isinstance(launch.kernel, FunctionType):
                 raise TypeError(f"a launch is of {launch.kernel!r}; it must be of a function of this file")
@@ -166,7 +171,8 @@ class AheadImplementation(ModuleImplementation):
             return job, self._key(launch, problem.device.target, job)
 
     def _key(self, launch: Launch, target: str, job: Mapping[str, Any]) -> str:
-        """The key depends on the text of the kernel's functions, not on the whole file: a change of how configs are chosen changes no cubin."""
+        """The key depends on the text of the kernel's functions, not on the whole file: a change of how configs are chosen changes no
+        cubin."""
         function = launch.kernel.__name__
         if function not in self._texts:
             self._texts[function] = texts_of_function(self.path.read_text(encoding="utf-8"), function)
@@ -180,12 +186,14 @@ class AheadImplementation(ModuleImplementation):
         try:
             answer = self._process(target).ask({"what": "compilation", "kernel": str(self.path), "target": target, **job}, LIMIT, Answer)
         except ChildError as error:
-            raise CompileError(f"{shown(self.path)}: {launch.kernel.__name__} does not compile for {target} ({compiler}): {error}") from None
+            raise CompileError(
+                f"{shown(self.path)}: {launch.kernel.__name__} does not compile for {target} ({compiler}): {error}"
+            ) from None
         return Cubin(base64.b64decode(answer.code), answer.symbol, compiler, answer.seconds, answer.facts)
 
     def _process(self, target: str) -> Process:
-        """The compiler's process for a target. It imports a file once. If the file or a helper was edited since then, a new process replaces it; otherwise code
-        of the old text would be cached as that of the new."""
+        """The compiler's process for a target. It imports a file once. If the file or a helper was edited since then, a new process
+        replaces it; otherwise code of the old text would be cached as that of the new."""
         which, text = (self.child, target), cubins.key(texts_of(self.path.read_text(encoding="utf-8")))
         with _LOCK:
             if which not in _PROCESSES:

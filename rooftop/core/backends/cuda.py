@@ -16,6 +16,7 @@ from rooftop.core import head_text, tensor_maps
 from rooftop.core.backends.gpu_only import needs_gpu
 from rooftop.core.backends.python_files import load_file
 from rooftop.core.compile import Binary, Job, compile_cuda
+from rooftop.core.cuda_form import Definitions
 from rooftop.core.digests import c_code, digest
 from rooftop.core.expressions import ExpressionError
 from rooftop.core.head_parts import HeadError, MapArg, Unfit
@@ -30,7 +31,8 @@ GRID = (2**31 - 1, 65535, 65535)  # blocks of a grid at most
 
 
 class CudaImplementation(Implementation):
-    """A `.cu` file. If its head's `python` lists functions, a module of the same stem beside it defines them; each takes the head as its last argument:
+    """A `.cu` file. If its head's `python` lists functions, a module of the same stem beside it defines them; each takes the head as its
+    last argument:
 
         supports(problem, head) -> str | None     called if the head's own args and requires are satisfied
         choose(problem, head) -> Mapping          the constants; names of `[config]` may be omitted
@@ -48,6 +50,7 @@ class CudaImplementation(Implementation):
         if arch and arch > self._head.arch:
             self._head = dataclasses.replace(self._head, arch=arch)
         self._loaded: dict[tuple[str, str], Module] = {}  # by target and kernel
+        self._sources: dict[tuple[str, ...], str] = {}  # by the kernels of a call
         self._last_support: tuple[Problem, str | None] | None = None  # the last result of `supports`
         self._last_choice: tuple[Problem, dict[str, Any]] | None = None  # the last result of `choose`
         self._last_launches: tuple[Problem, Mapping[str, Any], list[Launch]] | None = None  # the last result of the module's `launches`
@@ -105,7 +108,8 @@ class CudaImplementation(Implementation):
             function = self._python_function("supports")
             if function is not None and (reason := function(problem, self._head)):
                 return str(reason)
-            if self.weighed is not None and "choose" not in self._head.python:  # the family's function gives the constants, and breaks() judges them
+            # the family's function gives the constants, and breaks() judges them
+            if self.weighed is not None and "choose" not in self._head.python:
                 return self._head.breaks(problem, self._head.config)
             return self._unfit(problem, self.configure(problem))
         except (Unfit, ExpressionError) as error:
@@ -114,7 +118,10 @@ class CudaImplementation(Implementation):
     @cached_property
     def _words(self) -> frozenset[str]:
         """The texts of one word in the Python file beside it: among them the names of the options and tensors that it reads."""
-        return frozenset(re.findall(r"[\"'](\w+)[\"']", self.beside.read_text(encoding="utf-8"))) if self.beside and self.beside.is_file() else frozenset()
+        return (
+            frozenset(re.findall(r"[\"'](\w+)[\"']", self.beside.read_text(encoding="utf-8"))) if self.beside
+            and self.beside.is_file() else frozenset()
+        )
 
     def _unfit(self, problem: Problem, config: Mapping[str, Any]) -> str | None:
         """None, or why a problem whose tensors the kernel supports cannot run with these constants."""
@@ -138,7 +145,10 @@ class CudaImplementation(Implementation):
 
     def _valid(self, problem: Problem, config: Mapping[str, Any]) -> bool:
         """Whether tuning may try these constants: `valid` holds, and every launch fits its shared memory."""
-        return self._head.is_valid(problem, config) and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
+        return (
+            self._head.is_valid(problem, config)
+            and all(x.shared <= problem.device.shared_per_block for x in self.launches(problem, config))
+        )
 
     def configure(self, problem: Problem) -> dict[str, Any]:
         """The constants that the module or the head chooses."""
@@ -200,7 +210,9 @@ class CudaImplementation(Implementation):
 
     @cached_property
     def _where(self) -> Where:
-        maps = [arg for listed in (self._head.args, *(x.args or () for x in self._head.launches)) for arg in listed if isinstance(arg, MapArg)]
+        maps = [
+            arg for listed in (self._head.args, *(x.args or () for x in self._head.launches)) for arg in listed if isinstance(arg, MapArg)
+        ]
         reason = "TMA runs on a GPU only: its args hold a tensor map" if maps else needs_gpu(self._text, self._head.folders)
         return Where("none", reason) if reason else Where("simt")
 
@@ -237,4 +249,11 @@ class CudaImplementation(Implementation):
         return digest(c_code(expanded(self._text, self._head.folders)))
 
     def source(self, steps: Sequence[Step]) -> str:
-        return digest(self.digest, [step.kernel for step in steps if isinstance(step, Launch)])
+        kernels = tuple(str(step.kernel) for step in steps if isinstance(step, Launch))
+        if kernels not in self._sources:
+            self._sources[kernels] = digest(self._definitions.reached(kernels), kernels)
+        return self._sources[kernels]
+
+    @cached_property
+    def _definitions(self) -> Definitions:
+        return Definitions(expanded(self._text, self._head.folders))

@@ -1,4 +1,5 @@
-"""CuTe DSL: a module whose `launches` name functions that launch one kernel each. They are compiled in another process by nvidia-cutlass-dsl."""
+"""CuTe DSL: a module whose `launches` name functions that launch one kernel each. They are compiled in another process by
+nvidia-cutlass-dsl."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ OLDEST = (4, 3, 5)  # nvidia-cutlass-dsl, as in pyproject.toml
 
 
 class CuteImplementation(AheadImplementation):
-    """A module like Triton's. `cute` and `cutlass` come from `rooftop.kernels._device.cute`. The file's annotations must be evaluated (no `from __future__
-    import annotations`), because the language reads them.
+    """A module like Triton's. `cute` and `cutlass` come from `rooftop.kernels._device.cute`. The file's annotations must be evaluated (no
+    `from __future__ import annotations`), because the language reads them.
 
-    `Launch.kernel` is a `@cute.jit` function that launches one `@cute.kernel` and passes it all of its own parameters in order. They are annotated
-    `cute.Pointer` (a tensor's name), `cutlass.Int32`, `cutlass.Int64` or `cutlass.Float32` (a number or a runtime option), or `cutlass.Constexpr`. If the
-    kernel has other parameters, TMA descriptors for example, `Launch.types` are given: `args` are then the kernel's own, as for CUDA C++, and those of the
-    function are in `options["compile"]`.
+    `Launch.kernel` is a `@cute.jit` function that launches one `@cute.kernel` and passes it all of its own parameters in order. They are
+    annotated `cute.Pointer` (a tensor's name), `cutlass.Int32`, `cutlass.Int64` or `cutlass.Float32` (a number or a runtime option), or
+    `cutlass.Constexpr`. If the kernel has other parameters, TMA descriptors for example, `Launch.types` are given: `args` are then the
+    kernel's own, as for CUDA C++, and those of the function are in `options["compile"]`.
 
-    `Launch.block` gives the threads, `Launch.shared` the bytes that SmemAllocator may allocate; grid and block of the launch in the language are ignored,
-    except that they set the number of threads that a block must have."""
+    `Launch.block` gives the threads, `Launch.shared` the bytes that SmemAllocator may allocate; grid and block of the launch in the
+    language are ignored, except that they set the number of threads that a block must have."""
 
     backend = "cute"
     language = "CuTe DSL"
@@ -54,7 +55,9 @@ class CuteImplementation(AheadImplementation):
         takes, given = inspect.get_annotations(launch.kernel), launch.options.get("compile", launch.args)
         takes.pop("return", None)
         if any(isinstance(kind, str) for kind in takes.values()):
-            raise TypeError(f"the annotations of {launch.kernel.__name__} are texts: a file of CuTe DSL says no `from __future__ import annotations`")
+            raise TypeError(
+                f"the annotations of {launch.kernel.__name__} are texts: a file of CuTe DSL says no `from __future__ import annotations`"
+            )
         if set(takes) != set(given):
             raise TypeError(f"{launch.kernel.__name__} takes {', '.join(takes)}; the launch gives {', '.join(given)}")
         found = [self._parameter(name, str(kind), given[name], launch, tensors) for name, kind in takes.items()]

@@ -1,7 +1,7 @@
 """The process that imports nvidia-cutlass-dsl: reads jobs as JSON lines, compiles one kernel each, and answers each with one line.
 
-Started by rooftop/core/backends/ahead.py, which sets the environment; the only module of the package that imports cutlass. The language compiles a kernel and
-then loads it, which fails without a driver; by then the cubin is in the working folder."""
+Started by rooftop/core/backends/ahead.py, which sets the environment; the only module of the package that imports cutlass. The language
+compiles a kernel and then loads it, which fails without a driver; by then the cubin is in the working folder."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 from rooftop.core.child import Jobs, cpu_seconds
 
 NAMES = {
-    "f64": "Float64", "f32": "Float32", "f16": "Float16", "bf16": "BFloat16", "f8e4m3": "Float8E4M3FN", "f8e5m2": "Float8E5M2", "i64": "Int64", "i32": "Int32",
-    "i16": "Int16", "i8": "Int8", "u64": "Uint64", "u32": "Uint32", "u16": "Uint16", "u8": "Uint8",
-}  # fmt: skip
+    "f64": "Float64", "f32": "Float32", "f16": "Float16", "bf16": "BFloat16", "f8e4m3": "Float8E4M3FN", "f8e5m2": "Float8E5M2",
+    "i64": "Int64", "i32": "Int32", "i16": "Int16", "i8": "Int8", "u64": "Uint64", "u32": "Uint32", "u16": "Uint16", "u8": "Uint8",
+}
 
 
 def main() -> None:

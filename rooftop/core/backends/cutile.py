@@ -1,4 +1,5 @@
-"""cuTile: a module whose `launches` name functions over `ct.load`, `ct.store`, `ct.mma`, ... They are compiled in another process by cuda-tile and tileiras."""
+"""cuTile: a module whose `launches` name functions over `ct.load`, `ct.store`, `ct.mma`, ... They are compiled in another process by
+cuda-tile and tileiras."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ LANGUAGE = (1, 7)  # cuda-tile, as in pyproject.toml
 
 
 class CutileImplementation(AheadImplementation):
-    """A module like Triton's. Its kernels are undecorated functions that use `ct` from `rooftop.kernels._device.cutile`. Their parameters are arrays, numbers
-    (32-bit) or, annotated `ct.Constant[...]`, constants. An array is given by name, or as a `View` of one with another shape and strides. `Launch.options`:
-    those of `ct.kernel`.
+    """A module like Triton's. Its kernels are undecorated functions that use `ct` from `rooftop.kernels._device.cutile`. Their parameters
+    are arrays, numbers (32-bit) or, annotated `ct.Constant[...]`, constants. An array is given by name, or as a `View` of one with another
+    shape and strides. `Launch.options`: those of `ct.kernel`.
 
-    A cubin assumes of an array its dtype and rank, which strides are 1, and whether its address, its other strides and its extents are divisible by 16 bytes;
-    it does not depend on shapes."""
+    A cubin assumes of an array its dtype and rank, which strides are 1, and whether its address, its other strides and its extents are
+    divisible by 16 bytes; it does not depend on shapes."""
 
     backend = "cutile"
     language = "cuTile"
@@ -46,7 +47,9 @@ class CutileImplementation(AheadImplementation):
 
     def job(self, launch: Launch, tensors: Mapping[str, Meta | None], problem: Problem) -> dict[str, Any]:
         if unknown := set(launch.options) - set(OPTIONS):
-            raise TypeError(f"{launch.kernel.__name__}: options are {', '.join(sorted(unknown))}; a launch of cuTile takes {', '.join(OPTIONS)}")
+            raise TypeError(
+                f"{launch.kernel.__name__}: options are {', '.join(sorted(unknown))}; a launch of cuTile takes {', '.join(OPTIONS)}"
+            )
         values = [_value(name, launch, tensors, problem) for name in _parameters(launch)]
         return {"function": launch.kernel.__name__, "parameters": values, "options": dict(launch.options)}
 
@@ -70,7 +73,8 @@ class CutileImplementation(AheadImplementation):
         return Launch("", launch.grid, args, types=tuple(types), cluster=(int(launch.options.get("num_ctas") or 1),))
 
     def verify(self, ready: Launch, cubin: Cubin) -> None:
-        """If the compiler used TMA, the driver must encode the tensor maps: the cubin contains code for that, and its kernel has additional parameters."""
+        """If the compiler used TMA, the driver must encode the tensor maps: the cubin contains code for that, and its kernel has additional
+        parameters."""
         if b".nv.host" not in cubin.code:
             super().verify(ready, cubin)
 
@@ -106,8 +110,9 @@ def _value(name: str, launch: Launch, tensors: Mapping[str, Meta | None], proble
 
 
 def steps(meta: Meta) -> tuple[int, ...]:
-    """The strides, with those of dimensions of extent 1 replaced by the strides of a dense tensor: they have no effect, and other values would hide what is
-    known of the rest. They are not rounded up: the compiler would then use TMA for rows that do not end on 16 bytes, and TMA would store beyond their ends."""
+    """The strides, with those of dimensions of extent 1 replaced by the strides of a dense tensor: they have no effect, and other values
+    would hide what is known of the rest. They are not rounded up: the compiler would then use TMA for rows that do not end on 16 bytes, and
+    TMA would store beyond their ends."""
     found: list[int] = []
     inner = 1
     for n, step in zip(reversed(meta.shape), reversed(meta.strides), strict=True):
@@ -119,8 +124,8 @@ def steps(meta: Meta) -> tuple[int, ...]:
 
 
 def array(meta: Meta) -> dict[str, Any]:
-    """The facts of an array on which its cubin depends. Of a stride or extent only the divisibility by 16 bytes matters, so that few cubins serve many
-    shapes."""
+    """The facts of an array on which its cubin depends. Of a stride or extent only the divisibility by 16 bytes matters, so that few cubins
+    serve many shapes."""
     unit = max(1, 16 // meta.itemsize)
 
     def divides(n: int) -> int:
@@ -130,4 +135,4 @@ def array(meta: Meta) -> dict[str, Any]:
         "dtype": meta.dtype, "rank": len(meta.shape), "wide": meta.span >= 2**31 or meta.numel >= 2**31, "align": min(meta.align, 16),
         "ones": [s == 1 for s in steps(meta)], "strides": [divides(s) for s in steps(meta)], "extents": [divides(n) for n in meta.shape],
         "overlaps": any(s == 0 and n > 1 for s, n in zip(meta.strides, meta.shape, strict=True)),
-    }  # fmt: skip
+    }

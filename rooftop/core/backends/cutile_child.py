@@ -14,9 +14,10 @@ from typing import Any
 from rooftop.core.child import Jobs, cpu_seconds
 
 NAMES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
-    "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "bool": "bool_",
-}  # fmt: skip
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
+    "f8e8m0": "float8_e8m0fnu", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "bool": "bool_",
+}
 
 
 def main() -> None:
@@ -58,11 +59,11 @@ def _constraint(parameter: Mapping[str, Any]) -> Any:
         return ScalarConstraint(getattr(ct, NAMES[parameter["scalar"]]))
     a = parameter["array"]
     return ArrayConstraint(
-        getattr(ct, NAMES[a["dtype"]]), a["rank"], index_dtype=ct.int64 if a["wide"] else ct.int32, stride_lower_bound_incl=0, alias_groups=(),
-        may_alias_internally=a["overlaps"], stride_constant=[1 if one else None for one in a["ones"]],
+        getattr(ct, NAMES[a["dtype"]]), a["rank"], index_dtype=ct.int64 if a["wide"] else ct.int32, stride_lower_bound_incl=0,
+        alias_groups=(), may_alias_internally=a["overlaps"], stride_constant=[1 if one else None for one in a["ones"]],
         stride_divisible_by=[1 if one else n for one, n in zip(a["ones"], a["strides"], strict=True)], shape_divisible_by=a["extents"],
         base_addr_divisible_by=a["align"],
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Pallas: a module whose `run` is written in jax for a TPU. It runs in jax's interpreter, in a separate process; this process never imports jax."""
+"""Pallas: a module whose `run` is written in jax for a TPU. It runs in jax's interpreter, in a separate process; this process never imports
+jax."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_LOG_DIR": "disabled",
     "PJRT_NPROC": "16",  # with few cores, jax 0.10.2 otherwise deadlocks between four interpreted devices if a buffer has 32 KiB
     "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-}  # fmt: skip
+}
 
 
 class PallasError(child.ChildError):
-    """An error that the interpreter or the compiler reports for a kernel: a race, an access out of range, an operation that a TPU does not have."""
+    """An error that the interpreter or the compiler reports for a kernel: a race, an access out of range, an operation that a TPU does not
+    have."""
 
 
 class PallasTimeout(PallasError):
@@ -42,9 +44,9 @@ class Process(child.Process):
 
     def __init__(self, python: Path, more: Mapping[str, str] | None = None) -> None:
         super().__init__(
-            python, "rooftop.core.backends.pallas_child", {**ENVIRONMENT, **(more or {})}, what="jax", error=PallasError, timeout=PallasTimeout,
-            slow=": a wait that nothing signals, or too large a block",
-        )  # fmt: skip
+            python, "rooftop.core.backends.pallas_child", {**ENVIRONMENT, **(more or {})}, what="jax", error=PallasError,
+            timeout=PallasTimeout, slow=": a wait that nothing signals, or too large a block",
+        )
 
 
 _PROCESS: dict[Path, Process] = {}
@@ -71,11 +73,12 @@ class PallasImplementation(ModuleImplementation):
                                 `on` says where it runs (rooftop/kernels/_device/tpu.py)
     prepare(given, p)           (where needed) the inputs laid out as the kernel takes them, in numpy, before it
     finish(outputs, p)          (where needed) the outputs in the shapes of `p`, in numpy, after it
-    FIGURES                     (where needed) the cases that are compiled for figures; CYCLES = False where libtpu cannot estimate its cycles
+    FIGURES                     (where needed) the cases that are compiled for figures; CYCLES = False where libtpu cannot estimate its
+                                cycles
     INTERPRETER                 "tpu" for kernels that copy by hand: slower, with memory spaces, semaphores and races; else "plain"
 
-    It takes jax from `rooftop.kernels._device.tpu`, which imports it when it is used: the file itself imports without jax. Tensors are made dense before
-    they are handed over, whatever their strides."""
+    It takes jax from `rooftop.kernels._device.tpu`, which imports it when it is used: the file itself imports without jax. Tensors are made
+    dense before they are handed over, whatever their strides."""
 
     backend = "pallas"
     platform = "tpu"

@@ -1,4 +1,5 @@
-"""The process that imports jax: reads jobs as JSON lines, runs kernels in the interpreter or compiles them with libtpu, and answers each with one line.
+"""The process that imports jax: reads jobs as JSON lines, runs kernels in the interpreter or compiles them with libtpu, and answers each
+with one line.
 
 Started by rooftop/core/backends/pallas.py, which sets the environment; the only module of the package that imports jax."""
 
@@ -15,8 +16,8 @@ from typing import Any
 
 from rooftop.core.child import Jobs
 
-NUMPY = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "u32": "uint32", "i16": "int16", "u16": "uint16", "i8": "int8", "u8": "uint8", "bool": "bool",
-         "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}  # fmt: skip
+NUMPY = {"f32": "float32", "bf16": "bfloat16", "i32": "int32", "u32": "uint32", "i16": "int16", "u16": "uint16", "i8": "int8",
+         "u8": "uint8", "bool": "bool", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
 
 
 def main() -> None:
@@ -114,7 +115,8 @@ def abstract(device: Any) -> Any:
 
 
 def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The kernel compiled by libtpu for its problem's chip: bytes of memory and of code. The bundles are in the folder that `LIBTPU_INIT_ARGS` names."""
+    """The kernel compiled by libtpu for its problem's chip: bytes of memory and of code. The bundles are in the folder that
+    `LIBTPU_INIT_ARGS` names."""
     import jax
     import numpy as np
     from jax.experimental import topologies
@@ -140,8 +142,9 @@ def compile_(job: Mapping[str, Any]) -> dict[str, Any]:
     used = [sum(int(n) for n in re.findall(r'"memory_space":"1"[^}]*"size":"(\d+)"', one)) for one in lists]
     return {
         "kernels": [name for name, _ in calls], "vmem": max(used, default=0), "code": memory.generated_code_size_in_bytes,
-        "hbm": memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes, "hbm_temporary": memory.temp_size_in_bytes,
-    }  # fmt: skip
+        "hbm": memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes,
+        "hbm_temporary": memory.temp_size_in_bytes,
+    }
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The language that this process compiles, if it is a compiler's: kernel files import it from kernels/_device/cute.py or cutile.py, which is a placeholder
-elsewhere."""
+"""The language that this process compiles, if it is a compiler's: kernel files import it from kernels/_device/cute.py or cutile.py, which
+is a placeholder elsewhere."""
 
 from __future__ import annotations
 

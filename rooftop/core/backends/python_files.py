@@ -48,7 +48,8 @@ _IMPORTS = re.compile(r"^(?:from rooftop[\w.]* import (?:\([^)]*\)|[^\n(]*)|impo
 
 
 def without_imports(text: str) -> str:
-    """A Python file without its imports from the package: the location of a helper has no effect on what runs. The helpers' own text is hashed too."""
+    """A Python file without its imports from the package: the location of a helper has no effect on what runs. The helpers' own text is
+    hashed too."""
     return _IMPORTS.sub("", text)
 
 
@@ -65,7 +66,11 @@ def _binds(node: ast.stmt) -> list[str]:
         return []
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else [node]
     found = [n for target in targets for n in ast.walk(target)]
-    return list(dict.fromkeys(n.id if isinstance(n, ast.Name) else n.name for n in found if isinstance(n, ast.Name | ast.FunctionDef | ast.ClassDef)))
+    return list(
+        dict.fromkeys(
+            n.id if isinstance(n, ast.Name) else n.name for n in found if isinstance(n, ast.Name | ast.FunctionDef | ast.ClassDef)
+        )
+    )
 
 
 def _first_line(node: ast.stmt) -> int:
@@ -73,8 +78,8 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def texts_of_function(text: str, name: str) -> list[str]:
-    """The text of one function of a kernel for its digest: the function, everything of the file that it uses, directly or indirectly, and all of the file's
-    helpers."""
+    """The text of one function of a kernel for its digest: the function, everything of the file that it uses, directly or indirectly, and
+    all of the file's helpers."""
     tree = ast.parse(text)
     defined: dict[str, list[ast.stmt]] = {}
     for node in tree.body:

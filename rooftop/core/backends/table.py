@@ -41,8 +41,8 @@ class Backend:
         return int(match[1]) if match.groups() else self.arch
 
 
-# The order among the kernels of an op for which no `choose.py` has a function: Triton, whose kernels support every shape, before kernels for some shapes only;
-# torch, which a kernel must beat, last.
+# The order among the kernels of an op for which no `choose.py` has a function: Triton, whose kernels support every shape, before kernels
+# for some shapes only; torch, which a kernel must beat, last.
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {
         b.name: b

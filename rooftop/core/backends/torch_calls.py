@@ -14,8 +14,8 @@ class TorchImplementation(ModuleImplementation):
     """A module with `supports(problem)` and `run(inputs, outputs, scratch, config)`, optionally with `choose`, `scratch` and the rest of
     `ModuleImplementation`.
 
-    `run` gets tensors by name with the problem's shapes and strides, writes every element of the outputs in place, and returns nothing; the options of the
-    problem and runtime numbers are among the inputs. It runs wherever torch does, on torch's current stream."""
+    `run` gets tensors by name with the problem's shapes and strides, writes every element of the outputs in place, and returns nothing; the
+    options of the problem and runtime numbers are among the inputs. It runs wherever torch does, on torch's current stream."""
 
     backend = "torch"
     needed = ("supports", "run")

@@ -24,7 +24,10 @@ class TritonImplementation(ModuleImplementation):
     def module(self) -> ModuleType:
         module = super().module
         if hasattr(module, "launches") == hasattr(module, "steps"):
-            raise HeadError(f"{shown(self.path)}: a {self.backend} kernel defines `launches`, or `steps` where torch is called between them: one of the two")
+            raise HeadError(
+                f"{shown(self.path)}: a {self.backend} kernel defines `launches`, or `steps` where torch is called between them: one of "
+                f"the two"
+            )
         return module
 
     def runs(self) -> Where:
@@ -63,7 +66,9 @@ class TritonImplementation(ModuleImplementation):
 
         arch = problem.device.gfx or problem.device.arch
         made = compile_launch(launch, {**dict(problem.tensors), **scratch}, arch, problem.runtime_floats)
-        return MachineCode(made.cubin, made.name, made.name, 32 * made.num_warps, made.shared, prod(launch.grid) * made.num_ctas, made.num_ctas, made.ptx)
+        return MachineCode(
+            made.cubin, made.name, made.name, 32 * made.num_warps, made.shared, prod(launch.grid) * made.num_ctas, made.num_ctas, made.ptx
+        )
 
     def prepare(
         self, problem: Problem, launches: Sequence[Launch], names: Sequence[str], index: int, scratch: Mapping[str, Meta] | None = None
@@ -84,8 +89,8 @@ def _kind(launch: Launch) -> Any:
 
 
 class GluonImplementation(TritonImplementation):
-    """Gluon: like Triton, with `@gluon.jit` functions. They use layouts, shared memory and the instructions of one architecture, which the file's name gives,
-    and run on a GPU only."""
+    """Gluon: like Triton, with `@gluon.jit` functions. They use layouts, shared memory and the instructions of one architecture, which the
+    file's name gives, and run on a GPU only."""
 
     backend = "gluon"
     own_instructions = True

@@ -39,8 +39,9 @@ def gelu_slope(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def normal_short(x):  # type: ignore[no-untyped-def]
-    """Φ(x) for 16-bit results, in half the instructions of erf: sigmoid(x q(x²)), where q is a fitted polynomial. The error of the argument is at most 2e-5
-    for |x| < 4.4 and 8e-4 up to 5.5; beyond, where Φ is within 2e-8 of 0 or 1, q is constant. The relative error of Φ is that of the argument."""
+    """Φ(x) for 16-bit results, in half the instructions of erf: sigmoid(x q(x²)), where q is a fitted polynomial. The error of the argument
+    is at most 2e-5 for |x| < 4.4 and 8e-4 up to 5.5; beyond, where Φ is within 2e-8 of 0 or 1, q is constant. The relative error of Φ is
+    that of the argument."""
     t = tl.minimum(x * x, 30.25)
     q = 5.60175225105277e-09 - 4.5792598107055025e-11 * t
     q = -2.845478877014151e-07 + q * t
@@ -79,9 +80,10 @@ def gelu_tanh_slope(x):  # type: ignore[no-untyped-def]
 
 # For the epilogue of a product with a 16-bit result, in few instructions: while they run, the tensor cores are idle.
 #
-# With e(y) = Φ(-y) for y >= 0 (of gelu_tanh: the sigmoid that stands in for Φ), gelu(x) = x |[x > 0] - e(|x|)|. log2 e is smooth, so a polynomial and one ex2
-# give e to a given relative error, also in the tail of negative x. A multiprocessor executes 128 multiply-adds per clock but 16 ex2 or reciprocals: a sigmoid,
-# with one of each, costs as much as 16 multiply-adds.
+# With e(y) = Φ(-y) for y >= 0 (of gelu_tanh: the sigmoid that stands in for Φ), gelu(x) = x |[x > 0] - e(|x|)|. log2 e is smooth, so a
+# polynomial and one ex2 give e to a given relative error, also in the tail of negative x. A multiprocessor executes 128 multiply-adds per
+# clock but 16 ex2 or
+# reciprocals: a sigmoid, with one of each, costs as much as 16 multiply-adds.
 
 
 @triton.jit
@@ -92,7 +94,8 @@ def _half(x, y, p):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def gelu_coarse(x):  # type: ignore[no-untyped-def]
-    """x Φ(x) with a relative error of Φ or 1 - Φ of 2.8e-4, a seventh of bfloat16's rounding: five multiply-adds. Decreasing for all |x|."""
+    """x Φ(x) with a relative error of Φ or 1 - Φ of 2.8e-4, a seventh of bfloat16's rounding: five multiply-adds. Decreasing for all
+    |x|."""
     y = tl.abs(x)
     p = 0.004987901111399587 - 0.00024116890856573647 * y
     p = -0.04523707817220202 + p * y

@@ -1,25 +1,26 @@
-// Rows divided among the blocks of a cluster in packs of 16 bytes, PIECES packs a thread (Slice), and the exchange of statistics between the blocks:
-// st.async into each other's shared memory, counted by an mbarrier (Exchange). _cluster_slices.py computes the same sizes on the host.
+// Rows divided among the blocks of a cluster in packs of 16 bytes, PIECES packs a thread (Slice), and the exchange of statistics between
+// the blocks: st.async into each other's shared memory, counted by an mbarrier (Exchange). _cluster_slices.py computes the same sizes on
+// the host.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
 
-#include "lane_sums.cuh"
 #include "packs.cuh"
 
-/// FIT, the alignment of rows. ANYWHERE: any address, but all rows of a cluster are equally far from a 32-byte boundary. ALIGNED: rows start on 16 bytes
-/// and are whole packs. FILLED: aligned, and every thread has all of its PIECES packs.
+/// FIT, the alignment of rows. ANYWHERE: any address, but all rows of a cluster are equally far from a 32-byte boundary. ALIGNED: rows
+/// start on 16 bytes and are whole packs. FILLED: aligned, and every thread has all of its PIECES packs.
 constexpr int ANYWHERE = 0, ALIGNED = 1, FILLED = 2;
 
-/// A block's slice of the rows that its cluster processes. All these rows start `shift` elements after a 32-byte boundary. The boundary is 32 bytes and not 16:
-/// if a warp copies half sectors to aligned shared memory, it requests each pack separately from the L2 (docs/persistent.md).
-/// Each thread has PIECES packs. With FIT == ANYWHERE all of these are inside the row; up to four more packs, at the ends of the row, are the EDGE. At most
-/// 32 elements of the edge are inside the row, and each of them belongs to one lane of the first warp. So only that warp tests whether an element is inside
-/// the row, and the few packs at the ends need no extra warp.
+/// A block's slice of the rows that its cluster processes. All these rows start `shift` elements after a 32-byte boundary. The boundary is
+/// 32 bytes and not 16: if a warp copies half sectors to aligned shared memory, it requests each pack separately from the L2
+/// (docs/persistent.md). Each thread has PIECES packs. With FIT == ANYWHERE all of these are inside the row; up to four more packs, at the
+/// ends of the row, are the EDGE. At most 32 elements of the edge are inside the row, and each of them belongs to one lane of the first
+/// warp. So only that warp tests whether an element is inside the row, and the few packs at the ends need no extra warp.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int FIT>
 struct Slice {
     static constexpr bool EDGE = FIT == ANYWHERE;
-    static constexpr int N = 16 / sizeof(T), LINE = CLUSTER == 1 ? 1 : EDGE ? 2 : 8;  // blocks divide a row in units of LINE packs: 32 bytes, or 128
+    // blocks divide a row in units of LINE packs: 32 bytes, or 128
+    static constexpr int N = 16 / sizeof(T), LINE = CLUSTER == 1 ? 1 : EDGE ? 2 : 8;
     static constexpr int SLOTS = PIECES * THREADS + (EDGE ? 4 : 0);
     static constexpr unsigned ALL = (1u << PIECES) - 1;
     int C, shift, each, first, mine;  // columns of a row; see above; packs of a full block; packs before this block; packs of this block
@@ -58,7 +59,8 @@ struct Slice {
         const int lane = here();
         return (reinterpret_cast<T*>(slot - lane + PIECES * THREADS) + lane)[heads > 0 ? shift : 0];
     }
-    /// threadIdx.x, opaque to the compiler: what only the first warp needs is then recomputed in every row and occupies no register in the other warps.
+    /// threadIdx.x, opaque to the compiler: what only the first warp needs is then recomputed in every row and occupies no register in the
+    /// other warps.
     __device__ static int here() {
         int lane = threadIdx.x;
         asm volatile("" : "+r"(lane));
@@ -84,7 +86,8 @@ struct Slice {
         return FIT == FILLED ? PIECES * THREADS * N : static_cast<float>(columns(rank * each, rank * each + each));
     }
 
-    /// Pack i of a row, or zeros if the thread does not have it. `one_by_one`: element by element, for the weight, whose misalignment differs from the row's.
+    /// Pack i of a row, or zeros if the thread does not have it. `one_by_one`: element by element, for the weight, whose misalignment
+    /// differs from the row's.
     __device__ uint4 load(const T* row, int i, bool one_by_one = false) const {
         uint4 v = make_uint4(0, 0, 0, 0);
         if (!has(i)) return v;
@@ -100,9 +103,9 @@ struct Slice {
         for (int i = 0; i < PIECES; ++i) *slot(i) = load(row, i, EDGE);
         if (has_edge()) edge(slot(0)) = row[at_edge()];
     }
-    /// Starts the asynchronous copies of this thread's packs of a row to its slots; edge packs include elements of the neighbouring rows. `from`: the
-    /// boundary before the row, the same for all threads, which add a 32-bit offset. [first_of_array, end_of_array): the whole tensor. The other lanes of
-    /// the warp must have finished reading what the slots held before.
+    /// Starts the asynchronous copies of this thread's packs of a row to its slots; edge packs include elements of the neighbouring rows.
+    /// `from`: the boundary before the row, the same for all threads, which add a 32-bit offset. [first_of_array, end_of_array): the whole
+    /// tensor. The other lanes of the warp must have finished reading what the slots held before.
     template <typename Slot>
     __device__ void fetch(const Slot& slot, const T* from, const T* first_of_array, const T* end_of_array) const {
 #pragma unroll
@@ -149,7 +152,8 @@ __device__ inline void store_async(unsigned to, const float4& v, unsigned mbarri
                  ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(mbarrier) : "memory");
 }
 /// Initialises an mbarrier for one arrival (and the bytes it expects). Other blocks of the cluster may use it after a cluster barrier.
-__device__ inline void mbarrier_init(unsigned mbarrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(mbarrier) : "memory"); }
+__device__ inline void mbarrier_init(unsigned mbarrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(mbarrier)
+    : "memory"); }
 /// Arrives and starts a phase that is complete when `bytes` bytes have arrived.
 __device__ inline void mbarrier_expect(unsigned mbarrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(mbarrier), "r"(bytes) : "memory");
@@ -163,9 +167,10 @@ __device__ inline void mbarrier_wait(unsigned mbarrier, int phase) {
     }
 }
 
-/// Combines the warps' parts of a row in two steps: one warp combines those of its block and sends the result to all blocks of the cluster; then every
-/// warp combines those of the blocks. No cluster barrier is used, since its release would wait for all earlier stores to global memory; an mbarrier in each
-/// block counts the arrived bytes instead. Between post() and wait() of a row the caller finishes the row before.
+/// Combines the warps' parts of a row in two steps: one warp combines those of its block and sends the result to all blocks of the cluster;
+/// then every warp combines those of the blocks. No cluster barrier is used, since its release would wait for all earlier stores to global
+/// memory; an mbarrier in each block counts the arrived bytes instead. Between post() and wait() of a row the caller finishes the row
+/// before.
 template <typename P, int THREADS, int CLUSTER>
 struct Exchange {
     static constexpr int WARPS = THREADS / 32;

@@ -10,7 +10,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Device, Launch
-from rooftop.kernels._device.pdl import chained
 
 HEIGHT = 1024  # partial rows at a time, at most
 LEAST = 64  # fewer are masked, which costs no memory traffic: one binary for many numbers of rows
@@ -29,8 +28,11 @@ def _add(parts, to, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr):  # type: 
 
 
 @triton.jit(do_not_specialize=["P"])  # follows the row kernels of a call
-def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of P partial rows, LANES of them at a time, always in the same order. If there are two such sums, axis 1 of the grid is which of them."""
+def _columns(  # type: ignore[no-untyped-def]
+    first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
+    """The sum of P partial rows, LANES of them at a time, always in the same order. If there are two such sums, axis 1 of the grid is which
+    of them."""
     if CHAINED:
         gdc_wait()
     if tl.program_id(1) == 0:
@@ -40,14 +42,14 @@ def _columns(first, second, to_first, to_second, P, C, COLUMNS: tl.constexpr, LA
 
 
 def column_sums(sums: list[tuple[str, str]], count: int, columns: int, device: Device) -> list[Launch]:
-    """For each pair of one or two: adds the `count` rows of the first, a scratch tensor [count, columns] in float32, into the second, [columns].
-    One launch for all of them; none for none."""
+    """For each pair of one or two: adds the `count` rows of the first, a scratch tensor [count, columns] in float32, into the second,
+    [columns]. One launch for all of them; none for none."""
     if not sums:
         return []
     lanes = min(HEIGHT, max(LEAST, 1 << (count - 1).bit_length()))
     width = max(8, min(64, TILE // lanes))  # 8: a sector of 32 bytes
     parts, to = zip(*(sums if len(sums) == 2 else [*sums, (None, None)]), strict=True)
     args = {"first": parts[0], "second": parts[1], "to_first": to[0], "to_second": to[1], "P": count, "C": columns}
-    args |= {"COLUMNS": width, "LANES": lanes, "CHAINED": chained(device)}
+    args |= {"COLUMNS": width, "LANES": lanes, "CHAINED": device.pdl}
     grid = (-(-columns // width), len(sums))[: len(sums)]
-    return [Launch(_columns, grid, args, max(1, min(8, lanes * width // 1024)), chained=chained(device))]
+    return [Launch(_columns, grid, args, max(1, min(8, lanes * width // 1024)), chained=device.pdl)]

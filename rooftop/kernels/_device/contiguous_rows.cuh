@@ -1,6 +1,6 @@
-// Consecutive rows as one contiguous range of memory, a *stretch*. A block copies whole rows to shared memory in vectors of 16 bytes that ignore row
-// boundaries. Teams of lanes then load each row from there to registers, again in vectors; in the first and the last vector the elements of neighbouring rows
-// are masked.
+// Consecutive rows as one contiguous range of memory, a *stretch*. A block copies whole rows to shared memory in vectors of 16 bytes that
+// ignore row boundaries. Teams of lanes then load each row from there to registers, again in vectors; in the first and the last vector the
+// elements of neighbouring rows are masked.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -15,8 +15,9 @@ __device__ unsigned lowest_word() {
     return Word<T>::narrow(f);
 }
 
-/// The row at elements `from` to `to` of a stretch, in the registers of a team of LANES lanes. A lane has PIECES vectors, LANES apart; the last one (and if
-/// rows are not whole vectors, the last but one) may be past the row. WHOLE: rows are whole vectors. FULL: and each lane has all of its PIECES.
+/// The row at elements `from` to `to` of a stretch, in the registers of a team of LANES lanes. A lane has PIECES vectors, LANES apart; the
+/// last one (and if rows are not whole vectors, the last but one) may be past the row. WHOLE: rows are whole vectors. FULL: and each lane
+/// has all of its PIECES.
 template <typename T, int LANES, int PIECES, bool WHOLE, bool FULL>
 struct StretchRow {
     using P = Pack<T>;
@@ -37,7 +38,8 @@ struct StretchRow {
     __device__ bool beyond(int i) const { return !WHOLE && i >= PIECES - 2 && has(i) && start(i) + N > to; }
 
     /// The bits of word i of a vector that belong to its elements from number `cut` on.
-    __device__ static unsigned bits_from(int cut, int i) { return __funnelshift_lc(0, ~0u, max(cut * static_cast<int>(8 * sizeof(T)) - 32 * i, 0)); }
+    __device__ static unsigned bits_from(int cut,
+        int i) { return __funnelshift_lc(0, ~0u, max(cut * static_cast<int>(8 * sizeof(T)) - 32 * i, 0)); }
     __device__ static void set(uint4& v, bool below, int cut, unsigned fill) {
         unsigned w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -55,7 +57,8 @@ struct StretchRow {
             if (beyond(i)) set(packs[i], false, to - start(i), fill);
         }
     }
-    /// Stores the results of the lane's vectors, get(i), over the row's elements. Of the first and the last vector only the elements of this row are stored.
+    /// Stores the results of the lane's vectors, get(i), over the row's elements. Of the first and the last vector only the elements of
+    /// this row are stored.
     template <typename Get>
     __device__ void store(uint4* stretch, const Get& get) const {
         uint4 last = make_uint4(0, 0, 0, 0);
@@ -108,7 +111,8 @@ struct StretchRow {
     }
 };
 
-/// Issues the asynchronous copies of a thread's vectors of a stretch, THREADS apart; `left`: bytes of the stretch from the thread's first vector on.
+/// Issues the asynchronous copies of a thread's vectors of a stretch, THREADS apart; `left`: bytes of the stretch from the thread's first
+/// vector on.
 template <int THREADS>
 __device__ void fetch_vectors(unsigned to, const char* from, int left) {
     constexpr int COUNT = 6, STEP = THREADS * 16;
@@ -116,7 +120,8 @@ __device__ void fetch_vectors(unsigned to, const char* from, int left) {
     for (; left > 0; to += COUNT * STEP, from += COUNT * STEP, left -= COUNT * STEP) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {  // __pipeline_memcpy_async would need two more instructions, for the shared address
-            if (left > i * STEP) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STEP), "l"(from + i * STEP) : "memory");
+            if (left > i * STEP) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * STEP),
+                "l"(from + i * STEP) : "memory");
         }
     }
 }

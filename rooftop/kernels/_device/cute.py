@@ -1,5 +1,5 @@
-"""Where the CuTe DSL kernels import `cute` and `cutlass` from. In the process that compiles them these are the real modules; elsewhere placeholders, so that
-the files, with decorators and annotations, can be imported without the language."""
+"""Where the CuTe DSL kernels import `cute` and `cutlass` from. In the process that compiles them these are the real modules; elsewhere
+placeholders, so that the files, with decorators and annotations, can be imported without the language."""
 
 from typing import Any
 
@@ -17,7 +17,9 @@ class Absent:
 
     def __call__(self, function: Any, *rest: Any, **more: Any) -> Any:
         if rest or more or not callable(function) or isinstance(function, Absent):
-            raise AttributeError(f"{self._name} is there only while a kernel is compiled; use it inside kernels, to decorate and to annotate alone")
+            raise AttributeError(
+                f"{self._name} is there only while a kernel is compiled; use it inside kernels, to decorate and to annotate alone"
+            )
         return function
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
-"""The epilogue of a matrix product, the order of the tiles, and the reduction of split-K and stream-K. Plain Triton functions; a Gluon kernel uses them as
-`gluon.jit(f.fn)`."""
+"""The epilogue of a matrix product, the order of the tiles, and the reduction of split-K and stream-K. Plain Triton functions; a Gluon
+kernel uses them as `gluon.jit(f.fn)`."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def scale_of(x, places, limit, SCALES: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def finish(x, rows, columns, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg, residual, ldr, zr,
-           SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def finish(x, rows, columns, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg, residual, ldr,
+           zr, SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, BIAS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr,
+           SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
     """act(alpha · row_scale · column_scale · x + beta c + bias) · gate + residual in float32, for matrix z of a batch.
 
-    x [R, C]; rows [R] and columns [C]: their indices in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values, used if SCALE_A,
-    SCALE_B and BIAS say that they exist. SWAP: x is part of the transposed result, so that `columns` are rows of c, gate and residual. z·: elements from one
-    matrix of the batch to the next."""
+    x [R, C]; rows [R] and columns [C]: their indices in the product as the kernel sees it, M x N; row_· [R] and column_· [C]: values, used
+    if SCALE_A, SCALE_B and BIAS say that they exist. SWAP: x is part of the transposed result, so that `columns` are rows of c, gate and
+    residual. z·: elements from one matrix of the batch to the next."""
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     wide_rows, wide_columns, batch = rows.to(tl.int64), columns.to(tl.int64), z.to(tl.int64)
     x = x.to(tl.float32) * alpha
@@ -94,8 +95,8 @@ def put(x, rows, columns, z, M, N, out, ldo, zo, SWAP: tl.constexpr):  # type: i
 
 @triton.jit
 def place(tile, M, N, group, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Tile number -> its row and column among the tiles, and the matrix of the batch. Grouped order: `group` rows of tiles are processed column by column,
-    so that concurrent tiles share their operands in the L2."""
+    """Tile number -> its row and column among the tiles, and the matrix of the batch. Grouped order: `group` rows of tiles are processed
+    column by column, so that concurrent tiles share their operands in the L2."""
     rows = (M + BM - 1) // BM
     columns = (N + BN - 1) // BN
     z = tile // (rows * columns)
@@ -113,15 +114,16 @@ def begin_of(block, blocks, units):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=("M", "N", "whole", "streamed", "slices", "blocks", "group"))
-def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg,
-               residual, ldr, zr,
-               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr, RAW: tl.constexpr,
-               SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate,
+               ldg, zg, residual, ldr, zr,
+               BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr,
+               RAW: tl.constexpr,
+               SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The reduction of stream-K: the sum of a tile's parts from several blocks, in the order of K, and the epilogue.
 
-    The slices of K of `streamed` tiles were divided among the blocks; block p wrote the part that contains its first slice to parts[2 p] and a later one to
-    parts[2 p + 1], each [BM, BN] of float32 (int32). Program (b, r) adds ROWS rows of the tile in which block b + 1 starts, if that is the first block to
-    start in it."""
+    The slices of K of `streamed` tiles were divided among the blocks; block p wrote the part that contains its first slice to parts[2 p]
+    and a later one to parts[2 p + 1], each [BM, BN] of float32 (int32). Program (b, r) adds ROWS rows of the tile in which block b + 1
+    starts, if that is the first block to start in it."""
     if CHAINED:
         gdc_wait()
     b = tl.program_id(0) + 1
@@ -145,19 +147,21 @@ def add_pieces(parts, out, ldo, zo, M, N, whole, streamed, slices, blocks, group
     pm, pn, z = place(whole + t, M, N, group, BM, BN)
     rows, columns = pm * BM + row + tl.arange(0, ROWS), pn * BN + tl.arange(0, BN)
     if not RAW:
-        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES), c, ldc, zc,
-                   vector(bias if SWAP else None, rows, M),
+        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES), c,
+                   ldc, zc, vector(bias if SWAP else None, rows, M),
                    vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual, ldr, zr, scale_a is not None, scale_b is not None,
-                   bias is not None, SWAP, ACT, SHORT)  # fmt: skip
+                   bias is not None, SWAP, ACT, SHORT)
     put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
 
 
 @triton.jit(do_not_specialize=("M", "N", "whole", "streamed", "group"))
-def add_split(parts, out, ldo, zo, M, N, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
-              BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr,
-              RAW: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The reduction of split-K: the sum of a tile's parts from SPLIT blocks, in the order of K, and the epilogue. Part s of tile t is parts[s · streamed +
-    t], [BM, BN] of float32 (int32). Program (t, r) computes ROWS rows; the loads of all parts are in flight together."""
+def add_split(parts, out, ldo, zo, M, N, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate, ldg, zg, residual,
+              ldr, zr, BM: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, SWAP: tl.constexpr, ACT: tl.constexpr,
+              SHORT: tl.constexpr,
+              RAW: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The reduction of split-K: the sum of a tile's parts from SPLIT blocks, in the order of K, and the epilogue. Part s of tile t is
+    parts[s · streamed + t], [BM, BN] of float32 (int32). Program (t, r) computes ROWS rows; the loads of all parts are in flight
+    together."""
     if CHAINED:
         gdc_wait()
     t, row = tl.program_id(0), tl.program_id(1) * ROWS
@@ -171,7 +175,7 @@ def add_split(parts, out, ldo, zo, M, N, whole, streamed, group, alpha, beta, sc
         at += streamed.to(tl.int64) * (BM * BN)
         x += tl.load(at)
     if not RAW:
-        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES), c, ldc, zc,
-                   vector(bias if SWAP else None, rows, M), vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual, ldr, zr,
-                   scale_a is not None, scale_b is not None, bias is not None, SWAP, ACT, SHORT)  # fmt: skip
+        x = finish(x, rows, columns, z, M, N, alpha, beta, scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES), c,
+                   ldc, zc, vector(bias if SWAP else None, rows, M), vector(None if SWAP else bias, columns, N), gate, ldg, zg, residual,
+                   ldr, zr, scale_a is not None, scale_b is not None, bias is not None, SWAP, ACT, SHORT)
     put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)

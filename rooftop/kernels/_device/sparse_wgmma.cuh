@@ -1,4 +1,5 @@
-// Hopper's asynchronous copies (TMA, mbarriers) and sparse wgmma in CUDA C++. PTX ISA, "Asynchronous warpgroup level matrix instructions" and "Data movement
+// Hopper's asynchronous copies (TMA, mbarriers) and sparse wgmma in CUDA C++. PTX ISA, "Asynchronous warpgroup level matrix instructions"
+// and "Data movement
 // and conversion instructions: tensor copy".
 #pragma once
 #include <cuda_bf16.h>
@@ -8,7 +9,8 @@
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-__device__ inline void barrier_init(unsigned bar, unsigned count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory"); }
+__device__ inline void barrier_init(unsigned bar,
+    unsigned count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory"); }
 __device__ inline void barrier_expect(unsigned bar, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
@@ -16,7 +18,8 @@ __device__ inline void barrier_arrive(unsigned bar) { asm volatile("mbarrier.arr
 __device__ inline void barrier_wait(unsigned bar, unsigned parity) {
     unsigned done;
     do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done)
+            : "r"(bar), "r"(parity) : "memory");
     } while (!done);
 }
 
@@ -26,8 +29,8 @@ __device__ inline void copy_box(unsigned to, const CUtensorMap& map, unsigned ba
                  ::"r"(to), "l"(reinterpret_cast<unsigned long long>(&map)), "r"(bar), "r"(x), "r"(y) : "memory");
 }
 
-/// The matrix descriptor of an operand in rows of 128 bytes, 128-byte swizzle. `group`: bytes from 8 rows to the next 8; `lead`: if the rows run along M or
-/// N, bytes from 64 elements to the next 64.
+/// The matrix descriptor of an operand in rows of 128 bytes, 128-byte swizzle. `group`: bytes from 8 rows to the next 8; `lead`: if the
+/// rows run along M or N, bytes from 64 elements to the next 64.
 __device__ inline unsigned long long operand(unsigned address, unsigned lead, unsigned group) {
     return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(lead >> 4) << 16 | static_cast<unsigned long long>(group >> 4) << 32 | 1ull << 62;
 }
@@ -70,8 +73,8 @@ constexpr bool IS_HALF = false;
 template <>
 constexpr bool IS_HALF<__half> = true;
 
-/// d += S b: 64 rows of a 2:4 sparse matrix, 32 of its columns, by 2 REGS columns of b. COLUMNS: the rows of b in shared memory run along N. word: this
-/// lane's metadata; the instruction reads lanes 2 SELECTOR and 2 SELECTOR + 1 of each four.
+/// d += S b: 64 rows of a 2:4 sparse matrix, 32 of its columns, by 2 REGS columns of b. COLUMNS: the rows of b in shared memory run along
+/// N. word: this lane's metadata; the instruction reads lanes 2 SELECTOR and 2 SELECTOR + 1 of each four.
 template <typename T, int SELECTOR, int COLUMNS, int REGS>
 __device__ __forceinline__ void sparse_product(float (&d)[REGS], unsigned long long a, unsigned long long b, unsigned word) {
     constexpr bool HALF = IS_HALF<T>;

@@ -22,11 +22,13 @@ class _Later:
 jax, jnp, lax = _Later("jax"), _Later("jax.numpy"), _Later("jax.lax")
 pl, pltpu = _Later("jax.experimental.pallas"), _Later("jax.experimental.pallas.tpu")
 SUBLANES, LANES = 8, 128  # rows of a vector register, and words of a row
-WORD = {"f32": 8, "i32": 8, "bf16": 16, "i16": 16, "i8": 32, "u8": 32}  # rows of a tile of HBM and VMEM by dtype: 8 of 32 bits, so that 4 KiB are a tile
+# rows of a tile of HBM and VMEM by dtype: 8 of 32 bits, so that 4 KiB are a tile
+WORD = {"f32": 8, "i32": 8, "bf16": 16, "i16": 16, "i8": 32, "u8": 32}
 
 
 def call(kernel: Callable[..., None], on: On, *, name: str, order: Sequence[str] = (), collective: int | None = None, **more: Any) -> Any:
-    """`pl.pallas_call` with the options that all kernels share. `order`: for each dimension of the grid, "parallel" or "arbitrary" (sequential)."""
+    """`pl.pallas_call` with the options that all kernels share. `order`: for each dimension of the grid, "parallel" or "arbitrary"
+    (sequential)."""
     params: dict[str, Any] = {"vmem_limit_bytes": on.vmem}
     if order:
         params["dimension_semantics"] = tuple(order)
@@ -69,7 +71,8 @@ def strips(rows: int, step: int, body: Callable[[Any, int], None]) -> None:
 
 
 def pieces(columns: int, rows: int, body: Callable[[Any, int, Any], Any], carry: Any = 0) -> Any:
-    """carry = body(start, n, carry) for pieces of a strip of rows, along its columns; returns the last carry. A piece fills `REGISTERS` in 32 bits."""
+    """carry = body(start, n, carry) for pieces of a strip of rows, along its columns; returns the last carry. A piece fills `REGISTERS` in
+    32 bits."""
     width = max(LANES, REGISTERS * 1024 // up(rows, SUBLANES) // LANES * LANES)
     whole, rest = divmod(columns, width)
     if whole:

@@ -1,5 +1,5 @@
-"""Float32 where a TPU's vector unit is not IEEE: it treats subnormal numbers as zero, and its division need not round to nearest. Kernels use the slow path
-only for strips that contain a row of tiny values: elsewhere a subnormal number is below 2^-26 of its row's largest."""
+"""Float32 where a TPU's vector unit is not IEEE: it treats subnormal numbers as zero, and its division need not round to nearest. Kernels
+use the slow path only for strips that contain a row of tiny values: elsewhere a subnormal number is below 2^-26 of its row's largest."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def lowered(y: Any) -> Any:
 
 
 def quotient(x: Any, y: Any) -> Any:
-    """x / y rounded to nearest, from a division that may be off by a bit or two: the remainder is exact in four products of 12 bits by 12 bits each (Dekker
-    1971, "A floating-point technique for extending the available precision"), whether or not they are fused with the differences."""
+    """x / y rounded to nearest, from a division that may be off by a bit or two: the remainder is exact in four products of 12 bits by 12
+    bits each (Dekker 1971, "A floating-point technique for extending the available precision"), whether or not they are fused with the
+    differences."""
     q = x / y
     (qh, ql), (yh, yl) = _halved(q), _halved(y)
     left = (((x - qh * yh) - qh * yl) - ql * yh) - ql * yl

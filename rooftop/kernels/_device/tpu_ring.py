@@ -19,9 +19,10 @@ def meet(me: Any) -> None:
 
 
 def around(held: Any, sent: Any, received: Any, use: Callable[[Any], None]) -> None:
-    """An all-gather: every device gets all blocks. `held` [4, ...]: the block of device d is at index d; each device starts with its own. `sent` and
-    `received`: a semaphore a step. `use(d)` is called as soon as block d is there, while it is sent on to the neighbour. No place is written twice, so no
-    flow control is needed."""
+    """An all-gather: every device gets all blocks. `held` [4, ...]: the block of device d is at index d; each device starts with its own.
+    `sent` and
+    `received`: a semaphore a step. `use(d)` is called as soon as block d is there, while it is sent on to the neighbour. No place is
+    written twice, so no flow control is needed."""
     me = lax.axis_index("x")
     meet(me)
     for step in range(DEVICES):
@@ -32,7 +33,7 @@ def around(held: Any, sent: Any, received: Any, use: Callable[[Any], None]) -> N
         copy = pltpu.make_async_remote_copy(
             held.at[block], held.at[block], sent.at[step], received.at[step],
             device_id=(lax.rem(me + 1, DEVICES),), device_id_type=pl.DeviceIdType.MESH,
-        )  # fmt: skip
+        )
         copy.start()
         use(block)
         copy.wait()  # the block is sent, and the next one has arrived

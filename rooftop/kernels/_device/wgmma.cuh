@@ -1,4 +1,5 @@
-// Hopper's asynchronous matrix multiply (wgmma) in CUDA C++, 16-bit operands in shared memory. PTX ISA, "Asynchronous warpgroup level matrix instructions".
+// Hopper's asynchronous matrix multiply (wgmma) in CUDA C++, 16-bit operands in shared memory. PTX ISA, "Asynchronous warpgroup level
+// matrix instructions".
 #pragma once
 #include "sparse_wgmma.cuh"
 

@@ -1,4 +1,5 @@
-// 32-bit words of one f32 or two f16 or bf16 elements, and a row as packs (vectors of 16 bytes): for kernels that compute in float32.
+// 32-bit words: of one f32 or two f16 or bf16 elements, a row as packs of them (vectors of 16 bytes), for kernels that compute in float32;
+// and random words.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -42,8 +43,9 @@ struct Word<__nv_bfloat16> {
     __device__ static unsigned larger(unsigned a, unsigned b) { return word(__hmax2(both(a), both(b))); }
 };
 
-/// A row of C elements: `head` elements up to the first 16-byte boundary, then `packs` packs of 16 bytes, then a tail shorter than a pack. The packs are
-/// divided among the blocks of a cluster: this block has `mine` of them, from element `first` on. Block 0 also takes the `singles`, the elements of
+/// A row of C elements: `head` elements up to the first 16-byte boundary, then `packs` packs of 16 bytes, then a tail shorter than a pack.
+/// The packs are divided among the blocks of a cluster: this block has `mine` of them, from element `first` on. Block 0 also takes the
+/// `singles`, the elements of
 /// head and tail: fewer than 16, one a thread.
 template <typename T, int CLUSTER>
 struct Share {
@@ -63,8 +65,6 @@ struct Share {
     __device__ int single(int i) const { return i < head ? i : i + packs * PACK; }
 };
 
-__device__ inline bool aligned(const void* p) { return reinterpret_cast<unsigned long long>(p) % 16 == 0; }
-
 __device__ inline float warp_max(float v) {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, step));
@@ -76,3 +76,51 @@ __device__ inline float warp_sum(float v) {
     for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
     return v;
 }
+
+// The random bits of a seed and an element's index. Definition: rooftop/formats/random_bits.py
+
+__device__ inline unsigned random_mix(unsigned h) {
+    h ^= h >> 16;
+    h *= 0x85EBCA6Bu;
+    h ^= h >> 13;
+    h *= 0xC2B2AE35u;
+    return h ^ h >> 16;
+}
+
+__device__ inline unsigned random_bits(unsigned seed, unsigned long long index) {
+    const unsigned first = random_mix(static_cast<unsigned>(index) ^ seed * 0x9E3779B9u);
+    return random_mix(first ^ (seed + static_cast<unsigned>(index >> 32) * 0x7FEB352Du));
+}
+
+/// Random words for rounding, 16 bits an element: the bits of elements 8 * block to 8 * block + 7 are the halves of words 0 to 3, low half
+/// first.
+struct RandomWords {
+    unsigned first;
+    __device__ RandomWords(unsigned seed, unsigned long long block)
+        : first(random_mix(static_cast<unsigned>(block) ^ seed * 0x9E3779B9u) ^ (seed
+            + static_cast<unsigned>(block >> 32) * 0x7FEB352Du)) { }
+    __device__ unsigned operator()(unsigned j) const {
+        const unsigned by = j == 0 ? 0x9E3779B9u : j == 1 ? 0x85EBCA6Bu : j == 2 ? 0xC2B2AE35u : 0x7FEB352Du;
+        const unsigned long long product = static_cast<unsigned long long>(first) * by;
+        return static_cast<unsigned>(product) ^ static_cast<unsigned>(product >> 32);
+    }
+};
+
+__device__ inline unsigned random_half(unsigned seed, unsigned long long index) {
+    return RandomWords(seed, index >> 3)(static_cast<unsigned>(index) >> 1 & 3) >> (index % 2 * 16) & 0xFFFF;
+}
+
+/// 16 random bits for each of V neighbours from an index on, two in a word. WHOLE: the index is a multiple of V, which is 4, 8 or 16.
+template <int V, bool WHOLE>
+struct Drawn {
+    int seed;
+    unsigned long long index;
+    RandomWords words, next;
+    __device__ Drawn(int seed, unsigned long long index)
+        : seed(seed), index(index), words(seed, index >> 3), next(seed, (index >> 3) + 1) { }
+    __device__ unsigned operator()(int i) const {
+        if (!WHOLE) return random_half(seed, index + i) | random_half(seed, index + i + 1) << 16;
+        if (V == 4) return words((static_cast<unsigned>(index) >> 1 & 2) + i / 2);
+        return i < 8 ? words(i / 2) : next(i / 2 - 4);
+    }
+};

@@ -15,7 +15,8 @@ def option(p: Problem, name: str) -> int:
 
 
 def refused(p: Problem, names: tuple[str, ...], *, dropout: bool = False, eight: bool = False, ranges: bool = False) -> str | None:
-    """None, or why a kernel does not support the tensors of a call: `names` are those (besides q, k and v) that it does not support. `dropout`: it supports
+    """None, or why a kernel does not support the tensors of a call: `names` are those (besides q, k and v) that it does not support.
+    `dropout`: it supports
     dropout; `eight`: 8-bit elements, of keys and values or of all three; `ranges`: a mask of ranges."""
     q, k, v = p["q"], p["k"], p["v"]
     if not (eight and k.dtype == EIGHT_BITS) and (q.dtype not in ("f16", "bf16") or k.dtype != q.dtype or v.dtype != q.dtype):
@@ -51,7 +52,8 @@ def broadcast(meta: Meta | None, letter: str = "z") -> dict[str, int]:
 
 
 def dropout(p: Problem) -> dict[str, Any]:
-    """The arguments of dropout: its 16-bit threshold, the number of groups of eight elements in a row, and whether a call has fewer than 2^32 of those."""
+    """The arguments of dropout: its 16-bit threshold, the number of groups of eight elements in a row, and whether a call has fewer than
+    2^32 of those."""
     q, probability = p["q"], float(p.option("dropout_p"))
     eighths = -(-p["k"].shape[1] // 8)
     said = {"limit": min(round(probability * 65536), 65535), "EIGHTHS": eighths, "DROP": probability != 0}

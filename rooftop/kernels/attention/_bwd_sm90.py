@@ -44,8 +44,8 @@ def place_of(tiles, heads, section):
 
 @gluon.jit
 def queries_of(column, SQ, SK, BM: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """For a block of keys: the first tile of queries, one past the last, and the bounds (tiles too) between which no mask is needed: every query attends to
-    every key."""
+    """For a block of keys: the first tile of queries, one past the last, and the bounds (tiles too) between which no mask is needed: every
+    query attends to every key."""
     position = SK - SQ
     last = gl.minimum(column + BLOCK, SK) - 1
     begin = 0
@@ -65,8 +65,8 @@ def queries_of(column, SQ, SK, BM: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.c
 
 @gluon.jit
 def keys_of(row, SQ, SK, BN: gl.constexpr, BLOCK: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """For a block of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every query attends to
-    every key."""
+    """For a block of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every
+    query attends to every key."""
     position = SK - SQ
     last = gl.minimum(row + BLOCK, SQ) - 1
     begin = 0

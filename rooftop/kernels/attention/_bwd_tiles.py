@@ -9,7 +9,9 @@ from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen
 
 
 @triton.jit(do_not_specialize=["SQ"])
-def row_sums(dout, out, dlse, delta, SQ, H, gb, gs, gh, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, BM: tl.constexpr):  # type: ignore[no-untyped-def]
+def row_sums(  # type: ignore[no-untyped-def]
+    dout, out, dlse, delta, SQ, H, gb, gs, gh, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, BM: tl.constexpr
+):
     """delta [B, H, SQ]: the term that the gradients of all weights of a row have in common."""
     token = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
@@ -42,10 +44,11 @@ def to_sinks(sinks, lse, delta, dsinks, B, SQ, H, BLOCK: tl.constexpr):  # type:
 
 
 @triton.jit
-def gradients(z, dp, norm, delta, rows, columns, there, low, high, keys, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, LEFT: tl.constexpr,
-              RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """(the weights, the gradient of the scores before cap and scale, that of the products without the scale) for products `z` and gradients `dp` of the
-    weights. `rows`, `norm` (in base 2), `delta`, `low`, `high` and `columns` are broadcast over the tile."""
+def gradients(z, dp, norm, delta, rows, columns, there, low, high, keys, position, factor, cap, slope, bias, zs, zk, mask, ms, mk,
+              LEFT: tl.constexpr,
+              RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(the weights, the gradient of the scores before cap and scale, that of the products without the scale) for products `z` and gradients
+    `dp` of the weights. `rows`, `norm` (in base 2), `delta`, `low`, `high` and `columns` are broadcast over the tile."""
     t = z
     if CAP or ALIBI or bias is not None or mask is not None:
         z, t = scored(z, rows, columns, there, position, factor, cap, slope, bias, zs, zk, mask, ms, mk, CAP, ALIBI)
@@ -65,13 +68,14 @@ def gradients(z, dp, norm, delta, rows, columns, there, low, high, keys, positio
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "EIGHTHS", "limit", "seed"])
-def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, lengths, q_scale, k_scale, v_scale, dbias, scale, softcap, seed, limit, share,
-            SQ, SK, EIGHTHS, H, GROUP, BATCHES, HEADS, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, zb, zh, zs, zk, mb, mh, ms, mk, ab, qg, kg, vg, eb, eh,
-            es, ek, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
-            RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr, ONE_ROW: tl.constexpr,
-            ONE_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys (ONE_COLUMN) if those do.
-    Strides as in the third launch; dbias (e) has all four."""
+def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, lengths, q_scale, k_scale, v_scale, dbias, scale, softcap,
+            seed, limit, share, SQ, SK, EIGHTHS, H, GROUP, BATCHES, HEADS, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, zb, zh, zs, zk,
+            mb, mh, ms, mk, ab, qg, kg, vg, eb, eh, es, ek, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+            SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr,
+            SHORT: tl.constexpr, ONE_ROW: tl.constexpr,
+            ONE_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The gradient of a tile of the bias, summed over the BATCHES and HEADS that share it, and over all queries (ONE_ROW) or keys
+    (ONE_COLUMN) if those do. Strides as in the third launch; dbias (e) has all four."""
     tile_m = tl.program_id(0)
     tile_n = tl.program_id(1)
     first_batch = tl.program_id(2) // (H // HEADS)
@@ -111,7 +115,9 @@ def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, l
             key = columns.to(tl.int64)
             mine_at = q + batch * qb + head * qh + token[:, None] * qs + d[None, :]
             mine = tl.load(mine_at, mask=rows_in[:, None] & (d < D)[None, :], other=0.0).to(kind)
-            flow = tl.load(dout + batch * gb + head * gh + token[:, None] * gs + e[None, :], mask=rows_in[:, None] & (e < DV)[None, :], other=0.0)
+            flow = tl.load(
+                dout + batch * gb + head * gh + token[:, None] * gs + e[None, :], mask=rows_in[:, None] & (e < DV)[None, :], other=0.0
+            )
             tile_at = k + batch * kb + head // GROUP * kh + key[:, None] * ks + d[None, :]
             tile = tl.load(tile_at, mask=columns_in[:, None] & (d < D)[None, :], other=0.0).to(kind)
             values_at = v + batch * vb + head // GROUP * vh + key[:, None] * vs + e[None, :]
@@ -149,8 +155,9 @@ def to_bias(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, l
             if DROP:
                 dp = tl.where(kept(seed, limit, numbered(batch, head, token, H, SQ, EIGHTHS, SHORT)[:, None], column, BN), dp * share, 0.0)
             there = rows_in[:, None] & columns_in[None, :]
-            _, ds, _ = gradients(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position, factor, cap, slope,
-                                 bias + (batch * zb + head * zh), zs, zk, mask_at, ms, mk, LEFT, RIGHT, CAP, ALIBI, True)  # fmt: skip
+            _, ds, _ = gradients(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position,
+                                 factor, cap, slope, bias + (batch * zb + head * zh), zs, zk, mask_at, ms, mk, LEFT, RIGHT, CAP, ALIBI,
+                                 True)
             total += ds
     rows = tile_m * BM + tl.arange(0, BM)
     columns = tile_n * BN + tl.arange(0, BN)

@@ -10,8 +10,9 @@ from rooftop.kernels.attention._bwd_sm90 import LOG2E, flat, inside_of, place_of
 
 
 @gluon.jit
-def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor, columns, SQ, position,
-                INDEX: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
+def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor, columns,
+                SQ, position, INDEX: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+                MASKED: gl.constexpr):
     """Like `_key_steps`, for one of the two gradients: of the values (INDEX 0) or of the keys."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=to.type.layout, k_width=2)
@@ -54,10 +55,11 @@ def _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full,
 
 
 @gluon.jit
-def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP,
-             SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
-             RIGHT: gl.constexpr):  # fmt: skip
-    """One consumer warp group of the second launch, for heads of more than 128 columns: one of the two gradients of the 64 keys of the block."""
+def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
+             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr,
+             BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
+    """One consumer warp group of the second launch, for heads of more than 128 columns: one of the two gradients of the 64 keys of the
+    block."""
     SIZE: gl.constexpr = v_tiles.shape[4] if INDEX == 0 else k_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     TO: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
@@ -85,12 +87,12 @@ def to_half(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_fu
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
-            to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole,
-                                             factor, columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
-        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge, factor,
-                                         columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, False)  # fmt: skip
-        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end, factor,
-                                         columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
+            to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
+                                             begin, whole, factor, columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, True)
+        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
+                                         whole, edge, factor, columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, False)
+        to, norm, delta, n = _half_steps(to, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
+                                         edge, end, factor, columns, SQ, position, INDEX, STAGES, BM, LEFT, RIGHT, True)
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
     rows = column + gl.arange(0, 64, gl.SliceLayout(1, TO))

@@ -29,9 +29,9 @@ def rising(bounds, i, last, most, before):
 
 @gluon.jit(do_not_specialize=("N", "TQ", "TK"))
 def plan_tiles(cu_q, cu_k, plan, N, TQ, TK, BM: gl.constexpr, CHUNK: gl.constexpr):
-    """The list of tiles of queries of packed sequences: their number, then for each (first query, queries, first key, keys, row within the sequence), eight
-    words apart. Program j lists the j-th tiles of all sequences, after those of the programs before it: in causal calls the tiles with the most keys are
-    last. Queries before the first and after the last sequence are treated as sequences without keys."""
+    """The list of tiles of queries of packed sequences: their number, then for each (first query, queries, first key, keys, row within the
+    sequence), eight words apart. Program j lists the j-th tiles of all sequences, after those of the programs before it: in causal calls
+    the tiles with the most keys are last. Queries before the first and after the last sequence are treated as sequences without keys."""
     L: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     j = gl.program_id(0)
     lane = gl.arange(0, CHUNK, L)

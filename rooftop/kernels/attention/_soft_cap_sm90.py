@@ -15,9 +15,9 @@ def _hex(value: float) -> str:
 
 
 def _capped(count: int, weigh: bool) -> str:
-    """PTX of tanh(x · SMALL / 2) for `count` numbers x of a thread; if `weigh`, of 2 to the power of by · (it - 1/2). If all x of a warp are below 2 in
-    magnitude (bit 30 of none is set), by multiply-adds: the special function unit is already the bottleneck of the softmax. Otherwise the larger ones by an
-    exponential and a reciprocal."""
+    """PTX of tanh(x · SMALL / 2) for `count` numbers x of a thread; if `weigh`, of 2 to the power of by · (it - 1/2). If all x of a warp
+    are below 2 in magnitude (bit 30 of none is set), by multiply-adds: the special function unit is already the bottleneck of the softmax.
+    Otherwise the larger ones by an exponential and a reciprocal."""
     half = SMALL.value / 2
     x = [f"${count + i}" for i in range(count)]
     out = [f"${i}" for i in range(count)]
@@ -46,7 +46,9 @@ def _capped(count: int, weigh: bool) -> str:
         lines += [*near(i), done(i)]
     lines += ["bra.uni DONE;", "FAR:"]
     for i in range(count):
-        lines += [*near(i), f"mul.f32 v, {x[i]}, {_hex(half * 2.8853900817779268)};", "ex2.approx.ftz.f32 v, v;", f"add.f32 v, v, {_hex(1.0)};"]
+        lines += [
+            *near(i), f"mul.f32 v, {x[i]}, {_hex(half * 2.8853900817779268)};", "ex2.approx.ftz.f32 v, v;", f"add.f32 v, v, {_hex(1.0)};"
+        ]
         lines += ["rcp.approx.ftz.f32 v, v;", f"fma.rn.f32 v, v, {_hex(-2.0)}, {_hex(1.0)};"]
         lines += [f"fma.rn.f32 v, v, {by}, less;"] if weigh else []
         lines += [f"abs.f32 {out[i]}, {x[i]};", f"setp.ge.f32 p, {out[i]}, {_hex(2.0)};", "@p mov.f32 e, v;", done(i)]

@@ -1,7 +1,7 @@
 """The computation of the portable attention kernels on a tile of queries and keys: its mask, its scores with all terms, its dropout.
 
-`rows` and `columns` are queries and keys within the sequence, broadcast over the tile: [rows, 1] and [1, columns], or the other way round for a transposed
-tile. Every function supports both."""
+`rows` and `columns` are queries and keys within the sequence, broadcast over the tile: [rows, 1] and [1, columns], or the other way round
+for a transposed tile. Every function supports both."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def softcap(p: Problem) -> float:
 
 @triton.jit
 def sequence(tile, cu_q, cu_k, N, TQ, TK, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(first query, queries, first key, keys, first row of the tile within the sequence, whether it belongs to a sequence) of tile number `tile` of packed
-    sequences. Invalid offsets are clamped. Queries before the first and after the last sequence are treated as a sequence without keys, which is not a
-    sequence. Past the last tile: no queries."""
+    """(first query, queries, first key, keys, first row of the tile within the sequence, whether it belongs to a sequence) of tile number
+    `tile` of packed sequences. Invalid offsets are clamped. Queries before the first and after the last sequence are treated as a sequence
+    without keys, which is not a sequence. Past the last tile: no queries."""
     first = 0
     count = tl.minimum(tl.maximum(tl.load(cu_q).to(tl.int32), 0), TQ)
     first_key = 0
@@ -47,7 +47,8 @@ def sequence(tile, cu_q, cu_k, N, TQ, TK, BLOCK: tl.constexpr):  # type: ignore[
 
 @triton.jit
 def tanh(x):  # type: ignore[no-untyped-def]
-    """To 1e-6 of itself. Below 3/8 an odd polynomial, relative error 7e-8: there 1 - 2 / (1 + e) would cancel, the more the larger the cap."""
+    """To 1e-6 of itself. Below 3/8 an odd polynomial, relative error 7e-8: there 1 - 2 / (1 + e) would cancel, the more the larger the
+    cap."""
     far = 1 - 2 / (1 + tl.exp2(x * (2.0 * LOG2E)))
     v = x * x
     near = x * (1 + v * (-0.333323335 + v * (0.132897261 - 0.0484872872 * v)))
@@ -68,9 +69,9 @@ def seen(rows, columns, position, keys, LEFT: tl.constexpr, RIGHT: tl.constexpr)
 
 @triton.jit
 def scored(z, rows, columns, there, position, factor, cap, slope, bias, bias_row, bias_column, mask, mask_row, mask_column,
-           CAP: tl.constexpr, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """(the scores in base 2, tanh of the capped ones) for products `z`: capped, with bias and ALiBi added, -inf where masked. `there`: which elements of the
-    tile are inside the tensors. Only called if one of these is needed."""
+           CAP: tl.constexpr, ALIBI: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(the scores in base 2, tanh of the capped ones) for products `z`: capped, with bias and ALiBi added, -inf where masked. `there`:
+    which elements of the tile are inside the tensors. Only called if one of these is needed."""
     t = z
     if CAP:
         t = tanh(z * cap)
@@ -97,7 +98,8 @@ def _mix(h):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _words(seed, eighth, pair):  # type: ignore[no-untyped-def]
-    """The 32 random bits that two neighbours share (`halves`, rooftop/formats/random_bits.py). `eighth`: index / 8; `pair`: index / 2 modulo 4."""
+    """The 32 random bits that two neighbours share (`halves`, rooftop/formats/random_bits.py). `eighth`: index / 8; `pair`: index / 2
+    modulo 4."""
     key = tl.full((), seed, tl.int32).to(tl.uint32, bitcast=True)
     low = eighth.to(tl.uint32)
     if eighth.dtype == tl.int64:
@@ -111,17 +113,19 @@ def _words(seed, eighth, pair):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def kept(seed, limit, row_start, start, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[rows, COLUMNS]: which of the keys from `start` (a multiple of 8) on dropout keeps. `row_start` [rows, 1]: index / 8 of the rows' first elements."""
+    """[rows, COLUMNS]: which of the keys from `start` (a multiple of 8) on dropout keeps. `row_start` [rows, 1]: index / 8 of the rows'
+    first elements."""
     pair = tl.arange(0, COLUMNS // 2)[None, :]
     word = _words(seed, row_start + (start // 8 + pair // 4), pair & 3)
     cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True) << 16
-    return tl.reshape(tl.join(word << 16, word), (row_start.shape[0], COLUMNS)) >= cut  # compares the upper 16 bits; the lower ones do not matter
+    # compares the upper 16 bits; the lower ones do not matter
+    return tl.reshape(tl.join(word << 16, word), (row_start.shape[0], COLUMNS)) >= cut
 
 
 @triton.jit
 def kept_transposed(seed, limit, row_start, columns):  # type: ignore[no-untyped-def]
-    """[columns, rows]: the same for a transposed tile, where the two elements of a word are not in one thread. `row_start` [1, rows], `columns` [columns,
-    1]."""
+    """[columns, rows]: the same for a transposed tile, where the two elements of a word are not in one thread. `row_start` [1, rows],
+    `columns` [columns, 1]."""
     word = _words(seed, row_start + columns // 8, (columns // 2) & 3)
     cut = tl.full((), limit, tl.int32).to(tl.uint32, bitcast=True) << 16
     return tl.where(columns % 2 == 0, word << 16, word) >= cut

@@ -1,7 +1,7 @@
 """FlashAttention-2 forward in cuTile, for 16 bits, causal or whole. Contract: rooftop/ops/attention.py
 
-A block computes a tile of queries of one head and loops over the keys that they see: first the tiles that all of its queries see whole, then those at the
-edges, which are masked. The longest tiles of a causal call start first."""
+A block computes a tile of queries of one head and loops over the keys that they see: first the tiles that all of its queries see whole,
+then those at the edges, which are masked. The longest tiles of a causal call start first."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rooftop.kernels._device.cutile import ct
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
 INF = float("inf")
-PLAIN = ("bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin",
-         "key_end")  # fmt: skip
+PLAIN = ("bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale",
+         "sinks", "key_begin", "key_end")
 
 
 def _step(acc, top, total, q, k, v, batch, head, j, first, factor, position, BM, BN, D, DV, MASKED, CAUSAL):
@@ -39,9 +39,9 @@ def _step(acc, top, total, q, k, v, batch, head, j, first, factor, position, BM,
 
 
 def forward(
-    q, k, v, out, lse, scale, GROUP: ct.Constant[int], BM: ct.Constant[int], BN: ct.Constant[int], D: ct.Constant[int], DV: ct.Constant[int],
-    CAUSAL: ct.Constant[bool],
-):  # fmt: skip
+    q, k, v, out, lse, scale, GROUP: ct.Constant[int], BM: ct.Constant[int], BN: ct.Constant[int], D: ct.Constant[int],
+    DV: ct.Constant[int], CAUSAL: ct.Constant[bool],
+):
     """q, k, v, out [B, H, S, D], lse [B, H, S]."""
     factor = scale * LOG2E
     heads, tiles = q.shape[1], ct.cdiv(q.shape[2], BM)
@@ -102,16 +102,21 @@ def choose(p: Problem) -> Config:
 
 
 def configs(p: Problem) -> list[Config]:
-    return [Config(128, 128, 8), Config(128, 64, 8), Config(128, 64, 4), Config(64, 64, 4), Config(64, 128, 4), Config(128, 128, 4), Config(256, 64, 8)]
+    return [
+        Config(128, 128, 8), Config(128, 64, 8), Config(128, 64, 4), Config(64, 64, 4), Config(64, 128, 4), Config(128, 128, 4),
+        Config(256, 64, 8)
+    ]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     q = p["q"]
     size = max(16, 1 << (q.shape[3] - 1).bit_length())
-    turned = {n: View(n, tuple(p[n].shape[i] for i in (0, 2, 1, 3)), tuple(p[n].strides[i] for i in (0, 2, 1, 3))) for n in ("q", "k", "v", "out")}
+    turned = {
+        n: View(n, tuple(p[n].shape[i] for i in (0, 2, 1, 3)), tuple(p[n].strides[i] for i in (0, 2, 1, 3))) for n in ("q", "k", "v", "out")
+    }
     args = {
         **turned, "lse": "lse", "scale": "scale", "GROUP": q.shape[2] // p["k"].shape[2], "BM": config.rows, "BN": config.keys,
         "D": size, "DV": size, "CAUSAL": p.option("right") == 0,
-    }  # fmt: skip
+    }
     options = {"num_worker_warps": config.warps, **({"occupancy": config.occupancy} if config.occupancy else {})}
     return [Launch(forward, (-(-q.shape[1] // config.rows) * q.shape[2], q.shape[0]), args, options=options)]

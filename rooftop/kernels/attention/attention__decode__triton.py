@@ -1,9 +1,10 @@
 """Attention of few queries to many keys (decode), with split-K over the keys (flash decoding). Contract: rooftop/ops/attention.py
 
-The limit is one read of keys and values. So the query heads that share a key head, and their queries, are the rows of one tile, and the keys of a
-sequence are divided among as many programs as fill every multiprocessor, whatever the batch: `choose` picks the split with the least waste in whole waves of
-programs. Each program keeps two or more tiles of keys and values of some 32 KiB in flight. With more than one split, a second launch combines the parts by
-their normalisers. With cache lengths the device splits the actual length. The cache is contiguous or paged, in 16 or 8 bits."""
+The limit is one read of keys and values. So the query heads that share a key head, and their queries, are the rows of one tile, and the
+keys of a sequence are divided among as many programs as fill every multiprocessor, whatever the batch: `choose` picks the split with the
+least waste in whole waves of programs. Each program keeps two or more tiles of keys and values of some 32 KiB in flight. With more than one
+split, a second launch combines the parts by their normalisers. With cache lengths the device splits the actual length. The cache is
+contiguous or paged, in 16 or 8 bits."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E, scored, seen, softcap
 
@@ -37,7 +37,8 @@ def _page(table, start, end, BN: tl.constexpr, PAGE: tl.constexpr):  # type: ign
 
 @triton.jit
 def _coded(at, mask):  # type: ignore[no-untyped-def]
-    """(even, odd) columns of an 8-bit tile in float16. It is loaded as words of two columns, which are converted to tensor core operands directly."""
+    """(even, odd) columns of an 8-bit tile in float16. It is loaded as words of two columns, which are converted to tensor core operands
+    directly."""
     words = tl.load(at, mask=mask, other=0)
     even = (words & 255).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
     odd = (words >> 8).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
@@ -45,12 +46,14 @@ def _coded(at, mask):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["SK", "PAGES"])
-def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out, lse, parts, norms, scale, softcap, SQ, SK, PAGES, H, GROUP, qb, qs, qh, kb,
-          ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
-          SIZE_V: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
-          EIGHT: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """One part of the keys of one key head and sequence. Writes `out` and `lse` if it is the only part, else parts [B, H, SQ, PARTS, DV] and norms [B, H,
-    SQ, PARTS], in base 2. Strides as in the forward. EIGHT: keys and values have 8 bits and are counted in pairs of columns, also in strides."""
+def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out, lse, parts, norms, scale, softcap, SQ, SK, PAGES, H,
+          GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, M: tl.constexpr,
+          BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, LEFT: tl.constexpr,
+          RIGHT: tl.constexpr, CAP: tl.constexpr,
+          EIGHT: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One part of the keys of one key head and sequence. Writes `out` and `lse` if it is the only part, else parts [B, H, SQ, PARTS, DV]
+    and norms [B, H, SQ, PARTS], in base 2. Strides as in the forward. EIGHT: keys and values have 8 bits and are counted in pairs of
+    columns, also in strides."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -156,8 +159,8 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
             vt = tl.load(v_at, mask=v_in, other=0.0)
             z = tl.dot(mine, kt)
         if CAP or ALIBI:
-            z, _ = scored(z, rows[:, None], columns[None, :], columns_in[None, :], position, factor[:, None], cap[:, None], slope[:, None], None, 0, 0, None, 0,
-                          0, CAP, ALIBI)  # fmt: skip
+            z, _ = scored(z, rows[:, None], columns[None, :], columns_in[None, :], position, factor[:, None], cap[:, None], slope[:, None],
+                          None, 0, 0, None, 0, 0, CAP, ALIBI)
         else:
             z = z * factor[:, None]
         if PAGE:
@@ -195,7 +198,7 @@ def _part(q, k, v, slopes, sinks, table, lengths, q_scale, k_scale, v_scale, out
 
 @triton.jit
 def _merge(parts, norms, out, lse, SQ, H, ob, os, oh, DV: tl.constexpr, SIZE_V: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """A row of one head: its parts, weighted by their normalisers. COUNT: the next power of two from PARTS."""
     if CHAINED:
         gdc_wait()
@@ -212,7 +215,9 @@ def _merge(parts, norms, out, lse, SQ, H, ob, os, oh, DV: tl.constexpr, SIZE_V: 
     weight = tl.exp2(norm - base)
     total = tl.sum(weight, 0)
     made = tl.sum(acc * weight[:, None], 0) / tl.where(total == 0, 1.0, total)
-    tl.store(out + batch * ob + tl.cast(head, tl.int64) * oh + tl.cast(row, tl.int64) * os + dv, made.to(out.dtype.element_ty), mask=dv < DV)
+    tl.store(
+        out + batch * ob + tl.cast(head, tl.int64) * oh + tl.cast(row, tl.int64) * os + dv, made.to(out.dtype.element_ty), mask=dv < DV
+    )
     tl.store(lse + number, (base + tl.log2(total)) / LOG2E)
 
 
@@ -264,8 +269,8 @@ def _resident(p: Problem, bn: int, stages: int) -> int:
 
 
 def _cost(blocks: int, slots: int, tiles: int, parts: int) -> float:
-    """Predicted time, in units of a block's time for a tile when all multiprocessors read: waves of blocks, each with the latency of its first tiles, and
-    the second launch. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the keys."""
+    """Predicted time, in units of a block's time for a tile when all multiprocessors read: waves of blocks, each with the latency of its
+    first tiles, and the second launch. `blocks`: with one part; `slots`: resident blocks of the card; `tiles`: of the keys."""
     return -(-blocks * parts // slots) * (-(-tiles // parts) + 1.5) + (1.0 + parts / 64 if parts > 1 else 0.0)
 
 
@@ -292,7 +297,10 @@ def configs(p: Problem) -> list[Config]:
 
 def explains(p: Problem, config: Config) -> str:
     blocks = p["q"].shape[0] * p["k"].shape[2] * config.parts
-    return f"{config.parts} parts of the keys, {blocks} blocks on {p.device.sms} multiprocessors, {_resident(p, config.BN, config.stages)} on each at once"
+    return (
+        f"{config.parts} parts of the keys, {blocks} blocks on {p.device.sms} multiprocessors, {_resident(p, config.BN, config.stages)} on "
+        f"each at once"
+    )
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
@@ -313,22 +321,22 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     batch, queries, heads, size = q.shape
     slopes, pages, several = p.get("alibi_slopes"), p.get("page_table"), config.parts > 1
     wide, wide_v = _sizes(p)
-    early = chained(p.device)
+    early = p.device.pdl
 
     def name(tensor: str) -> str | None:
         return tensor if p.get(tensor) is not None else None
 
-    result = {"out": "out", "lse": "lse", "parts": "parts" if several else None, "norms": "norms" if several else None, "SQ": queries, "H": heads,
-              **shared.strides(p, "o", "out"), "DV": v.shape[3], "SIZE_V": wide_v, "PARTS": config.parts, "CHAINED": early}  # fmt: skip
+    result = {"out": "out", "lse": "lse", "parts": "parts" if several else None, "norms": "norms" if several else None, "SQ": queries,
+              "H": heads, **shared.strides(p, "o", "out"), "DV": v.shape[3], "SIZE_V": wide_v, "PARTS": config.parts, "CHAINED": early}
     args = {
-        "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"), "lengths": name("cache_lengths"),
-        "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": softcap(p),
-        "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **_kept(p, "k"),
-        **_kept(p, "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0,
-        **shared.scale_strides(p), **result, "D": size, "M": max(16, shared.pow2(_rows(p))), "BN": config.BN, "SIZE": wide,
-        "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
+        "q": "q", "k": "k", "v": "v", "slopes": name("alibi_slopes"), "sinks": name("sinks"), "table": name("page_table"),
+        "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"),
+        "scale": "scale", "softcap": softcap(p), "SK": shared.room(p), "PAGES": k.shape[0] if pages else 0, "GROUP": heads // k.shape[2],
+        **shared.strides(p, "q", "q"), **_kept(p, "k"), **_kept(p, "v"), "ab": heads if slopes and len(slopes.shape) == 2 else 0,
+        "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p), **result, "D": size, "M": max(16, shared.pow2(_rows(p))),
+        "BN": config.BN, "SIZE": wide, "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
         "EIGHT": _eight(p),
-    }  # fmt: skip
+    }
     made = [Launch(_part, (config.parts, k.shape[2], batch), args, config.warps, config.stages, chained=early)]
     if several:
         more = {**result, "COUNT": shared.pow2(config.parts)}

@@ -1,23 +1,26 @@
 """FlashAttention-3 forward on Hopper: plain, causal, windowed, capped, packed. Contract: rooftop/ops/attention.py
 
-Persistent and warp-specialised: a block is one producer warp and two or three consumer warp groups, of 64 queries each. The producer loads queries, then tiles
-of keys and values by TMA into a ring; each slot has two mbarriers, `full` (its bytes have arrived) and `empty` (every group has released it). A group issues
-the scores of the next tile of keys and the product of this one's weights and values together, and computes the exponentials of the next while the second runs.
-The groups are out of step, so that the exponentials of one overlap with the products of the other. Weights stay in registers, as the left operand of wgmma.
+Persistent and warp-specialised: a block is one producer warp and two or three consumer warp groups, of 64 queries each. The producer loads
+queries, then tiles of keys and values by TMA into a ring; each slot has two mbarriers, `full` (its bytes have arrived) and `empty` (every
+group has released it). A group issues the scores of the next tile of keys and the product of this one's weights and values together, and
+computes the exponentials of the next while the second runs. The groups are out of step, so that the exponentials of one overlap with the
+products of the other. Weights stay in registers, as the left operand of wgmma.
 
-Tiles are processed from the last key back, so that those at an edge, which are masked, come first. The tiles of queries of as many heads as L2 holds are
-scheduled together, the longest first, forwards and backwards in turn. Packed sequences: a small launch beforehand lists their tiles of queries. A tile of
-values that reaches into the next sequence is set to zero there, since 0 times its values may be NaN; queries at the end of a sequence are stored by the
-threads, not by TMA.
+Tiles are processed from the last key back, so that those at an edge, which are masked, come first. The tiles of queries of as many heads as
+L2 holds are scheduled together, the longest first, forwards and backwards in turn. Packed sequences: a small launch beforehand lists their
+tiles of queries. A tile of values that reaches into the next sequence is set to zero there, since 0 times its values may be NaN; queries at
+the end of a sequence are stored by the threads, not by TMA.
 
-A soft cap needs one tanh per score. With an exponential and a reciprocal there would be three special functions per score, which bound the speed (0.63 of plain
-causal attention), and near 0 cancellation in 1 - 2 / (1 + e) makes a larger error than the normaliser may have. Small scores, the usual ones, use a polynomial.
-Whether all scores of a warp are small is an OR of their bits and one branch: a chain of maxima and a branch for every 16 scores left the pipes idle in between.
-Capped scores are bounded, so that their weights need no maximum subtracted in bfloat16, which has float32's exponents: half of the cap is. Polynomial and
-exponential are then one stretch of code, and neither maxima nor the rescaling of the result are needed (0.87 and 0.88 of plain causal attention on an H200).
+A soft cap needs one tanh per score. With an exponential and a reciprocal there would be three special functions per score, which bound the
+speed (0.63 of plain causal attention), and near 0 cancellation in 1 - 2 / (1 + e) makes a larger error than the normaliser may have. Small
+scores, the usual ones, use a polynomial. Whether all scores of a warp are small is an OR of their bits and one branch: a chain of maxima
+and a branch for every 16 scores left the pipes idle in between. Capped scores are bounded, so that their weights need no maximum subtracted
+in bfloat16, which has float32's
+exponents: half of the cap is. Polynomial and exponential are then one stretch of code, and neither maxima nor the rescaling of the result
+are needed (0.87 and 0.88 of plain causal attention on an H200).
 
-For heads of more than 128 columns the output accumulators need half of the registers and tiles of 64 keys the rest; the result is staged in the memory of the
-queries."""
+For heads of more than 128 columns the output accumulators need half of the registers and tiles of 64 keys the rest; the result is staged in
+the memory of the queries."""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ from rooftop.kernels.attention._tiles import softcap
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"], "spills": 16}
 LOG2E = gl.constexpr(1.4426950408889634)
 CAPPED, BOUNDED = gl.constexpr(1), gl.constexpr(2)  # a soft cap; one whose weights need no maximum subtracted
-HIGHEST = 50.0  # cap of BOUNDED: less half of it, weights are 2^-108 to 2^36. A float32 holds their sum times values while keys times the largest is below 2^92
+# cap of BOUNDED: less half of it, weights are 2^-108 to 2^36. A float32 holds their sum times values while keys times the largest is below
+# 2^92
+HIGHEST = 50.0
 
 
 @gluon.jit
@@ -56,8 +61,8 @@ def _place(turn, tiles, rows_of_tiles, heads, section):
 
 @gluon.jit
 def _range(row, SQ, SK, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """For a tile of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every query attends to
-    every key."""
+    """For a tile of queries: the first tile of keys, one past the last, and the bounds (tiles too) between which no mask is needed: every
+    query attends to every key."""
     position = SK - SQ
     stop = SK
     edge = SK
@@ -83,9 +88,9 @@ def _load_values(v_desc, v_ring, v_full, empty, b, h, column, n, STAGES: gl.cons
 
 
 @gluon.jit
-def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan, rows_of_tiles,
-          all_heads, section, H, GROUP, TQ, TK, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
-          RIGHT: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
+          rows_of_tiles, all_heads, section, H, GROUP, TQ, TK, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr,
+          BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
     """The producer warp."""
     n = 0
     used = 0
@@ -110,7 +115,9 @@ def _load(q_desc, k_desc, v_desc, z_desc, q_tiles, k_ring, v_ring, z_tiles, q_fu
                     stage = n % STAGES
                     mbarrier.wait(empty.index(2 * stage), (n // STAGES & 1) ^ 1)
                     mbarrier.expect(k_full.index(stage), k_desc.block_type.nbytes)
-                    tma.async_copy_global_to_shared(k_desc, [b, h // GROUP, first_key + (end - 1 - i) * BN, 0], k_full.index(stage), k_ring.index(stage))
+                    tma.async_copy_global_to_shared(
+                        k_desc, [b, h // GROUP, first_key + (end - 1 - i) * BN, 0], k_full.index(stage), k_ring.index(stage)
+                    )
                     if i > 0:
                         _load_values(v_desc, v_ring, v_full, empty, b, h // GROUP, first_key + (end - i) * BN, n - 1, STAGES)
                     if BIAS:
@@ -130,16 +137,19 @@ def _flat(x):
 
 
 @gluon.jit
-def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position, LEFT: gl.constexpr,
-             RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
-    """(p, the new maximum, the new sum, the factor that rescales the old ones) for scores of one tile of keys, which starts at `column`; all in base 2."""
+def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.constexpr, BIAS: gl.constexpr, rows, column, SK, position,
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr):
+    """(p, the new maximum, the new sum, the factor that rescales the old ones) for scores of one tile of keys, which starts at `column`;
+    all in base 2."""
     L: gl.constexpr = z.type.layout
     EACH: gl.constexpr = z.shape[1] // 2  # scores of a thread
     # Not pure: the lanes of a warp vote, so that it must not be moved to where some of them do not come.
     if CAP == CAPPED:
         z = gl.inline_asm_elementwise(TANH_OF[EACH], TANH_OPERANDS[EACH], [z * cap], dtype=gl.float32, is_pure=False, pack=EACH)
     if CAP == BOUNDED:
-        p = gl.inline_asm_elementwise(WEIGHTS_OF[EACH], WEIGHTS_OPERANDS[EACH], [z * cap, factor], dtype=gl.float32, is_pure=False, pack=EACH)
+        p = gl.inline_asm_elementwise(
+            WEIGHTS_OF[EACH], WEIGHTS_OPERANDS[EACH], [z * cap, factor], dtype=gl.float32, is_pure=False, pack=EACH
+        )
     if BIAS:
         mbarrier.wait(z_full.index(INDEX), n & 1)
         added = _flat(z_tiles.index(INDEX)).load(L)
@@ -172,11 +182,11 @@ def _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX: gl.
 
 
 @gluon.jit
-def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap, rows, SK, position,
-           INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, MASKED: gl.constexpr,
-           PING: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the weights of the tile
-    before it."""
+def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, first, last, factor, cap,
+           rows, SK, position, INDEX: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+           CAP: gl.constexpr, MASKED: gl.constexpr, PING: gl.constexpr, BIAS: gl.constexpr):
+    """Main loop over tiles of keys from `first` down to one past `last`: the scores of each are issued together with the product of the
+    weights of the tile before it."""
     M: gl.constexpr = acc.shape[0]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     LEFT_OPERAND: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
@@ -194,8 +204,8 @@ def _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty
             mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
         z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
         mbarrier.arrive(empty.index(2 * stage), count=1)
-        w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN, SK, position, LEFT,
-                                         RIGHT, CAP, MASKED)  # fmt: skip
+        w, top, total, shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (first - 1 - i) * BN,
+                                         SK, position, LEFT, RIGHT, CAP, MASKED)
         # Waiting for the next keys here ends a basic block: within one, ptxas moves the exponentials behind the wait for the product.
         mbarrier.wait(k_full.index((n + 1) % STAGES), (n + 1) // STAGES & 1, pred=i + 1 < first - last)
         acc = warpgroup_mma_wait(num_outstanding=0, deps=(acc,))
@@ -217,10 +227,10 @@ def _stage(tile, made, out_desc, b, h, row):
 
 
 @gluon.jit
-def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc,
-             out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr,
-             GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr,
-             PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
+def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty,
+             turn_bars, out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, TQ, TK, scale, softcap, ob, os, oh,
+             WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr,
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
     """One consumer warp group: the 64 queries from INDEX · 64 on of each tile."""
     DV: gl.constexpr = v_ring.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -262,8 +272,8 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 if PING:
                     mbarrier.arrive(turn_bars.index(1 - INDEX), count=1)
                 mbarrier.arrive(empty.index(2 * stage), count=1)
-                w, top, total, _shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows, (end - 1) * BN, SK, position,
-                                                 LEFT, RIGHT, CAP, True)  # fmt: skip
+                w, top, total, _shrink = _weights(z, top, total, factor, cap, z_tiles, z_full, z_empty, n, INDEX, BIAS, rows,
+                                                 (end - 1) * BN, SK, position, LEFT, RIGHT, CAP, True)
                 p = gl.convert_layout(w.to(v_ring.dtype), LEFT_OPERAND, assert_trivial=True)
                 if PACKED:  # noqa: SIM102  decided when it is compiled
                     if end * BN > SK:
@@ -271,15 +281,17 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                         clear_rows(_flat(v_ring.index(stage)), SK - (end - 1) * BN, BN)
                 n += 1
                 edge = gl.maximum(gl.minimum(edge, end - 1), begin)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, end - 1,
-                                               edge, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING, BIAS)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
+                                               turn_bars, n, end - 1, edge, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT,
+                                               CAP, True, PING, BIAS)
                 inner = gl.minimum(gl.maximum(whole, begin), edge)
-                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n, edge,
-                                               inner, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, False, PING, BIAS)  # fmt: skip
+                acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
+                                               turn_bars, n, edge, inner, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT,
+                                               CAP, False, PING, BIAS)
                 if LEFT >= 0:
-                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty, turn_bars, n,
-                                                   inner, begin, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT, RIGHT, CAP, True, PING,
-                                                   BIAS)  # fmt: skip
+                    acc, p, top, total, n = _steps(acc, p, top, total, q, k_ring, v_ring, z_tiles, k_full, v_full, empty, z_full, z_empty,
+                                                   turn_bars, n, inner, begin, factor, cap, rows, SK, position, INDEX, STAGES, BN, LEFT,
+                                                   RIGHT, CAP, True, PING, BIAS)
                 if not OVER:
                     mbarrier.arrive(q_empty.index(INDEX), count=1)
                 before = (n - 1) % STAGES
@@ -296,7 +308,10 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
                 else:
                     token = row + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, RESULT))
                     column = gl.arange(0, DV, gl.SliceLayout(0, RESULT))
-                    to = out + (bh // H).to(gl.int64) * ob + (bh % H).to(gl.int64) * oh + (first + token).to(gl.int64)[:, None] * os + column[None, :]
+                    to = (
+                        out + (bh // H).to(gl.int64) * ob + (bh % H).to(gl.int64) * oh + (first + token).to(gl.int64)[:, None] * os
+                        + column[None, :]
+                    )
                     gl.store(to, made, mask=(token < SQ)[:, None] & (column < WIDTH)[None, :])
             else:
                 _stage(o_tiles.index(INDEX), made, out_desc, bh // H, bh % H, first + row + INDEX * 64)
@@ -310,11 +325,11 @@ def _consume(INDEX: gl.constexpr, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_f
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "rows_of_tiles", "all_heads", "section", "H", "GROUP"))
-def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale, softcap, ob, os, oh,
-             WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-             CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):  # fmt: skip
-    """`plan` is read if PACKED, `bias_desc` if BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: the result is staged in the memory
-    of the queries."""
+def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, scale,
+             softcap, ob, os, oh, WIDTH: gl.constexpr, OVER: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr,
+             LEFT: gl.constexpr, RIGHT: gl.constexpr, CAP: gl.constexpr, PING: gl.constexpr, PACKED: gl.constexpr, BIAS: gl.constexpr):
+    """`plan` is read if PACKED, `bias_desc` if BIAS. Strides of batch, token and head: out (o), of WIDTH columns. OVER: the result is
+    staged in the memory of the queries."""
     BM: gl.constexpr = 64 * GROUPS
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [GROUPS] + q_desc.block_type.shape, q_desc.layout)
     k_ring = gl.allocate_shared_memory(k_desc.dtype, [STAGES] + k_desc.block_type.shape, k_desc.layout)
@@ -352,35 +367,44 @@ def _forward(q_desc, k_desc, v_desc, out_desc, bias_desc, out, lse, plan, rows_o
         mbarrier.arrive(turn_bars.index(0), count=1)
     if GROUPS == 2:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
-                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
-                        PING, PACKED, BIAS)),
-            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
-                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
-                        PING, PACKED, BIAS)),
-            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
-                     rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
-        ], [4, 1], [240, 24])  # fmt: skip
+            (_consume,
+                        (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
+                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_consume,
+                        (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
+                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_load,
+                     (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
+                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
+                     BIAS)),
+        ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (_consume, (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
-                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
-                        PING, PACKED, BIAS)),
-            (_consume, (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
-                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
-                        PING, PACKED, BIAS)),
-            (_consume, (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars, out_desc, out, lse,
-                        plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER, GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP,
-                        PING, PACKED, BIAS)),
-            (_load, (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, plan,
-                     rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED, BIAS)),
-        ], [4, 4, 1], [160, 160, 24])  # fmt: skip
+            (_consume,
+                        (0, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
+                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_consume,
+                        (1, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
+                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_consume,
+                        (2, q_tiles, k_ring, v_ring, z_tiles, o_tiles, q_full, q_empty, k_full, v_full, empty, z_full, z_empty, turn_bars,
+                        out_desc, out, lse, plan, rows_of_tiles, all_heads, section, H, SQ, SK, scale, softcap, ob, os, oh, WIDTH, OVER,
+                        GROUPS, STAGES, BM, BN, LEFT, RIGHT, CAP, PING, PACKED, BIAS)),
+            (_load,
+                     (q_desc, k_desc, v_desc, bias_desc, q_tiles, k_ring, v_ring, z_tiles, q_full, q_empty, k_full, v_full, empty, z_full,
+                     z_empty, plan, rows_of_tiles, all_heads, section, H, GROUP, SQ, SK, GROUPS, STAGES, BM, BN, LEFT, RIGHT, PACKED,
+                     BIAS)),
+        ], [4, 4, 1], [160, 160, 24])
 
 
 @dataclass(frozen=True)
 class Config:
-    """`GROUPS` consumer warp groups of 64 queries each, tiles of `BN` keys, a ring buffer of `STAGES` of them. `PING`: ping-pong, two groups issue their
-    products in turn. `MAXIMA`: the maximum of a row is subtracted even from scores that a soft cap bounds."""
+    """`GROUPS` consumer warp groups of 64 queries each, tiles of `BN` keys, a ring buffer of `STAGES` of them. `PING`: ping-pong, two
+    groups issue their products in turn. `MAXIMA`: the maximum of a row is subtracted even from scores that a soft cap bounds."""
 
     GROUPS: int = 2
     BN: int = 128
@@ -403,7 +427,10 @@ def supports(p: Problem) -> str | None:
     if reason := shared.refused(p, ("mask", "page_table", "cache_lengths", "sinks", "q_scale", "k_scale", "v_scale", "alibi_slopes")):
         return reason
     if _over(p) and (shared.packed(p) or (int(p.option("right")) >= 0 and p["q"].shape[1] > p["k"].shape[1])):
-        return "of 256 columns it takes calls alone in which every query sees a key: the result of one that sees none would be staged where queries come"
+        return (
+            "of 256 columns it takes calls alone in which every query sees a key: the result of one that sees none would be staged where "
+            "queries come"
+        )
     if (bias := p.get("bias")) is not None:
         if _width(max(p["q"].shape[3], p["v"].shape[3])) == 256:
             return "takes a bias with heads of at most 128 columns: on an H200 wider ones gave other results than the portable kernel"
@@ -441,7 +468,9 @@ def configs(p: Problem) -> list[Config]:
     found += [Config(3, 64, s, False) for s in (3, 4, 6) if size == 64]  # with three groups the registers hold no more scores
     if _cap(p, Config()) == BOUNDED.value:
         found += [replace(c, MAXIMA=True) for c in found]
-    return [c for c in found if 2 * size * ((1 if _over(p) else 2) * 64 * c.GROUPS + 2 * c.BN * c.STAGES) + 1024 <= p.device.shared_per_block]
+    return [
+        c for c in found if 2 * size * ((1 if _over(p) else 2) * 64 * c.GROUPS + 2 * c.BN * c.STAGES) + 1024 <= p.device.shared_per_block
+    ]
 
 
 def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
@@ -473,15 +502,19 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     tiles = rows_of_tiles * batch * heads
     biased, tile = p.get("bias") is not None, (1, 1, 64, config.BN)
     args = {
-        "q_desc": tiled("q", 64, wide), "k_desc": tiled("k", config.BN, wide), "v_desc": tiled("v", config.BN, wide_v), "out_desc": tiled("out", 64, wide_v),
-        "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased else tiled("out", 64, wide_v), "BIAS": biased,
-        "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed, "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads,
-        "section": min(section, batch * heads), "H": heads, "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale",
-        "softcap": softcap(p), **shared.strides(p, "o", "out"), "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS,
-        "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p), "CAP": _cap(p, config), "PING": config.PING,
-    }  # fmt: skip
+        "q_desc": tiled("q", 64, wide), "k_desc": tiled("k", config.BN, wide), "v_desc": tiled("v", config.BN, wide_v),
+        "out_desc": tiled("out", 64, wide_v),
+        "bias_desc": Descriptor("bias", tile, gl.NVMMASharedLayout.get_default_for(list(tile), kind)) if biased
+        else tiled("out", 64, wide_v), "BIAS": biased, "out": "out", "lse": "lse", "plan": "plan" if packed else "lse", "PACKED": packed,
+        "rows_of_tiles": rows_of_tiles, "all_heads": batch * heads, "section": min(section, batch * heads), "H": heads,
+        "GROUP": heads // key_heads, "SQ": queries, "SK": keys, "scale": "scale", "softcap": softcap(p), **shared.strides(p, "o", "out"),
+        "WIDTH": p["v"].shape[3], "OVER": _over(p), "GROUPS": config.GROUPS, "STAGES": config.STAGES, "BN": config.BN, **shared.windows(p),
+        "CAP": _cap(p, config), "PING": config.PING,
+    }
     made = [Launch(_forward, (min(tiles, p.device.sms),), args, warps=4)]
     if packed:
-        bounds = {"cu_q": "cu_seqlens_q", "cu_k": "cu_seqlens_k", "plan": "plan", "N": p["cu_seqlens_q"].shape[0] - 1, "TQ": queries, "TK": keys}
+        bounds = {
+            "cu_q": "cu_seqlens_q", "cu_k": "cu_seqlens_k", "plan": "plan", "N": p["cu_seqlens_q"].shape[0] - 1, "TQ": queries, "TK": keys
+        }
         made.insert(0, Launch(plan_tiles, (-(-queries // (64 * config.GROUPS)),), {**bounds, "BM": 64 * config.GROUPS, "CHUNK": CHUNK}, 4))
     return made

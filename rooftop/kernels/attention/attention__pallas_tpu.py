@@ -1,6 +1,8 @@
-"""Attention for a TPU: a block of queries stays in VMEM while the grid loops over the keys, with the running maximum and sum of FlashAttention-2.
+"""Attention for a TPU: a block of queries stays in VMEM while the grid loops over the keys, with the running maximum and sum of
+FlashAttention-2.
 
-The grid's last dimension is the keys; blocks of keys that no query of the block sees are skipped. A block has one head, so heads come before
+The grid's last dimension is the keys; blocks of keys that no query of the block sees are skipped. A block has one head, so heads come
+before
 tokens: the caller's [B, S, H, D] is first transposed to [B, H, S, D]. Query head h reads key head h // (H / Hk) through the block's index.
 The matrix unit multiplies bfloat16; the vector unit computes the exponentials, and is the limit for small D."""
 
@@ -13,12 +15,13 @@ from typing import Any
 from rooftop.core.spec import Problem
 from rooftop.kernels._device.tpu import LANES, WORD, On, call, jnp, lax, like, pl, pltpu, tile, up
 
-QUERIES, KEYS = 256, 256  # of a block at most: scores of 256 KiB in float32, twice the registers. The compiler unrolls a block: larger ones take minutes
+# of a block at most: scores of 256 KiB in float32, twice the registers. The compiler unrolls a block: larger ones take minutes
+QUERIES, KEYS = 256, 256
 CYCLES = False  # libtpu's cost estimate visits every step of the grid: with more steps it takes minutes and gigabytes
 NOT_TAKEN = (
-    "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks", "key_begin",
-    "key_end",
-)  # fmt: skip
+    "bias", "mask", "cu_seqlens_q", "cu_seqlens_k", "page_table", "cache_lengths", "alibi_slopes", "q_scale", "k_scale", "v_scale", "sinks",
+    "key_begin", "key_end",
+)
 
 
 def supports(p: Problem) -> str | None:
@@ -44,10 +47,11 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(
-    scale: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, most: Any, total: Any, acc: Any, *, steps: int, keys: int, shift: int, left: int, right: int,
-    cap: float,
-) -> None:  # fmt: skip
-    """q [1, 1, queries, D], k and v [1, 1, keys, D]; most, total [queries, 128], one number a row; acc [queries, Dv]. Query i is at position i + shift."""
+    scale: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, most: Any, total: Any, acc: Any, *, steps: int, keys: int, shift: int,
+    left: int, right: int, cap: float,
+) -> None:
+    """q [1, 1, queries, D], k and v [1, 1, keys, D]; most, total [queries, 128], one number a row; acc [queries, Dv]. Query i is at
+    position i + shift."""
     bq, bk = q.shape[2], k.shape[2]
     i, j = pl.program_id(2) * bq, pl.program_id(3) * bk
 
@@ -116,8 +120,9 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
     column = lambda b, h, i, j: (b, h // group, j, 0)  # noqa: E731
     out, lse = call(
         kernel, on, name="attention", order=("parallel", "parallel", "parallel", "arbitrary"), grid=(batch, heads, q.shape[2] // bq, steps),
-        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), of(bq, d, row), of(bk, d, column), of(bk, dv, column)], out_specs=[of(bq, dv, row), of(bq, 1, row)],
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), of(bq, d, row), of(bk, d, column), of(bk, dv, column)],
+        out_specs=[of(bq, dv, row), of(bq, 1, row)],
         out_shape=[like(q, jnp.bfloat16, batch, heads, q.shape[2], dv), like(q, jnp.float32, batch, heads, q.shape[2], 1)],
         scratch_shapes=[pltpu.VMEM((bq, LANES), jnp.float32), pltpu.VMEM((bq, LANES), jnp.float32), pltpu.VMEM((bq, dv), jnp.float32)],
-    )(given["scale"], q, k, v)  # fmt: skip
+    )(given["scale"], q, k, v)
     return {"out": out[:, :, :queries], "lse": lse[:, :, :queries]}

@@ -1,9 +1,10 @@
 """FlashAttention-2 forward, portable, with every option of the contract. Contract: rooftop/ops/attention.py
 
-A program computes a tile of queries of one head and loops over the keys that they see: first the tiles that all of its queries see whole, then those at the
-edges, which are masked. The maximum and the sum are kept per row (online softmax), in base 2, with scale · log2(e) folded into one FMA. The longest tiles of a
-causal call start first. Packed sequences: each program searches the bounds for its sequence. Pages: each tile of keys looks up the pages of its tokens. 8 bits
-are converted to 16 in registers: that is exact, and the weights stay in 16 bits."""
+A program computes a tile of queries of one head and loops over the keys that they see: first the tiles that all of its queries see whole,
+then those at the edges, which are masked. The maximum and the sum are kept per row (online softmax), in base 2, with scale · log2(e) folded
+into one FMA. The longest tiles of a causal call start first. Packed sequences: each program searches the bounds for its sequence. Pages:
+each tile of keys looks up the pages of its tokens. 8 bits are converted to 16 in registers: that is exact, and the weights stay in 16
+bits."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ from rooftop.kernels.attention._tiles import LOG2E, kept, numbered, scored, seen
 
 
 @triton.jit
-def _walk(acc, top, total, q, k, v, bias, mask, table, begin, end, rows, rows_in, low, high, keys, position, factor, cap, slope, seed, limit, numbers, kb, ks,
-          vb, vs, zs, zk, ms, mk, PAGES, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, PAGE: tl.constexpr,
-          LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr,
-          MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _walk(acc, top, total, q, k, v, bias, mask, table, begin, end, rows, rows_in, low, high, keys, position, factor, cap, slope, seed,
+          limit, numbers, kb, ks, vb, vs, zs, zk, ms, mk, PAGES, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
+          SIZE_V: tl.constexpr, PAGE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+          DROP: tl.constexpr,
+          MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Main loop over tiles of keys from `begin` to `end`, multiples of BN. MASKED: a mask is needed."""
     PLAIN: tl.constexpr = not (CAP or ALIBI or bias is not None or mask is not None)
     d = tl.arange(0, SIZE)
@@ -78,12 +80,15 @@ def _walk(acc, top, total, q, k, v, bias, mask, table, begin, end, rows, rows_in
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "N", "PAGES", "limit", "EIGHTHS", "seed"])
-def _forward(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k, table, lengths, q_scale, k_scale, v_scale, out, lse, scale, softcap, seed,
-             limit, stay, SQ, SK, N, PAGES, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, zb, zh, zs, zk, mb, mh, ms, mk, ab, tb, qg, kg,
-             vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, PAGE: tl.constexpr,
-             LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Strides of batch, token and head for q, k, v and out; of all four dimensions for bias (z) and mask (m); of the batch for slopes and page table; of the
-    head for the scales of 8 bits. lse is [B, H, SQ]. `stay`: 1 - dropout_p. With pages SK is the capacity of a sequence."""
+def _forward(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k, table, lengths, q_scale, k_scale, v_scale, out, lse, scale,
+             softcap, seed, limit, stay, SQ, SK, N, PAGES, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, ob, os, oh, zb, zh, zs,
+             zk, mb, mh, ms, mk, ab, tb, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+             SIZE: tl.constexpr, SIZE_V: tl.constexpr, PAGE: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr,
+             DROP: tl.constexpr,
+             SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Strides of batch, token and head for q, k, v and out; of all four dimensions for bias (z) and mask (m); of the batch for slopes and
+    page table; of the head for the scales of 8 bits. lse is [B, H, SQ]. `stay`: 1 - dropout_p. With pages SK is the capacity of a
+    sequence."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0) if RIGHT >= 0 else tl.program_id(0)
     head = tl.program_id(1)
     key_head = head // GROUP
@@ -101,7 +106,9 @@ def _forward(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k,
     token = first + rows.to(tl.int64)
     d = tl.arange(0, SIZE)
     dv = tl.arange(0, SIZE_V)
-    tile_q = tl.load(q + batch * qb + head.to(tl.int64) * qh + token[:, None] * qs + d[None, :], mask=rows_in[:, None] & (d < D)[None, :], other=0.0)
+    tile_q = tl.load(
+        q + batch * qb + head.to(tl.int64) * qh + token[:, None] * qs + d[None, :], mask=rows_in[:, None] & (d < D)[None, :], other=0.0
+    )
     tile_q = tile_q.to(out.dtype.element_ty)
     k += key_head.to(tl.int64) * kh
     v += key_head.to(tl.int64) * vh
@@ -168,15 +175,15 @@ def _forward(q, k, v, bias, mask, slopes, sinks, key_begin, key_end, cu_q, cu_k,
         top = tl.where(rows_in, sink, float("-inf"))
         total = tl.where(top == float("-inf"), 0.0, 1.0)
     if LEFT >= 0 or key_begin is not None:
-        acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, begin, tl.minimum(whole, end), rows, rows_in, low, high, keys, position,
-                                factor, cap, slope, seed, limit, numbers, kb, ks, vb, vs, zs, zk, ms, mk, PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT,
-                                CAP, ALIBI, DROP, True)  # fmt: skip
-    acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, whole, tl.minimum(whole_end, end), rows, rows_in, low, high, keys, position,
-                            factor, cap, slope, seed, limit, numbers, kb, ks, vb, vs, zs, zk, ms, mk, PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP,
-                            ALIBI, DROP, False)  # fmt: skip
-    acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, whole_end, end, rows, rows_in, low, high, keys, position, factor, cap, slope,
-                            seed, limit, numbers, kb, ks, vb, vs, zs, zk, ms, mk, PAGES, D, DV, BN, SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP, ALIBI, DROP,
-                            True)  # fmt: skip
+        acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, begin, tl.minimum(whole, end), rows, rows_in, low, high,
+                                keys, position, factor, cap, slope, seed, limit, numbers, kb, ks, vb, vs, zs, zk, ms, mk, PAGES, D, DV, BN,
+                                SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP, ALIBI, DROP, True)
+    acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, whole, tl.minimum(whole_end, end), rows, rows_in, low, high,
+                            keys, position, factor, cap, slope, seed, limit, numbers, kb, ks, vb, vs, zs, zk, ms, mk, PAGES, D, DV, BN,
+                            SIZE, SIZE_V, PAGE, LEFT, RIGHT, CAP, ALIBI, DROP, False)
+    acc, top, total = _walk(acc, top, total, tile_q, k, v, bias, mask, table, whole_end, end, rows, rows_in, low, high, keys, position,
+                            factor, cap, slope, seed, limit, numbers, kb, ks, vb, vs, zs, zk, ms, mk, PAGES, D, DV, BN, SIZE, SIZE_V, PAGE,
+                            LEFT, RIGHT, CAP, ALIBI, DROP, True)
 
     tl.store(lse + (batch * H + head) * SQ + token, (top + tl.log2(total)) / LOG2E, mask=rows_in)
     norm = 1.0 / tl.where(total == 0, 1.0, total)
@@ -236,7 +243,10 @@ def configs(p: Problem) -> list[Config]:
     size = max(shared.pow2(p["q"].shape[3]), shared.pow2(p["v"].shape[3]), 16)
     found = [Config(bm, bn, w, s) for bm in (64, 128) for bn in (32, 64, 128) for w in (4, 8) for s in (2, 3, 4)]
     most = p.device.shared_per_block
-    return [c for c in found if _shared(c.BM, c.BN, size, c.stages) + c.BM * c.BN * c.stages * _tiled(p) <= most and c.BM * size <= c.warps * 32 * 64]
+    return [
+        c for c in found if _shared(c.BM, c.BN, size, c.stages) + c.BM * c.BN * c.stages * _tiled(p) <= most
+        and c.BM * size <= c.warps * 32 * 64
+    ]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -249,14 +259,16 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     args = {
         "q": "q", "k": "k", "v": "v", "bias": name("bias"), "mask": name("mask"), "slopes": name("alibi_slopes"), "sinks": name("sinks"),
-        "key_begin": name("key_begin"), "key_end": name("key_end"), "cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"), "table": name("page_table"),
-        "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "out": "out", "lse": "lse",
-        "scale": "scale", "softcap": softcap(p), "seed": "seed", "stay": 1.0 - float(p.option("dropout_p")), "SQ": queries,
-        "SK": shared.room(p), "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0, "PAGES": k.shape[0] if pages else 0, "H": heads,
+        "key_begin": name("key_begin"), "key_end": name("key_end"), "cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"),
+        "table": name("page_table"), "lengths": name("cache_lengths"), "q_scale": name("q_scale"), "k_scale": name("k_scale"),
+        "v_scale": name("v_scale"), "out": "out", "lse": "lse", "scale": "scale", "softcap": softcap(p), "seed": "seed",
+        "stay": 1.0 - float(p.option("dropout_p")), "SQ": queries, "SK": shared.room(p),
+        "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0, "PAGES": k.shape[0] if pages else 0, "H": heads,
         "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"),
         **shared.strides(p, "o", "out"), **shared.broadcast(p.get("bias")), **shared.broadcast(p.get("mask"), "m"),
-        "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p), **shared.dropout(p),
-        "D": size, "DV": v.shape[3], "BM": config.BM, "BN": config.BN, "SIZE": max(16, shared.pow2(size)), "SIZE_V": max(16, shared.pow2(v.shape[3])),
-        "PAGE": k.shape[1] if pages else 0, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
-    }  # fmt: skip
+        "ab": heads if slopes and len(slopes.shape) == 2 else 0, "tb": pages.strides[0] if pages else 0, **shared.scale_strides(p),
+        **shared.dropout(p), "D": size, "DV": v.shape[3], "BM": config.BM, "BN": config.BN, "SIZE": max(16, shared.pow2(size)),
+        "SIZE_V": max(16, shared.pow2(v.shape[3])), "PAGE": k.shape[1] if pages else 0, **shared.windows(p),
+        "CAP": float(p.option("softcap")) != 0,
+    }
     return [Launch(_forward, (shared.tiles(p, config.BM), heads, batch), args, config.warps, config.stages)]

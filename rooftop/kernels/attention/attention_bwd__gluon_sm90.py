@@ -1,13 +1,13 @@
 """FlashAttention backward on Hopper, deterministic: plain, causal, windowed. Contract: rooftop/ops/attention.py
 
-Three launches, no atomics. The first computes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the second a block has 128
-keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised: one producer warp, which loads the tiles of
-the other side by TMA into a ring, and two consumer warp groups of 64 rows each, so that the exponentials of one overlap with the products of the other. The
-second launch computes transposed scores: weights and their gradients stay in registers, as the left operands of wgmma. Seven products of tiles; five would
-suffice if dq were summed by atomics.
+Three launches, no atomics. The first computes, for each query, log2 of its normaliser and delta = sum_d dout_d · out_d - dlse. In the
+second a block has 128 keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised:
+one producer warp, which loads the tiles of the other side by TMA into a ring, and two consumer warp groups of 64 rows each, so that the
+exponentials of one overlap with the products of the other. The second launch computes transposed scores: weights and their gradients stay
+in registers, as the left operands of wgmma. Seven products of tiles; five would suffice if dq were summed by atomics.
 
-For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one group computes dv and
-the other dk. That is an eighth product."""
+For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one
+group computes dv and the other dk. That is an eighth product."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ ROWS = 64  # of a consumer warp group, and of a block of the first launch
 
 
 @gluon.jit
-def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor, columns, SQ, position,
-               STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
-    """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded while a tile is
-    computed."""
+def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor,
+               columns, SQ, position, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+               MASKED: gl.constexpr):
+    """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded
+    while a tile is computed."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)
@@ -54,7 +55,9 @@ def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, 
             rows = i * BM + gl.arange(0, BM, ACROSS)
             inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
             p = gl.where(inside, p, 0.0)
-        w = gl.convert_layout(p.to(g_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_v.type.layout, k_width=2), assert_trivial=True)
+        w = gl.convert_layout(
+            p.to(g_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_v.type.layout, k_width=2), assert_trivial=True
+        )
         across_delta = gl.convert_layout(delta, ACROSS)
         delta = gl.load(delta_at + ahead)
         dp = warpgroup_mma_wait(num_outstanding=0, deps=(dp,))
@@ -62,7 +65,9 @@ def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, 
         ds = p * (dp - across_delta[None, :])
         if MASKED:
             ds = gl.where(inside, ds, 0.0)
-        u = gl.convert_layout(ds.to(q_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_k.type.layout, k_width=2), assert_trivial=True)
+        u = gl.convert_layout(
+            ds.to(q_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_k.type.layout, k_width=2), assert_trivial=True
+        )
         to_k = warpgroup_mma(u, flat(q_ring.index(stage)), to_k, is_async=True)
         to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
         mbarrier.arrive(empty.index(stage), count=1)
@@ -71,9 +76,9 @@ def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, 
 
 
 @gluon.jit
-def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP,
-             SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr,
-             RIGHT: gl.constexpr):  # fmt: skip
+def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
+             section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr,
+             BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
     """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = k_tiles.shape[4]
     SIZE_V: gl.constexpr = v_tiles.shape[4]
@@ -105,22 +110,30 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
-            to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n,
-                                                    begin, whole, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
-        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole,
-                                                edge, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, False)  # fmt: skip
-        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge,
-                                                end, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)  # fmt: skip
+            to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty,
+                                                    norms_at, deltas_at, n, begin, whole, factor, columns, SQ, position, STAGES, BM, LEFT,
+                                                    RIGHT, True)
+        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at,
+                                                deltas_at, n, whole, edge, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, False)
+        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at,
+                                                deltas_at, n, edge, end, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
     first = column + INDEX * 64
-    store_rows(dk + b * yb + h * yh, to_k * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_K)), SK, ys, gl.arange(0, SIZE, gl.SliceLayout(0, TO_K)), D)
-    store_rows(dv + b * wb + h * wh, to_v, first + gl.arange(0, 64, gl.SliceLayout(1, TO_V)), SK, ws, gl.arange(0, SIZE_V, gl.SliceLayout(0, TO_V)), DV)
+    store_rows(
+        dk + b * yb + h * yh, to_k * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_K)), SK, ys,
+        gl.arange(0, SIZE, gl.SliceLayout(0, TO_K)), D
+    )
+    store_rows(
+        dv + b * wb + h * wh, to_v, first + gl.arange(0, 64, gl.SliceLayout(1, TO_V)), SK, ws,
+        gl.arange(0, SIZE_V, gl.SliceLayout(0, TO_V)), DV
+    )
 
 
 @gluon.jit
-def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H, GROUP, SQ, SK,
-                  STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, TILES: gl.constexpr):  # fmt: skip
+def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads,
+                  section, H, GROUP, SQ, SK, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+                  TILES: gl.constexpr):
     """The producer warp of the second launch, of TILES times 64 keys."""
     tile, bh = place_of(tiles, all_heads, section)
     key_heads = H // GROUP
@@ -146,11 +159,11 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
-def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh,
-          D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-          TILES: gl.constexpr):  # fmt: skip
-    """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of batch, token and head:
-    dk (y), dv (w)."""
+def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
+          ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+          TILES: gl.constexpr):
+    """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
+    batch, token and head: dk (y), dv (w)."""
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -167,27 +180,33 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
     fence_async_shared()
     if TILES == 2:
         gl.warp_specialize([
-            (_to_keys, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ,
-                        SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-            (_to_keys, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ,
-                        SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-            (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H,
-                             GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
-        ], [4, 1], [240, 24])  # fmt: skip
+            (_to_keys,
+                        (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
+                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_to_keys,
+                        (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
+                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_load_queries,
+                             (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
+                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+        ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
-            (to_half, (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
-                       PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-            (to_half, (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK,
-                       PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
-            (_load_queries, (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads, section, H,
-                             GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
-        ], [4, 1], [240, 24])  # fmt: skip
+            (to_half,
+                       (0, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
+                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (to_half,
+                       (1, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, norms, deltas, dk, dv, tiles, all_heads,
+                       section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
+            (_load_queries,
+                             (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
+                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+        ], [4, 1], [240, 24])
 
 
 @gluon.jit
-def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, rows, SK, position, STAGES: gl.constexpr,
-                 BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):  # fmt: skip
+def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, rows, SK, position,
+                 STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):
     """Main loop over tiles of keys `first` to one before `last`."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     for i in range(first, last):
@@ -206,7 +225,9 @@ def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_fu
         if MASKED:
             columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
             ds = gl.where(inside_of(rows[:, None], columns[None, :], position, SK, LEFT, RIGHT, False), ds, 0.0)
-        u = gl.convert_layout(ds.to(k_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_q.type.layout, k_width=2), assert_trivial=True)
+        u = gl.convert_layout(
+            ds.to(k_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_q.type.layout, k_width=2), assert_trivial=True
+        )
         to_q = warpgroup_mma(u, flat(k_ring.index(stage)), to_q, is_async=True)
         to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
         mbarrier.arrive(empty.index(stage), count=1)
@@ -215,8 +236,9 @@ def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_fu
 
 
 @gluon.jit
-def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section, H, SQ, SK,
-                PADDED, scale, xb, xs, xh, D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
+def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads,
+                section, H, SQ, SK, PADDED, scale, xb, xs, xh, D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr,
+                RIGHT: gl.constexpr):
     """One consumer warp group of the third launch: queries from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = q_tiles.shape[4]
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -237,20 +259,20 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     q_tile = flat(q_tiles.index(INDEX))
     g_tile = flat(g_tiles.index(INDEX))
     if LEFT >= 0:
-        to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK, position, STAGES,
-                               BN, LEFT, RIGHT, True)  # fmt: skip
-    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK, position, STAGES, BN,
-                           LEFT, RIGHT, False)  # fmt: skip
-    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK, position, STAGES, BN,
-                           LEFT, RIGHT, True)  # fmt: skip
+        to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK,
+                               position, STAGES, BN, LEFT, RIGHT, True)
+    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK,
+                           position, STAGES, BN, LEFT, RIGHT, False)
+    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK,
+                           position, STAGES, BN, LEFT, RIGHT, True)
     to = dq + (bh // H).to(gl.int64) * xb + (bh % H).to(gl.int64) * xh
     first = row + INDEX * 64
     store_rows(to, to_q * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D)
 
 
 @gluon.jit
-def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section, H, GROUP, SQ, SK,
-               STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
+def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section,
+               H, GROUP, SQ, SK, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
     """The producer warp of the third launch."""
     place, bh = place_of(tiles, all_heads, section)
     row = (tiles - 1 - place) * 128
@@ -273,8 +295,8 @@ def _load_keys(q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring,
 
 
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
-def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh, D: gl.constexpr,
-             STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):  # fmt: skip
+def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, xb, xs, xh,
+             D: gl.constexpr, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
     """dq of 128 queries a block; those with the most keys start first. Strides of batch, token and head: dq (x)."""
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [2] + q_desc.block_type.shape, q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [2] + g_desc.block_type.shape, g_desc.layout)
@@ -291,13 +313,16 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (_to_queries, (0, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section, H, SQ, SK, PADDED,
-                       scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
-        (_to_queries, (1, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section, H, SQ, SK, PADDED,
-                       scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
-        (_load_keys, (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads, section, H, GROUP,
-                      SQ, SK, STAGES, BN, LEFT, RIGHT)),
-    ], [4, 1], [240, 24])  # fmt: skip
+        (_to_queries,
+                       (0, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
+                       H, SQ, SK, PADDED, scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
+        (_to_queries,
+                       (1, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, norms, deltas, dq, tiles, all_heads, section,
+                       H, SQ, SK, PADDED, scale, xb, xs, xh, D, STAGES, BN, LEFT, RIGHT)),
+        (_load_keys,
+                      (q_desc, k_desc, v_desc, g_desc, q_tiles, g_tiles, k_ring, v_ring, qg_full, k_full, v_full, empty, tiles, all_heads,
+                      section, H, GROUP, SQ, SK, STAGES, BN, LEFT, RIGHT)),
+    ], [4, 1], [240, 24])
 
 
 @dataclass(frozen=True)
@@ -348,7 +373,9 @@ def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
     found = [Config(bm, ks, bn, qs) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
     most, keys = p.device.shared_per_block - 1024, 64 if _wide(p) else 128
-    return [c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)]
+    return [
+        c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)
+    ]
 
 
 def _padded(p: Problem, config: Config) -> int:
@@ -385,24 +412,27 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         return max(1, p.device.l2_bytes // 2 // (walked * (size + size_v) * 2)) * together
 
     common = {
-        "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "lse": "lse", "norms": "norms", "deltas": "deltas", "SQ": queries,
-        "PADDED": padded, "H": heads, **shared.strides(p, "g", "dout"), **shared.strides(p, "o", "out"), "DV": size_v, "SIZE": _width(size_v),
-    }  # fmt: skip
+        "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "lse": "lse", "norms": "norms", "deltas": "deltas",
+        "SQ": queries, "PADDED": padded, "H": heads, **shared.strides(p, "g", "dout"), **shared.strides(p, "o", "out"), "DV": size_v,
+        "SIZE": _width(size_v),
+    }
     group = heads // key_heads
-    args = {"norms": "norms", "deltas": "deltas", "H": heads, "GROUP": group, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
-            **shared.windows(p)}  # fmt: skip
+    args = {"norms": "norms", "deltas": "deltas", "H": heads, "GROUP": group, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale",
+            "D": size, **shared.windows(p)}
     owned = 1 if _wide(p) else 2
     key_tiles, query_tiles = -(-keys // (64 * owned)), -(-queries // 128)
     to_keys = {
-        "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM), "dk": "dk", "dv": "dv",
-        "tiles": key_tiles, "all_heads": batch * key_heads, "section": min(section(queries * group, 1), batch * key_heads), **shared.strides(p, "y", "dk"),
-        **shared.strides(p, "w", "dv"), "DV": size_v, "STAGES": config.KEY_STAGES, "BM": config.BM, "TILES": owned,
-    }  # fmt: skip
+        "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM),
+        "dk": "dk", "dv": "dv", "tiles": key_tiles, "all_heads": batch * key_heads,
+        "section": min(section(queries * group, 1), batch * key_heads),
+        **shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv"), "DV": size_v, "STAGES": config.KEY_STAGES, "BM": config.BM,
+        "TILES": owned,
+    }
     to_queries = {
-        "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS), "dq": "dq",
-        "tiles": query_tiles, "all_heads": batch * heads, "section": min(section(keys, group), batch * heads), **shared.strides(p, "x", "dq"),
-        "STAGES": config.QUERY_STAGES, "BN": config.BN,
-    }  # fmt: skip
+        "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS),
+        "dq": "dq", "tiles": query_tiles, "all_heads": batch * heads, "section": min(section(keys, group), batch * heads),
+        **shared.strides(p, "x", "dq"), "STAGES": config.QUERY_STAGES, "BN": config.BN,
+    }
     return [
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
         Launch(_keys, (key_tiles * batch * key_heads,), {**args, **to_keys}, 4),

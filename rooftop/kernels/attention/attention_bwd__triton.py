@@ -1,10 +1,10 @@
 """FlashAttention-2 backward, portable and deterministic, with every option of the contract. Contract: rooftop/ops/attention.py
 
-No atomics. The first launch computes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program has a tile of keys, loops over the queries that see it,
-of all query heads that share the key head, and computes dk and dv; scores are computed transposed, so that weights and their gradients stay in registers as
-left operands. In the third a program has a tile of queries, loops over its keys again and computes dq. Seven products of tiles; five would suffice with
-atomics. The gradient of a bias is a launch of its own: a program has a tile of the bias and sums in registers over the dimensions that it is broadcast along.
-Sinks are a small launch."""
+No atomics. The first launch computes delta_i = sum_d dout_id · out_id - dlse_i. In the second a program has a tile of keys, loops over the
+queries that see it, of all query heads that share the key head, and computes dk and dv; scores are computed transposed, so that weights and
+their gradients stay in registers as left operands. In the third a program has a tile of queries, loops over its keys again and computes dq.
+Seven products of tiles; five would suffice with atomics. The gradient of a bias is a launch of its own: a program has a tile of the bias
+and sums in registers over the dimensions that it is broadcast along. Sinks are a small launch."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ ROWS = 64  # of a program of the first launch
 
 
 @triton.jit
-def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_end, begin, end, columns, columns_in, count, keys, position, factor, cap,
-                  slope, q_by, v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr,
-                  SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-                  DROP: tl.constexpr, EIGHT: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Main loop over tiles of queries from `begin` to `end`, multiples of BM. MASKED: a mask is needed. EIGHT: q_by and v_by are the scales of 8-bit queries
-    and values."""
+def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_end, begin, end, columns, columns_in, count, keys, position,
+                  factor, cap, slope, q_by, v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D: tl.constexpr,
+                  DV: tl.constexpr, BM: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+                  CAP: tl.constexpr, ALIBI: tl.constexpr,
+                  DROP: tl.constexpr, EIGHT: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Main loop over tiles of queries from `begin` to `end`, multiples of BM. MASKED: a mask is needed. EIGHT: q_by and v_by are the scales
+    of 8-bit queries and values."""
     d = tl.arange(0, SIZE)
     e = tl.arange(0, SIZE_V)
     for start in range(begin, end, BM):
@@ -54,8 +55,8 @@ def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_
             stays = kept_transposed(seed, limit, (number + (rows * EIGHTHS).to(number.dtype))[None, :], columns[:, None])
             dp = tl.where(stays, dp * share, 0.0)
         there = columns_in[:, None] & rows_in[None, :]
-        p, _, ds = gradients(z, dp, norm[None, :], common[None, :], rows[None, :], columns[:, None], there, low, high, keys, position, factor, cap, slope,
-                             bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)  # fmt: skip
+        p, _, ds = gradients(z, dp, norm[None, :], common[None, :], rows[None, :], columns[:, None], there, low, high, keys, position,
+                             factor, cap, slope, bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)
         if DROP:
             p = tl.where(stays, p * share, 0.0)
         if EIGHT:
@@ -66,11 +67,13 @@ def _walk_queries(dk, dv, k, v, q, dout, lse, delta, bias, mask, key_begin, key_
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "N", "EIGHTHS", "limit", "seed"])
-def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, q_scale, k_scale, v_scale, dk, dv, scale, softcap, seed,
-          limit, share, SQ, SK, N, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, yb, ys, yh, wb, ws, wh, zb, zh, zs, zk, mb, mh, ms, mk,
-          ab, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
-          RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """dk and dv of a tile of keys. Strides of batch, token and head: q, k, v, dout (g), dk (y), dv (w); of bias (z) and mask (m) all four."""
+def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, q_scale, k_scale, v_scale, dk, dv, scale,
+          softcap, seed, limit, share, SQ, SK, N, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, yb, ys, yh, wb, ws, wh,
+          zb, zh, zs, zk, mb, mh, ms, mk, ab, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+          SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
+          RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """dk and dv of a tile of keys. Strides of batch, token and head: q, k, v, dout (g), dk (y), dv (w); of bias (z) and mask (m) all
+    four."""
     tile = tl.program_id(0)
     key_head = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)
@@ -151,17 +154,18 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
         if DROP:
             number = numbered(batch, head, tl.cast(first, tl.int64), H, SQ, EIGHTHS, SHORT)
         if RIGHT >= 0:
-            to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, begin,
-                                       tl.minimum(whole, end), columns, columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit,
-                                       number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
-                                       True)  # fmt: skip
+            to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at,
+                                       begin, tl.minimum(whole, end), columns, columns_in, count, keys, position, factor, cap, slope, q_by,
+                                       v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT,
+                                       RIGHT, CAP, ALIBI, DROP, EIGHT, True)
         to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, whole,
-                                   tl.minimum(whole_end, end), columns, columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit,
-                                   number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
-                                   False)  # fmt: skip
-        to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at, whole_end, end, columns,
-                                   columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms,
-                                   mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT, True)  # fmt: skip
+                                   tl.minimum(whole_end, end), columns, columns_in, count, keys, position, factor, cap, slope, q_by, v_by,
+                                   seed, limit, number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP,
+                                   ALIBI, DROP, EIGHT, False)
+        to_k, to_v = _walk_queries(to_k, to_v, mine, values, q_at, g_at, lse + row, delta + row, bias_at, mask_at, begin_at, end_at,
+                                   whole_end, end, columns, columns_in, count, keys, position, factor, cap, slope, q_by, v_by, seed, limit,
+                                   number, EIGHTHS, share, qs, gs, zs, zk, ms, mk, D, DV, BM, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP,
+                                   EIGHT, True)
     here = (columns < last_key)[:, None]
     to_k = tl.where(columns_in[:, None], to_k * scale, 0.0)  # keys of the tensor past the length of the sequence
     to_v = tl.where(columns_in[:, None], to_v * v_by, 0.0)
@@ -172,10 +176,11 @@ def _keys(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_
 
 
 @triton.jit
-def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, rows_in, low, high, keys, position, factor, cap, slope, v_by, seed, limit,
-               numbers, share, ks, vs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
-               LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr, EIGHT: tl.constexpr,
-               MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, rows_in, low, high, keys, position, factor, cap, slope, v_by,
+               seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D: tl.constexpr, DV: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr,
+               SIZE_V: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, DROP: tl.constexpr,
+               EIGHT: tl.constexpr,
+               MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
     """Main loop over tiles of keys from `begin` to `end`, multiples of BN. MASKED: a mask is needed."""
     d = tl.arange(0, SIZE)
     e = tl.arange(0, SIZE_V)
@@ -192,17 +197,18 @@ def _walk_keys(dq, q, dout, norm, common, k, v, bias, mask, begin, end, rows, ro
         if DROP:
             dp = tl.where(kept(seed, limit, numbers[:, None], start, BN), dp * share, 0.0)
         there = rows_in[:, None] & columns_in[None, :]
-        _, _, ds = gradients(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position, factor, cap, slope,
-                             bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)  # fmt: skip
+        _, _, ds = gradients(z, dp, norm[:, None], common[:, None], rows[:, None], columns[None, :], there, low, high, keys, position,
+                             factor, cap, slope, bias, zs, zk, mask, ms, mk, LEFT, RIGHT, CAP, ALIBI, MASKED)
         dq = tl.dot(ds.to(tile.dtype), tile, dq)
     return dq
 
 
 @triton.jit(do_not_specialize=["SQ", "SK", "N", "EIGHTHS", "limit", "seed"])
-def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, q_scale, k_scale, v_scale, dq, scale, softcap, seed,
-             limit, share, SQ, SK, N, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, xb, xs, xh, zb, zh, zs, zk, mb, mh, ms, mk, ab, qg,
-             kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
-             RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, cu_q, cu_k, lengths, q_scale, k_scale, v_scale, dq, scale,
+             softcap, seed, limit, share, SQ, SK, N, EIGHTHS, H, GROUP, qb, qs, qh, kb, ks, kh, vb, vs, vh, gb, gs, gh, xb, xs, xh, zb, zh,
+             zs, zk, mb, mh, ms, mk, ab, qg, kg, vg, D: tl.constexpr, DV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+             SIZE: tl.constexpr, SIZE_V: tl.constexpr, LEFT: tl.constexpr,
+             RIGHT: tl.constexpr, CAP: tl.constexpr, DROP: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
     """dq of a tile of queries. Strides of batch, token and head: q, k, v, dout (g), dq (x); of bias (z) and mask (m) all four."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0) if RIGHT >= 0 else tl.program_id(0)
     head = tl.program_id(1)
@@ -285,20 +291,22 @@ def _queries(q, k, v, dout, lse, delta, bias, mask, slopes, key_begin, key_end, 
     whole_end = tl.maximum(edge // BN * BN, whole)
     to = tl.zeros((BM, SIZE), tl.float32)
     if LEFT >= 0 or key_begin is not None:
-        to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, begin, tl.minimum(whole, end), rows, rows_in, low, high, keys, position, factor, cap,
-                        slope, v_by, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
-                        True)  # fmt: skip
-    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole, tl.minimum(whole_end, end), rows, rows_in, low, high, keys, position, factor, cap,
-                    slope, v_by, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT,
-                    False)  # fmt: skip
-    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole_end, end, rows, rows_in, low, high, keys, position, factor, cap, slope, v_by, seed,
-                    limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT, True)  # fmt: skip
+        to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, begin, tl.minimum(whole, end), rows, rows_in, low, high, keys,
+                        position, factor, cap, slope, v_by, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V,
+                        LEFT, RIGHT, CAP, ALIBI, DROP, EIGHT, True)
+    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole, tl.minimum(whole_end, end), rows, rows_in, low, high, keys,
+                    position, factor, cap, slope, v_by, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT,
+                    RIGHT, CAP, ALIBI, DROP, EIGHT, False)
+    to = _walk_keys(to, mine, flow, norm, common, k, v, bias, mask, whole_end, end, rows, rows_in, low, high, keys, position, factor, cap,
+                    slope, v_by, seed, limit, numbers, share, ks, vs, zs, zk, ms, mk, D, DV, BN, SIZE, SIZE_V, LEFT, RIGHT, CAP, ALIBI,
+                    DROP, EIGHT, True)
     tl.store(dq + batch * xb + head.to(tl.int64) * xh + token[:, None] * xs + d[None, :], (to * scale).to(dq.dtype.element_ty), mask=inside)
 
 
 @dataclass(frozen=True)
 class Config:
-    """`KN` keys a program of the second launch, which loops over `KM` queries at a time; `QM` queries and `QN` keys in the third; warps and stages of both."""
+    """`KN` keys a program of the second launch, which loops over `KM` queries at a time; `QM` queries and `QN` keys in the third; warps and
+    stages of both."""
 
     KN: int
     KM: int
@@ -359,16 +367,17 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "q": "q", "k": "k", "v": "v", "dout": "dout", "lse": "lse", "delta": "delta", "bias": name("bias"), "mask": name("mask"),
         "slopes": name("alibi_slopes"), "key_begin": name("key_begin"), "key_end": name("key_end"), "lengths": name("cache_lengths"),
         "q_scale": name("q_scale"), "k_scale": name("k_scale"), "v_scale": name("v_scale"), "scale": "scale", "softcap": softcap(p),
-        "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": queries, "SK": k.shape[1], "H": heads, "GROUP": heads // k.shape[2],
-        **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow, **shared.broadcast(bias),
-        **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p), "ab": heads if slopes and len(slopes.shape) == 2 else 0, **shared.scale_strides(p),
-        "D": size, "SIZE": max(16, shared.pow2(size)), **wide, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
-    }  # fmt: skip
+        "seed": "seed", "share": 1.0 / (1.0 - float(p.option("dropout_p"))), "SQ": queries, "SK": k.shape[1], "H": heads,
+        "GROUP": heads // k.shape[2], **shared.strides(p, "q", "q"), **shared.strides(p, "k", "k"), **shared.strides(p, "v", "v"), **flow,
+        **shared.broadcast(bias), **shared.broadcast(p.get("mask"), "m"), **shared.dropout(p),
+        "ab": heads if slopes and len(slopes.shape) == 2 else 0, **shared.scale_strides(p), "D": size, "SIZE": max(16, shared.pow2(size)),
+        **wide, **shared.windows(p), "CAP": float(p.option("softcap")) != 0,
+    }
     bounds = {"cu_q": name("cu_seqlens_q"), "cu_k": name("cu_seqlens_k"), "N": p["cu_seqlens_q"].shape[0] - 1 if packed else 0}
     delta = {
         "dout": "dout", "out": "out", "dlse": "dlse" if p.get("dlse") else None, "delta": "delta", "SQ": queries, "H": heads, **flow,
         **shared.strides(p, "o", "out"), **wide, "BM": ROWS,
-    }  # fmt: skip
+    }
     to_keys = {"dk": "dk", "dv": "dv", **shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv"), "BM": config.KM, "BN": config.KN}
     to_queries = {"dq": "dq", **shared.strides(p, "x", "dq"), "BM": config.QM, "BN": config.QN}
     made = [
@@ -381,11 +390,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         bm, bn = min(64, config.QM), min(64, config.QN)
         tiles = (1 if one_row else -(-queries // bm), 1 if one_column else -(-k.shape[1] // bn), bias.shape[0] * bias.shape[1])
         bias_args = {
-            "dbias": "dbias", **shared.broadcast(p["dbias"], "e"), "BATCHES": batch if over_batch else 1, "HEADS": heads if over_heads else 1,
-            "ONE_ROW": one_row, "ONE_COLUMN": one_column, "BM": bm, "BN": bn,
-        }  # fmt: skip
+            "dbias": "dbias", **shared.broadcast(p["dbias"], "e"), "BATCHES": batch if over_batch else 1,
+            "HEADS": heads if over_heads else 1, "ONE_ROW": one_row, "ONE_COLUMN": one_column, "BM": bm, "BN": bn,
+        }
         made.append(Launch(to_bias, tiles, {**args, **bias_args}, 4, 1))
     if p.get("sinks") is not None:
-        made.append(Launch(to_sinks, (heads,), {"sinks": "sinks", "lse": "lse", "delta": "delta", "dsinks": "dsinks", "B": batch, "SQ": queries, "H": heads,
-                                              "BLOCK": 1024}, 4))  # fmt: skip
+        made.append(
+            Launch(to_sinks, (heads,),
+                                              {"sinks": "sinks", "lse": "lse", "delta": "delta", "dsinks": "dsinks", "B": batch,
+                                              "SQ": queries, "H": heads, "BLOCK": 1024}, 4))
     return made

@@ -9,8 +9,9 @@ from rooftop.kernels.attention import _arguments
 
 
 def attention(p: Problem, named: str = "") -> Chosen | str:
-    """A block of the Gluon kernel takes 128 queries of a sequence: with 64 and fewer, half of it would be idle; at 32 columns a head there is little to
-    overlap. With few queries the decoding kernel splits the keys, where others have one program for each tile of queries of a head and sequence."""
+    """A block of the Gluon kernel takes 128 queries of a sequence: with 64 and fewer, half of it would be idle; at 32 columns a head there
+    is little to overlap. With few queries the decoding kernel splits the keys, where others have one program for each tile of queries of a
+    head and sequence."""
     q, v = p["q"], p["v"]
     sequences = max(1, p["cu_seqlens_q"].shape[0] - 1) if _arguments.packed(p) else 1
     order = [("attention__decode__triton", "few queries: the keys are split among programs")]
@@ -22,5 +23,7 @@ def attention(p: Problem, named: str = "") -> Chosen | str:
 
 def attention_bwd(p: Problem, named: str = "") -> Chosen | str:
     """A block of the Gluon kernel has 128 queries or keys: with fewer than 64 most of it would be idle."""
-    kernels = ("attention_bwd__gluon_sm90", "blocks of 128 queries or keys, wgmma and TMA"), ("attention_bwd__triton", "any layout and size")
+    kernels = (
+        "attention_bwd__gluon_sm90", "blocks of 128 queries or keys, wgmma and TMA"
+    ), ("attention_bwd__triton", "any layout and size")
     return in_order(p, named, kernels if p.device.arch >= 90 and p["q"].shape[1] >= 64 else kernels[::-1])

@@ -11,14 +11,14 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.attention import _arguments as shared
 from rooftop.kernels.attention._tiles import LOG2E
 
 
 @triton.jit(do_not_specialize=["S", "ROWS"])
-def _merge(a, lse_a, b, lse_b, out, lse, S, H, ROWS, ab, as_, ah, bb, bs, bh, ob, os, oh, D: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _merge(a, lse_a, b, lse_b, out, lse, S, H, ROWS, ab, as_, ah, bb, bs, bh, ob, os, oh, D: tl.constexpr, SIZE: tl.constexpr,
+           BLOCK: tl.constexpr,
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """BLOCK of the ROWS = B · S · H rows, heads first. Strides of batch, token and head for a, b and out."""
     if CHAINED:
         gdc_wait()
@@ -78,10 +78,11 @@ def configs(p: Problem) -> list[Config]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     batch, tokens, heads, size = p["a"].shape
     rows = batch * tokens * heads
-    early = chained(p.device)
+    early = p.device.pdl
     strides = {**shared.strides(p, "a", "a"), **shared.strides(p, "b", "b"), **shared.strides(p, "o", "out")}
     args = {
         "a": "a", "lse_a": "lse_a", "b": "b", "lse_b": "lse_b", "out": "out", "lse": "lse", "S": tokens, "H": heads, "ROWS": rows,
-        **{"as_" if n == "as" else n: v for n, v in strides.items()}, "D": size, "SIZE": max(16, shared.pow2(size)), "BLOCK": config.block, "CHAINED": early,
-    }  # fmt: skip
+        **{"as_" if n == "as" else n: v for n, v in strides.items()}, "D": size, "SIZE": max(16, shared.pow2(size)), "BLOCK": config.block,
+        "CHAINED": early,
+    }
     return [Launch(_merge, (-(-rows // config.block),), args, config.warps, chained=early)]

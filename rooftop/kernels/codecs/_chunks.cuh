@@ -1,5 +1,5 @@
-// Chunks of the codecs `fast` and `shuffle`: 128 rows of 32 numbers, where a row has its own bit width. A block has 8 warps of 16 rows. docs/codecs.md
-// defines the words of a chunk.
+// Chunks of the codecs `fast` and `shuffle`: 128 rows of 32 numbers, where a row has its own bit width. A block has 8 warps of 16 rows.
+// docs/codecs.md defines the words of a chunk.
 #pragma once
 #include "_elements.cuh"
 
@@ -18,8 +18,8 @@ __device__ inline int row_width(unsigned long long z) {
     return high ? 32 + bit_length(high) : bit_length(low);
 }
 
-/// The position of a chunk's values in x [B, Z, Y, X]. RANK 1: 4096 neighbours; 2: 128 rows of 32; 3: 8 planes of 16 rows of 32. Warp w has rows 16 w to 16 w
-/// + 15.
+/// The position of a chunk's values in x [B, Z, Y, X]. RANK 1: 4096 neighbours; 2: 128 rows of 32; 3: 8 planes of 16 rows of 32. Warp w has
+/// rows 16 w to 16 w + 15.
 template <int RANK>
 struct Place {
     long long first;  // element of the thread's row 0
@@ -36,7 +36,8 @@ struct Place {
             mine = max(0, min(MINE, (vx - warp * 512 - lane + 31) / 32));
         } else {
             const unsigned row = static_cast<unsigned>(chunk) / nx, plane = row / ny, b = plane / nz;  // chunks are fewer than 2^31
-            const long long x0 = (static_cast<unsigned>(chunk) - row * nx) * 32ll, y0 = (row - plane * ny) * (RANK == 2 ? 128ll : 16ll), z0 = (plane - b * nz) * 8ll;
+            const long long x0 = (static_cast<unsigned>(chunk) - row * nx) * 32ll, y0 = (row - plane * ny) * (RANK == 2 ? 128ll : 16ll),
+                z0 = (plane - b * nz) * 8ll;
             vx = static_cast<int>(min(32ll, X - x0)), vy = static_cast<int>(min(RANK == 2 ? 128ll : 16ll, Y - y0));
             vz = RANK == 2 ? 1 : static_cast<int>(min(8ll, Z - z0));
             const long long z = RANK == 2 ? static_cast<long long>(b) : b * Z + z0 + warp, y = RANK == 2 ? y0 + warp * MINE : y0;

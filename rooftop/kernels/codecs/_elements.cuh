@@ -1,5 +1,5 @@
-// Elements of the codecs: values to whole numbers and back, as rooftop/formats/error_bounded.py defines them to the bit. Every product and sum is a single IEEE
-// operation (__fmul_rn, ...), so that no compiler fuses two of them.
+// Elements of the codecs: values to whole numbers and back, as rooftop/formats/error_bounded.py defines them to the bit. Every product and
+// sum is a single IEEE operation (__fmul_rn, ...), so that no compiler fuses two of them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,7 +15,8 @@ template <> struct Unsigned<8> { using type = unsigned long long; };
 
 template <int F>
 struct Element {
-    static constexpr int BYTES = F == F64 || F == I64 || F == U64 ? 8 : F == F32 || F == I32 || F == U32 ? 4 : F == F16 || F == BF16 || F == I16 || F == U16 ? 2 : 1;
+    static constexpr int BYTES = F == F64 || F == I64 || F == U64 ? 8 : F == F32 || F == I32 || F == U32 ? 4 : F == F16 || F == BF16
+        || F == I16 || F == U16 ? 2 : 1;
     static constexpr bool FLOATING = F <= E5M2, SIGNED = F >= I64 && F <= I8, WIDE = BYTES == 8;
     static constexpr int MANTISSA = F == F64 ? 52 : F == F32 ? 23 : F == F16 ? 10 : F == BF16 ? 7 : F == E4M3 ? 3 : 2;
     using Bits = typename Unsigned<BYTES>::type;
@@ -41,7 +42,8 @@ struct Step;
 template <int F>
 struct Step<F, true, false> {
     float e, step, inverse;
-    __device__ explicit Step(double bound) : e(__double2float_rd(fmin(bound, 0x1p126))) { step = times(e, 2.0f), inverse = __fdiv_rn(1.0f, step); }
+    __device__ explicit Step(double bound)
+        : e(__double2float_rd(fmin(bound, 0x1p126))) { step = times(e, 2.0f), inverse = __fdiv_rn(1.0f, step); }
     static constexpr float LIMIT = 0x1p30f;
     using Number = float;
 };
@@ -103,7 +105,8 @@ __device__ bool quantised(typename Element<F>::Bits bits, const Step<F>& s, type
         }
         const A size = size_of(d), steps = size_of(k);
         const typename E::Bits unsigned_bits = bits & static_cast<typename E::Bits>(~E::TOP);
-        const bool good = (size < s.e || (size == s.e && steps != 1)) && steps < Step<F>::LIMIT && (unsigned_bits >> E::MANTISSA || bits == 0);
+        const bool good = (size < s.e || (size == s.e && steps != 1)) && steps < Step<F>::LIMIT
+            && (unsigned_bits >> E::MANTISSA || bits == 0);
         if constexpr (E::WIDE) code = good ? static_cast<unsigned long long>(static_cast<long long>(k)) : 0;
         else code = good ? static_cast<unsigned>(static_cast<int>(k)) : 0;
         return !good;
@@ -126,7 +129,8 @@ __device__ typename Element<F>::Bits dequantised(typename Element<F>::Code code,
     } else {
         constexpr bool LOW = E::SIGNED || F == U64;
         constexpr long long MOST = LOW ? (1ull << (8 * E::BYTES - 1)) - 1 : (1ull << (8 * E::BYTES % 64)) - 1, LEAST = LOW ? -MOST - 1 : 0;
-        const long long k = E::WIDE ? static_cast<long long>(code) : F == U32 ? static_cast<long long>(code) : static_cast<long long>(static_cast<int>(code));
+        const long long k = E::WIDE ? static_cast<long long>(code) : F == U32 ? static_cast<long long>(code)
+            : static_cast<long long>(static_cast<int>(code));
         const long long x = k > MOST / s.step ? MOST : k < LEAST / s.step ? LEAST : k * s.step;
         return static_cast<typename E::Bits>(static_cast<unsigned long long>(x) ^ (F == U64 ? static_cast<unsigned long long>(E::TOP) : 0));
     }
@@ -163,7 +167,8 @@ __device__ inline unsigned transposed(unsigned v) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 16; j > 0; j /= 2) {
-        const unsigned mask = j == 16 ? 0x0000FFFFu : j == 8 ? 0x00FF00FFu : j == 4 ? 0x0F0F0F0Fu : j == 2 ? 0x33333333u : 0x55555555u;  // of the low halves
+        // of the low halves
+        const unsigned mask = j == 16 ? 0x0000FFFFu : j == 8 ? 0x00FF00FFu : j == 4 ? 0x0F0F0F0Fu : j == 2 ? 0x33333333u : 0x55555555u;
         const unsigned other = __shfl_xor_sync(~0u, v, j);
         v = lane & j ? (v & ~mask) | ((other >> j) & mask) : (v & mask) | ((other << j) & ~mask);
     }

@@ -3,9 +3,9 @@
 
 constexpr unsigned long long SUM = 1ull << 62, ALL = 2ull << 62, VALUE = SUM - 1;
 
-/// The number of words of all chunks before `chunk`; called by a whole warp. A state is 0 (not ready), the chunk's own words (SUM), or those of all chunks up
-/// to it (ALL). Flag and value are one 64-bit word, so no fence is needed. Chunks are taken in the order of a ticket (an atomic counter), so all earlier
-/// chunks have started and every wait ends.
+/// The number of words of all chunks before `chunk`; called by a whole warp. A state is 0 (not ready), the chunk's own words (SUM), or
+/// those of all chunks up to it (ALL). Flag and value are one 64-bit word, so no fence is needed. Chunks are taken in the order of a ticket
+/// (an atomic counter), so all earlier chunks have started and every wait ends.
 __device__ inline unsigned long long words_before(volatile unsigned long long* states, long long chunk) {
     const int lane = threadIdx.x % 32;
     unsigned long long sum = 0;

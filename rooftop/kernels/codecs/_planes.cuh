@@ -1,9 +1,10 @@
-// The codec `planes`: 8 bits of each value are coded by rANS (rooftop/formats/rans.py), the rest is kept as planes of bytes. A warp has a chunk of 8192 values;
-// in group g lane l has values 128 g + 4 l to 128 g + 4 l + 3, of which number j is coded in step 4 g + j.
+// The codec `planes`: 8 bits of each value are coded by rANS (rooftop/formats/rans.py), the rest is kept as planes of bytes. A warp has a
+// chunk of 8192 values; in group g lane l has values 128 g + 4 l to 128 g + 4 l + 3, of which number j is coded in step 4 g + j.
 #pragma once
 #include "_elements.cuh"
 
-constexpr int CHUNK = 8192, GROUPS = CHUNK / 128, STREAM = 4096;  // STREAM: the largest number of 16-bit words of a chunk that is stored compressed
+// STREAM: the largest number of 16-bit words of a chunk that is stored compressed
+constexpr int CHUNK = 8192, GROUPS = CHUNK / 128, STREAM = 4096;
 constexpr unsigned LOWEST = 1u << 16;  // the smallest rANS state
 
 template <int F>
@@ -14,7 +15,8 @@ struct Split {
     static constexpr Bits BELOW = static_cast<Bits>((static_cast<Bits>(1) << SHIFT) - 1);
 
     __device__ static unsigned symbol(Bits b) { return static_cast<unsigned>(b >> SHIFT) & 255; }
-    __device__ static Bits rest(Bits b) { return TOP ? b & BELOW : (b & BELOW) | static_cast<Bits>(static_cast<Bits>(b >> (TOP ? 0 : SHIFT + 8)) << SHIFT); }
+    __device__ static Bits rest(Bits b) { return TOP ? b & BELOW
+        : (b & BELOW) | static_cast<Bits>(static_cast<Bits>(b >> (TOP ? 0 : SHIFT + 8)) << SHIFT); }
     __device__ static Bits whole(unsigned symbol, Bits rest) {
         Bits b = (rest & BELOW) | static_cast<Bits>(static_cast<Bits>(symbol) << SHIFT);
         if (!TOP) b |= static_cast<Bits>(static_cast<Bits>(rest >> SHIFT) << (TOP ? 0 : SHIFT + 8));
@@ -79,7 +81,8 @@ __device__ void unpacked(Pack<BYTES>& p, const unsigned (&w)[SIZE]) {
     for (int j = 0; j < SIZE; ++j)
 #pragma unroll
         for (int q = 0; q < 4 / SIZE; ++q)
-            p.v[j * 4 / SIZE + q] |= static_cast<Bits>(static_cast<Bits>(SIZE == 4 ? w[j] : w[j] >> 8 * SIZE * q & ((1u << 8 * (SIZE % 4)) - 1)) << LOW);
+            p.v[j * 4 / SIZE + q] |= static_cast<Bits>(static_cast<Bits>(SIZE == 4 ? w[j]
+                : w[j] >> 8 * SIZE * q & ((1u << 8 * (SIZE % 4)) - 1)) << LOW);
 }
 
 template <int K>

@@ -1,7 +1,11 @@
 /* rooftop
-idea    = "A block compresses a chunk of 4096 values: quantise, verify, take differences, transpose to bit planes by shuffles. The chunk is written behind the chunks before it; a decoupled look-back (Merrill and Garland 2016) finds that offset in the same launch, so that the values are read once and the words written once."
+idea    = """A block compresses a chunk of 4096 values: quantise, verify, take differences, transpose to bit planes by shuffles. The chunk \
+  is written behind the chunks before it; a decoupled look-back (Merrill and Garland 2016) finds that offset in the same launch, so that \
+  the values are read once and the words written once."""
 predict = { registers = 80 }
-limit   = "instructions: about 150 per row of 32 values (quantise and verify 25, three or four candidates 40, transpose 20, checksum and store 25); 1.2 TB/s of float32 on 132 multiprocessors at 1.7 GHz if all four schedulers are kept at 0.7. Memory would allow 3.4 TB/s at ratio 4"
+limit   = """instructions: about 150 per row of 32 values (quantise and verify 25, three or four candidates 40, transpose 20, checksum and \
+  store 25); 1.2 TB/s of float32 on 132 multiprocessors at 1.7 GHz if all four schedulers are kept at 0.7. Memory would allow 3.4 TB/s at \
+  ratio 4"""
 args    = ["bound: f64[1]?"]
 python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
@@ -18,8 +22,10 @@ constexpr int RESIDENT = 2;  // 80 registers would spill
 
 template <int F, int RANK, bool LOSSY>
 __global__ void __launch_bounds__(THREADS, Element<F>::WIDE ? 1 : RESIDENT)
-compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* __restrict__ bound, long long Z, long long Y, long long X, int nz, int ny, int nx,
-                long long chunks, unsigned* __restrict__ words, unsigned* __restrict__ table, long long* __restrict__ total, unsigned* ticket,
+compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* __restrict__ bound, long long Z, long long Y, long long X,
+    int nz, int ny, int nx,
+                long long chunks, unsigned* __restrict__ words, unsigned* __restrict__ table, long long* __restrict__ total,
+                unsigned* ticket,
                 volatile unsigned long long* states) {
     using E = Element<F>;
     using U = typename E::Code;
@@ -68,7 +74,8 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     }
     any = __syncthreads_or(any);
 
-    // differences of the warp's row i along p dimensions, 0 outside the array; `first`: the row's first value, differenced along the other dimensions
+    // differences of the warp's row i along p dimensions, 0 outside the array; `first`: the row's first value, differenced along the other
+    // dimensions
     const auto before_x = [&](U u, U first) {
         const U left = __shfl_up_sync(~0u, u, 1);
         return lane ? u - left : first;
@@ -84,7 +91,8 @@ compress_blocks(const typename Element<F>::Bits* __restrict__ x, const double* _
     unsigned kept = 0;
 #pragma unroll 4
     for (int i = 0; i < MINE; ++i) {
-        const U u = held[(warp * MINE + i) * 32 + lane], plane = RANK >= 2 ? in_plane(i, u) : u, space = RANK == 3 ? in_space(i, plane) : plane;
+        const U u = held[(warp * MINE + i) * 32 + lane], plane = RANK >= 2 ? in_plane(i, u) : u,
+            space = RANK == 3 ? in_space(i, plane) : plane;
         const bool inside = i < place.mine;
         const auto width = [&](U r) { return static_cast<unsigned>(row_width(zigzag(inside ? r : U(0)))); };
         unsigned packed = width(u) | width(RANK == 1 ? along_line(i) : before_x(u, space)) << 8;

@@ -1,7 +1,10 @@
 /* rooftop
-idea    = "Three launches: count the symbols, normalise the counts to 4096 slots, encode (rANS). A warp encodes a chunk of 8192 values with 32 interleaved states, from the end, into shared memory. Ballots give the position of each lane's 16-bit words, and a decoupled look-back gives the position of the chunk. The kept bits are written in a second read of the values, which hits L2."
+idea    = """Three launches: count the symbols, normalise the counts to 4096 slots, encode (rANS). A warp encodes a chunk of 8192 values \
+  with 32 interleaved states, from the end, into shared memory. Ballots give the position of each lane's 16-bit words, and a decoupled \
+  look-back gives the position of the chunk. The kept bits are written in a second read of the values, which hits L2."""
 predict = { registers = 48 }
-limit   = "instructions and their latency: about 28 per step of 32 values, twice 6 more for the kept bits; 24 warps per multiprocessor by shared memory. 1 TB/s of bfloat16: counting (0.3 ms of 256 MiB) and coding (0.3 ms) take the same time"
+limit   = """instructions and their latency: about 28 per step of 32 values, twice 6 more for the kept bits; 24 warps per multiprocessor by \
+  shared memory. 1 TB/s of bfloat16: counting (0.3 ms of 256 MiB) and coding (0.3 ms) take the same time"""
 args    = ["total: i64[1]"]
 python  = ["supports", "launches", "scratch", "zeroed"]
 demands = { spills = 0 }
@@ -69,7 +72,8 @@ __global__ void __launch_bounds__(32) share_out(const unsigned long long* __rest
 
 template <int F>
 __global__ void __launch_bounds__(128)
-compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bool vectors, const unsigned short* __restrict__ frequencies, long long chunks,
+compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bool vectors, const unsigned short* __restrict__ frequencies,
+    long long chunks,
                 unsigned* __restrict__ words, unsigned* __restrict__ table, long long* __restrict__ total, unsigned* ticket,
                 volatile unsigned long long* states) {
     using S = Split<F>;
@@ -163,7 +167,8 @@ compress_planes(const typename Element<F>::Bits* __restrict__ x, long long n, bo
             if (lane == 0) write(0, 1 | static_cast<unsigned>(given) << 8);
             write(1 + lane, state);
             for (int i = lane; i < (given + 1) / 2; i += 32)
-                write(33 + i, stream[at + 2 * i] | (2 * i + 1 < given ? static_cast<unsigned>(stream[min(at + 2 * i + 1, STREAM - 1)]) << 16 : 0u));
+                write(33 + i, stream[at + 2 * i] | (2 * i + 1 < given
+                    ? static_cast<unsigned>(stream[min(at + 2 * i + 1, STREAM - 1)]) << 16 : 0u));
             for (int g = 0; g < groups && BYTES > 1; ++g) {
                 Pack<BYTES> p = load_four<BYTES>(from, g * 128 + 4 * lane, values, vectors);
 #pragma unroll

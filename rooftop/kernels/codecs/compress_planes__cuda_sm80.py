@@ -29,10 +29,13 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     coding = {
         **values, "frequencies": ("ptr", "frequencies"), "chunks": ("i64", chunks), "words": ("ptr", "words"), "table": ("ptr", "table"),
         "total": ("ptr", "total"), "ticket": ("ptr", "ticket"), "states": ("ptr", "states"),
-    }  # fmt: skip
+    }
 
     def launch(kernel: str, grid: int, threads: int, args: dict[str, tuple[str, Any]]) -> Launch:
-        return Launch(kernel, (grid,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(threads,), chained=chained)
+        return Launch(
+            kernel, (grid,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(threads,),
+            chained=chained
+        )
 
     return [
         launch(f"count_symbols<{code}>", min(-(-x.numel // 4096), 8 * p.device.sms), 256, counting),

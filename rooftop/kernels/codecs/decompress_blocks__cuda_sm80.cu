@@ -1,7 +1,10 @@
 /* rooftop
-idea    = "A block decodes a chunk. One coalesced copy brings its words to shared memory, and the checksum is computed from it. The bit widths of its rows say where the bit planes of each row lie, and shuffles, sums and products turn bit planes into numbers. The lengths are summed and checked before they are used as addresses, so that corrupt words cannot cause a read outside of the chunk."
+idea    = """A block decodes a chunk. One coalesced copy brings its words to shared memory, and the checksum is computed from it. The bit \
+  widths of its rows say where the bit planes of each row lie, and shuffles, sums and products turn bit planes into numbers. The lengths \
+  are summed and checked before they are used as addresses, so that corrupt words cannot cause a read outside of the chunk."""
 predict = { registers = 64 }
-limit   = "instructions: about 90 per row of 32 values (copy and checksum 15, transpose 20, sums along three dimensions 25, product and store 10); 1.8 TB/s of float32. Memory would allow 3.4 TB/s at ratio 4"
+limit   = """instructions: about 90 per row of 32 values (copy and checksum 15, transpose 20, sums along three dimensions 25, product and \
+  store 10); 1.8 TB/s of float32. Memory would allow 3.4 TB/s at ratio 4"""
 args    = ["bound: f64[1]?"]
 python  = ["supports", "launches"]
 demands = { spills = 0 }
@@ -16,8 +19,10 @@ constexpr int HELD = MOST<F> > 4096 * (Element<F>::WIDE ? 2 : 1) ? MOST<F> + 1 :
 
 /// Decodes one chunk into y. Returns 0, or an error code: then nothing is written.
 template <int F, int RANK, bool LOSSY>
-__device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts, const unsigned* __restrict__ checks,
-                                       const Step<F>& step, const Place<RANK>& place, typename Element<F>::Bits* __restrict__ y, unsigned* held,
+__device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts,
+    const unsigned* __restrict__ checks,
+                                       const Step<F>& step, const Place<RANK>& place, typename Element<F>::Bits* __restrict__ y,
+                                       unsigned* held,
                                        typename Element<F>::Code* totals, unsigned& sum) {
     using E = Element<F>;
     using U = typename E::Code;
@@ -42,10 +47,12 @@ __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long 
     if (sum != checks[chunk]) return 2;
 
     const auto exact = [&](int at, int number) {  // element `number` of those packed from word `at` on
-        if constexpr (E::WIDE) return static_cast<Bits>(held[at + 2 * number]) | static_cast<Bits>(held[at + 2 * number + 1]) << 32 % (8 * E::BYTES);
+        if constexpr (E::WIDE) return static_cast<Bits>(held[at + 2 * number]) | static_cast<Bits>(held[at + 2 * number
+            + 1]) << 32 % (8 * E::BYTES);
         else return reinterpret_cast<const Bits*>(held + at)[number];
     };
-    const auto filled = [&](int bytes) { return bytes % 4 && held[size - 1] >> bytes % 4 * 8; };  // the last word, with something else than zeros
+    // the last word, with something else than zeros
+    const auto filled = [&](int bytes) { return bytes % 4 && held[size - 1] >> bytes % 4 * 8; };
     const unsigned head = held[0];
     if (head == 0) {
         if (size != 1 + (place.values() * E::BYTES + 3) / 4 || filled(place.values() * E::BYTES)) return 3;
@@ -105,7 +112,8 @@ __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long 
     for (int i = 0; i < MINE; ++i) {
         const int width = widths.width(warp, i), at = front + widths.offset(warp, i);
         const unsigned low = transposed(lane < width ? held[at + lane] : 0u);
-        if constexpr (PER == 2) v[i] = static_cast<U>(transposed(lane + 32 < width ? held[at + 32 + lane] : 0u)) << 32 % (8 * sizeof(U)) | low;
+        if constexpr (PER == 2) v[i] = static_cast<U>(transposed(lane + 32 < width ? held[at + 32 + lane]
+            : 0u)) << 32 % (8 * sizeof(U)) | low;
         else v[i] = low;
         v[i] = unzigzag(v[i]);
         wrong |= i >= place.mine && v[i];
@@ -149,7 +157,8 @@ __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long 
 #pragma unroll
         for (int i = 0; i < MINE; ++i) v[i] += before;
     }
-    const bool firsts = predictor >= 2 || lane == 0;  // predictor 1: only the first value of each row is summed along Y and Z; 2: only that of each plane along Z
+    // predictor 1: only the first value of each row is summed along Y and Z; 2: only that of each plane along Z
+    const bool firsts = predictor >= 2 || lane == 0;
     if (RANK == 3 && predictor == 2) {
         if (lane == 0) totals[warp] = v[0];
         __syncthreads();
@@ -191,8 +200,10 @@ __device__ __forceinline__ int decoded(const unsigned* __restrict__ words, long 
 
 template <int F, int RANK, bool LOSSY>
 __global__ void __launch_bounds__(THREADS)
-decompress_blocks(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts, const unsigned* __restrict__ checks,
-                  const double* __restrict__ bound, long long Z, long long Y, long long X, int nz, int ny, int nx, typename Element<F>::Bits* __restrict__ y,
+decompress_blocks(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts,
+    const unsigned* __restrict__ checks,
+                  const double* __restrict__ bound, long long Z, long long Y, long long X, int nz, int ny, int nx,
+                  typename Element<F>::Bits* __restrict__ y,
                   int* __restrict__ damaged) {
     __shared__ __align__(16) unsigned held[HELD<F>];
     __shared__ __align__(16) typename Element<F>::Code totals[8 * 32];

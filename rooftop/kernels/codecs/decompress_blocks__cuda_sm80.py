@@ -18,12 +18,12 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     _, nz, ny, nx = h.tiles
     args: dict[str, tuple[str, Any]] = {
         "words": ("ptr", "words"), "count": ("i64", p["words"].numel), "starts": ("ptr", "starts"), "checks": ("ptr", "checks"),
-        "bound": ("ptr", "bound" if p.get("bound") is not None else None), "Z": ("i64", z), "Y": ("i64", y), "X": ("i64", x), "nz": ("i32", nz),
-        "ny": ("i32", ny), "nx": ("i32", nx), "y": ("ptr", "y"), "damaged": ("ptr", "damaged"),
-    }  # fmt: skip
+        "bound": ("ptr", "bound" if p.get("bound") is not None else None), "Z": ("i64", z), "Y": ("i64", y), "X": ("i64", x),
+        "nz": ("i32", nz), "ny": ("i32", ny), "nx": ("i32", nx), "y": ("ptr", "y"), "damaged": ("ptr", "damaged"),
+    }
     return [
         Launch(
-            instance("decompress_blocks", p), (h.chunks,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()), block=(256,),
-            chained=p.device.arch >= 90,
+            instance("decompress_blocks", p), (h.chunks,), {n: v for n, (_, v) in args.items()}, types=tuple(t for t, _ in args.values()),
+            block=(256,), chained=p.device.arch >= 90,
         )
-    ]  # fmt: skip
+    ]

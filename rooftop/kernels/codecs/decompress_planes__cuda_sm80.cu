@@ -1,7 +1,10 @@
 /* rooftop
-idea    = "A warp decodes a chunk: 32 interleaved states, one per lane, decode 32 symbols per step with a table of 4096 slots in shared memory. Ballots tell each lane which of the next 16-bit words is its own. A block builds the table once and then decodes chunk after chunk."
+idea    = """A warp decodes a chunk: 32 interleaved states, one per lane, decode 32 symbols per step with a table of 4096 slots in shared \
+  memory. Ballots tell each lane which of the next 16-bit words is its own. A block builds the table once and then decodes chunk after \
+  chunk."""
 predict = { registers = 48 }
-limit   = "latency of a step: table, multiply-add, ballot, word, about 110 cycles. With 48 warps per multiprocessor 28 bytes of bfloat16 per cycle, so that issue slots (25 instructions per step of 64 bytes) bound it at about 2 TB/s"
+limit   = """latency of a step: table, multiply-add, ballot, word, about 110 cycles. With 48 warps per multiprocessor 28 bytes of bfloat16 \
+  per cycle, so that issue slots (25 instructions per step of 64 bytes) bound it at about 2 TB/s"""
 args    = ["damaged: i32[N]"]
 python  = ["supports", "launches"]
 demands = { spills = 0 }
@@ -11,8 +14,10 @@ demands = { spills = 0 }
 
 template <int F>
 __global__ void __launch_bounds__(256)
-decompress_planes(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts, const unsigned* __restrict__ checks,
-                  const unsigned short* __restrict__ frequencies, long long n, bool vectors, long long chunks, typename Element<F>::Bits* __restrict__ y,
+decompress_planes(const unsigned* __restrict__ words, long long count, const long long* __restrict__ starts,
+    const unsigned* __restrict__ checks,
+                  const unsigned short* __restrict__ frequencies, long long n, bool vectors, long long chunks,
+                  typename Element<F>::Bits* __restrict__ y,
                   int* __restrict__ damaged) {
     using S = Split<F>;
     constexpr int BYTES = S::BYTES, MOST = 1 + CHUNK / 4 * BYTES;
@@ -66,7 +71,8 @@ decompress_planes(const unsigned* __restrict__ words, long long count, const lon
                 const int at = (g * 128 + 4 * lane) * BYTES / 4;
                 if constexpr (BYTES == 8) {
 #pragma unroll
-                    for (int j = 0; j < 8; ++j) p.v[j / 2] |= static_cast<typename S::Bits>(at + j < size - 1 ? from[1 + at + j] : 0u) << 32 * (j % 2) % (8 * BYTES);
+                    for (int j = 0; j < 8; ++j) p.v[j / 2] |= static_cast<typename S::Bits>(at + j < size - 1 ? from[1 + at + j]
+                        : 0u) << 32 * (j % 2) % (8 * BYTES);
                 } else {
                     unsigned w[BYTES % 8];
 #pragma unroll

@@ -1,8 +1,9 @@
-// Memory shared by the ranks of a group, and their synchronisation: a flag for each block and rank in every rank's memory, written by the others.
+// Memory shared by the ranks of a group, and their synchronisation: a flag for each block and rank in every rank's memory, written by the
+// others.
 #pragma once
 
-/// The ranks' buffers ("rooms"). HERE: one device plays all ranks, and their rooms are consecutive; else a table of the addresses at which this GPU sees
-/// them.
+/// The ranks' buffers ("rooms"). HERE: one device plays all ranks, and their rooms are consecutive; else a table of the addresses at which
+/// this GPU sees them.
 template <bool HERE>
 struct Rooms {
     unsigned char* first;
@@ -20,11 +21,13 @@ constexpr unsigned SPOILT = 0xffffffffu;
 constexpr int MOST_RANKS = 16, BLOCKS = 256;  // the most ranks and blocks for which a room has flags
 constexpr long long FLAGS = BLOCKS * MOST_RANKS * 8;  // their bytes
 
-/// A barrier between ranks: block b of each rank waits for block b of all others; memory written before it is visible after it. Flags are the first words of
-/// a room, 64 bits each: [block][rank], the meeting's number in the low half and `call` in the high half, which all ranks must agree on. All threads call it;
-/// all get the result. `patience`: a timeout in nanoseconds. `fault`: where a failure is written, for the host and for this rank's other blocks.
+/// A barrier between ranks: block b of each rank waits for block b of all others; memory written before it is visible after it. Flags are
+/// the first words of a room, 64 bits each: [block][rank], the meeting's number in the low half and `call` in the high half, which all
+/// ranks must agree on. All threads call it; all get the result. `patience`: a timeout in nanoseconds. `fault`: where a failure is written,
+/// for the host and for this rank's other blocks.
 template <typename Room>
-__device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience, volatile int* fault) {
+__device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned number, unsigned call, bool spoilt, long long patience,
+    volatile int* fault) {
     __shared__ int answer;
     if (threadIdx.x == 0) answer = MET;
     __syncthreads();
@@ -43,8 +46,8 @@ __device__ inline int meet(const Room& rooms, int rank, int ranks, unsigned numb
             if (tries % 256) continue;
             unsigned long long now;
             asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-            // `fault` is in the host's memory; reads by all blocks take 100 us in all. So it is read only after ASK_NS, longer than an ordinary call waits;
-            // after an earlier failure (`spoilt`) at once.
+            // `fault` is in the host's memory; reads by all blocks take 100 us in all. So it is read only after ASK_NS, longer than an
+            // ordinary call waits; after an earlier failure (`spoilt`) at once.
             const bool late = static_cast<long long>(now - begun) > patience;
             if (!late && !spoilt && now - asked < ASK_NS) continue;
             asked = now;

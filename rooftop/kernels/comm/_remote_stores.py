@@ -1,5 +1,6 @@
-"""Products with tiles stored in another rank's memory, for the ladder gemm_comm: the tile, its store as it is or as codes, flags for the kernel that copies
-it, and the sum of the received parts. If one device plays all ranks, it is the device's own memory; on several GPUs `dst` is an address in a peer's memory."""
+"""Products with tiles stored in another rank's memory, for the ladder gemm_comm: the tile, its store as it is or as codes, flags for the
+kernel that copies it, and the sum of the received parts. If one device plays all ranks, it is the device's own memory; on several GPUs
+`dst` is an address in a peer's memory."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ SUMMED = 1024  # elements of a program of the sum
 
 
 @triton.jit
-def tiles(a, b, dst, scales, flags, row_a, row_b, at, at_scales, at_flags, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-          CODES: tl.constexpr, FLAGGED: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Multiplies M rows of a from row_a on with K rows of b from row_b on and writes the result to dst [M, N] from element `at` on. CODES: as int8, with a
-    scale for every SHARED elements of a row. FLAGGED: each tile increments the flag of its rows when it is in memory."""
+def tiles(a, b, dst, scales, flags, row_a, row_b, at, at_scales, at_flags, M, N, K, GROUP, programs, BM: tl.constexpr, BN: tl.constexpr,
+          BK: tl.constexpr,
+          CODES: tl.constexpr, FLAGGED: tl.constexpr, SHARED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Multiplies M rows of a from row_a on with K rows of b from row_b on and writes the result to dst [M, N] from element `at` on. CODES:
+    as int8, with a scale for every SHARED elements of a row. FLAGGED: each tile increments the flag of its rows when it is in memory."""
     high, wide = tl.cdiv(M, BM), tl.cdiv(N, BN)
     for tile in range(tl.program_id(0), high * wide, programs):
         first = tile // (GROUP * wide) * GROUP
@@ -69,7 +71,9 @@ def encoded(x, BM: tl.constexpr, BN: tl.constexpr, SHARED: tl.constexpr):  # typ
 
 
 @triton.jit
-def carry(made, dst, flags, at_made, at, at_flags, need, M, N, programs, BM: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+def carry(  # type: ignore[no-untyped-def]
+    made, dst, flags, at_made, at, at_flags, need, M, N, programs, BM: tl.constexpr, WIDE: tl.constexpr
+):
     """Copies rows of `made`, BM at a time, to dst as soon as their flag has counted `need` tiles."""
     for i in range(tl.program_id(0), tl.cdiv(M, BM), programs):
         while tl.atomic_add(flags + at_flags + i, 0, sem="acquire") < need:
@@ -82,7 +86,9 @@ def carry(made, dst, flags, at_made, at, at_flags, need, M, N, programs, BM: tl.
 
 
 @triton.jit
-def total(parts, scales, out, at, at_out, count, ranks, CODES: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def total(  # type: ignore[no-untyped-def]
+    parts, scales, out, at, at_out, count, ranks, CODES: tl.constexpr, SHARED: tl.constexpr, BLOCK: tl.constexpr
+):
     """out: parts [ranks, count] added in the order of the ranks in float32."""
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < count
@@ -101,7 +107,8 @@ def total(parts, scales, out, at, at_out, count, ranks, CODES: tl.constexpr, SHA
 
 @dataclass(frozen=True)
 class Config:
-    """The tile, rows of tiles in a group, warps, pipeline stages; programs that multiply, and programs that copy, for rungs that have those."""
+    """The tile, rows of tiles in a group, warps, pipeline stages; programs that multiply, and programs that copy, for rungs that have
+    those."""
 
     BM: int
     BN: int
@@ -134,7 +141,8 @@ def refusal(p: Problem, wires: Sequence[str]) -> str | None:
 
 
 def chosen(rows: int, n: int, sms: int, carriers: int = 0, codes: bool = False) -> Config:
-    """128 x 256 if that gives every multiprocessor a tile, else smaller; with a quantising epilogue 128 x 128, whose accumulators leave it registers.
+    """128 x 256 if that gives every multiprocessor a tile, else smaller; with a quantising epilogue 128 x 128, whose accumulators leave it
+    registers.
     `carriers`: multiprocessors reserved for the programs that copy tiles."""
     left = max(1, sms - carriers)
     for bm, bn, stages in ((128, 256, 3), (128, 128, 4))[codes:]:
@@ -160,11 +168,12 @@ def product(p: Problem, config: Config, rank: int, reader: int, dst: str = "part
     place = (reader * ranks + rank) * rows * n
     args = {
         "a": Descriptor("a", (config.BM, config.BK), shape=(ranks * m, k), strides=(k, 1)),
-        "b": Descriptor("b", (config.BK, config.BN), shape=(ranks * k, n), strides=(n, 1)), "dst": dst, "scales": "scales" if codes else None,
-        "flags": "flags" if flags >= 0 else None, "row_a": rank * m + reader * rows, "row_b": rank * k, "at": place if at is None else at,
-        "at_scales": place // WIRE, "at_flags": max(flags, 0), "M": rows, "N": n, "K": k, "GROUP": config.GROUP, "programs": config.programs, "BM": config.BM,
+        "b": Descriptor("b", (config.BK, config.BN), shape=(ranks * k, n), strides=(n, 1)), "dst": dst,
+        "scales": "scales" if codes else None, "flags": "flags" if flags >= 0 else None, "row_a": rank * m + reader * rows,
+        "row_b": rank * k, "at": place if at is None else at, "at_scales": place // WIRE, "at_flags": max(flags, 0), "M": rows, "N": n,
+        "K": k, "GROUP": config.GROUP, "programs": config.programs, "BM": config.BM,
         "BN": config.BN, "BK": config.BK, "CODES": codes, "FLAGGED": flags >= 0, "SHARED": WIRE,
-    }  # fmt: skip
+    }
     return Launch(tiles, (config.programs,), args, config.warps, config.stages)
 
 
@@ -175,9 +184,9 @@ def totals(p: Problem) -> list[Launch]:
     made = []
     for reader in range(ranks):
         args = {
-            "parts": "parts", "scales": "scales" if codes else None, "out": "out", "at": reader * ranks * count, "at_out": reader * count, "count": count,
-            "ranks": ranks, "CODES": codes, "SHARED": WIRE, "BLOCK": SUMMED,
-        }  # fmt: skip
+            "parts": "parts", "scales": "scales" if codes else None, "out": "out", "at": reader * ranks * count, "at_out": reader * count,
+            "count": count, "ranks": ranks, "CODES": codes, "SHARED": WIRE, "BLOCK": SUMMED,
+        }
         made.append(Launch(total, (-(-count // SUMMED),), args, 4))
     return made
 
@@ -195,10 +204,10 @@ def run(a: Any, b: Any, dst: Any, config: Config, scales: Any = None, flags: Any
     """Writes a [rows, K] @ b [K, N] to `dst`, in local or peer memory."""
     rows, k, n = a.shape[0], a.shape[1], b.shape[1]
     tiles[(config.programs,)](
-        described(a, config.BM, config.BK), described(b, config.BK, config.BN), dst, scales, flags, 0, 0, 0, 0, 0, rows, n, k, config.GROUP, config.programs,
-        BM=config.BM, BN=config.BN, BK=config.BK, CODES=scales is not None, FLAGGED=flags is not None, SHARED=WIRE, num_warps=config.warps,
-        num_stages=config.stages,
-    )  # fmt: skip
+        described(a, config.BM, config.BK), described(b, config.BK, config.BN), dst, scales, flags, 0, 0, 0, 0, 0, rows, n, k, config.GROUP,
+        config.programs, BM=config.BM, BN=config.BN, BK=config.BK, CODES=scales is not None, FLAGGED=flags is not None, SHARED=WIRE,
+        num_warps=config.warps, num_stages=config.stages,
+    )
 
 
 def on_ranks(tensors: Mapping[str, Any], group: Any, wire: str, send: Any, carriers: int = 0) -> dict[str, Any]:
@@ -221,6 +230,9 @@ def on_ranks(tensors: Mapping[str, Any], group: Any, wire: str, send: Any, carri
     sms = torch.cuda.get_device_properties(a.device).multi_processor_count
     for i in range(1, ranks + 1):
         reader = (rank + i) % ranks
-        send(a[reader * m : (reader + 1) * m], b, rooms[reader][rank], chosen(m, n, sms, carriers if reader != rank else 0, o is not None), reader == rank)
+        send(
+            a[reader * m : (reader + 1) * m], b, rooms[reader][rank], chosen(m, n, sms, carriers if reader != rank else 0, o is not None),
+            reader == rank
+        )
     symmetric.meet(room, group, "gemm_comm")
     return {"out": products.summed(rooms[rank], o, m * n, a.dtype).view(m, n)}

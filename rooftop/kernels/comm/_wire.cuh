@@ -1,13 +1,13 @@
 // Messages between ranks, encoded and decoded by warps, 1024 elements at a time. rooftop/formats/wire.py defines their bytes.
 //
-// A chunk of 1024 elements is DEEP packs a lane: pack u of a lane is the 8 elements from 256 u + 8 lane on, so a warp's accesses are contiguous, and the
-// chunk's scales are one access of the first lanes.
+// A chunk of 1024 elements is DEEP packs a lane: pack u of a lane is the 8 elements from 256 u + 8 lane on, so a warp's accesses are
+// contiguous, and the chunk's scales are one access of the first lanes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-#include "random.cuh"
+#include "words.cuh"
 
 constexpr int BF16 = 0, FP8 = 1, INT8 = 2, INT4 = 3, PACK = 8, DEEP = 4, ROW = 32 * PACK, CHUNK = DEEP * ROW;
 
@@ -37,7 +37,8 @@ __device__ inline float wide(unsigned word, int half);
 template <>
 __device__ inline float wide<__nv_bfloat16>(unsigned word, int half) { return __uint_as_float(half ? word & 0xffff0000u : word << 16); }
 template <>
-__device__ inline float wide<__half>(unsigned word, int half) { return __half2float(__ushort_as_half(static_cast<unsigned short>(half ? word >> 16 : word))); }
+__device__ inline float wide<__half>(unsigned word,
+    int half) { return __half2float(__ushort_as_half(static_cast<unsigned short>(half ? word >> 16 : word))); }
 
 /// Whether 16-byte accesses are possible.
 template <typename T>
@@ -164,7 +165,9 @@ __device__ inline Packed<WIRE> encode(const float (&v)[PACK], unsigned seed, uns
                 if (bad && !is_finite(v[i])) code = v[i] != v[i] ? 0x7f : v[i] > 0 ? 0x7e : 0xfe;
             } else {
                 constexpr unsigned EDGE = static_cast<unsigned>(W::MOST);
-                if constexpr (STOCHASTIC) code = static_cast<unsigned>((__float2int_rn(__fmul_rn(t, 65536.f)) + static_cast<int>(random(i / 2) >> (i % 2 * 16) & 0xffff)) >> 16);
+                if constexpr (STOCHASTIC) code =
+                    static_cast<unsigned>((__float2int_rn(__fmul_rn(t, 65536.f))
+                        + static_cast<int>(random(i / 2) >> (i % 2 * 16) & 0xffff)) >> 16);
                 else code = __float_as_uint(__fadd_rn(t, WHOLE));
                 if (bad && !is_finite(v[i])) code = v[i] != v[i] ? -EDGE - 1 : v[i] > 0 ? EDGE : -EDGE;
                 code &= (1u << W::BITS) - 1;
@@ -228,7 +231,8 @@ struct Message {
         if (WIRE != BF16 && lane < SCALES && c * CHUNK + lane * GROUP < count) *scale(c * CHUNK + lane * GROUP) = scales;
     }
 
-    /// A lane's packs of chunk `c`, and for lane l the scale of the chunk's group l; bypasses the L1, since another GPU may have written them.
+    /// A lane's packs of chunk `c`, and for lane l the scale of the chunk's group l; bypasses the L1, since another GPU may have written
+    /// them.
     __device__ void fetch(unsigned (&in)[DEEP][W::WORDS], float& scales, long long c) const {
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -271,7 +275,8 @@ __device__ inline void store_chunk(T* row, long long c, long long kept, bool who
 
 /// Writes a chunk to `places` messages: message(0), message(1), ... `index`: of the random bits of the row's first element.
 template <int WIRE, int GROUP, bool STOCHASTIC, typename Of>
-__device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsigned seed, unsigned long long index, int places, Of message) {
+__device__ inline void put_chunk(const float (&v)[DEEP][PACK], long long c, unsigned seed, unsigned long long index, int places,
+    Of message) {
     const int lane = threadIdx.x % 32;
     Packed<WIRE> packs[DEEP];
     float scales = 1;

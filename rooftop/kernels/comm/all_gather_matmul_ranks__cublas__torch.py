@@ -1,4 +1,5 @@
-"""A product for each rank's rows by cuBLAS. On several GPUs copy engines transfer rows meanwhile (rooftop/ranks/products.py); here all ranks are one GPU."""
+"""A product for each rank's rows by cuBLAS. On several GPUs copy engines transfer rows meanwhile (rooftop/ranks/products.py); here all
+ranks are one GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "For small tensors, which are bound by latency: each rank pushes its quantised tensor into the memory of all ranks, all ranks synchronise once, and each rank computes the whole sum. The receive buffer has two halves, used in turn, so that no rank waits for the readers of the previous call."
+idea    = """For small tensors, which are bound by latency: each rank pushes its quantised tensor into the memory of all ranks, all ranks \
+  synchronise once, and each rank computes the whole sum. The receive buffer has two halves, used in turn, so that no rank waits for the \
+  readers of the previous call."""
 limit   = "not measured: the synchronisation, and W - 1 times the codes over the link"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, N]"]
@@ -15,11 +17,12 @@ blocks = 1
 
 constexpr int THREADS = 512;
 
-/// size: elements of a message, a multiple of the group. half: bytes of each of the two halves of a room behind its flags; a half holds a message from each
-/// rank.
+/// size: elements of a message, a multiple of the group. half: bytes of each of the two halves of a room behind its flags; a half holds a
+/// message from each rank.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC, bool HERE>
 __global__ void __launch_bounds__(THREADS, 1)
-one_shot(int ranks, int first, long long count, long long size, const T* __restrict__ x, T* __restrict__ out, unsigned char* room, const unsigned long long* table, long long bytes,
+one_shot(int ranks, int first, long long count, long long size, const T* __restrict__ x, T* __restrict__ out, unsigned char* room,
+    const unsigned long long* table, long long bytes,
          long long half, unsigned* epochs, int* fault, unsigned call, int seed, long long patience) {
     using M = Message<WIRE, GROUP>;
     const int rank = first + blockIdx.y;
@@ -35,7 +38,8 @@ one_shot(int ranks, int first, long long count, long long size, const T* __restr
 
     for (long long c = begin; c < chunks; c += step) {
         load_chunk<GROUP, ROTATED>(v, x, c, count, whole_x);
-        put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, static_cast<unsigned long long>(rank) * size, ranks, [&](int p) { return part((rank + p) % ranks, rank); });
+        put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, static_cast<unsigned long long>(rank) * size, ranks,
+            [&](int p) { return part((rank + p) % ranks, rank); });
     }
     const int met = meet(rooms, rank, ranks, number + 1, call, false, patience, fault);
     for (long long c = begin; c < chunks; c += step) {

@@ -29,7 +29,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
         size = n * share
         encode = rank_launches.encode_rows(how, dtype, 1, size, count, size, most, x="x", messages="messages", tensors=n)
         stride = message_bytes(WIRES[wire], group, size)
-        return [encode, rank_launches.decode_rows(how, dtype, n, 1, size, count, size, stride, most, messages="messages", out="out", tensors=n)]
+        return [
+            encode, rank_launches.decode_rows(how, dtype, n, 1, size, count, size, stride, most, messages="messages", out="out", tensors=n)
+        ]
     one = message_bytes(WIRES[wire], group, share)
     return [
         rank_launches.encode_rows(how, dtype, n, share, count, share, most, x="x", messages="messages", tensors=n),

@@ -1,4 +1,5 @@
-"""The launch of all_reduce_ranks__two_shot__cuda_sm80.cu if one device plays all ranks: as many blocks for each rank as run concurrently."""
+"""The launch of all_reduce_ranks__two_shot__cuda_sm80.cu if one device plays all ranks: as many blocks for each rank as run
+concurrently."""
 
 from __future__ import annotations
 

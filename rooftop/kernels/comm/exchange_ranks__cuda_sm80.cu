@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Reduce-scatter, all-gather and all-to-all are one exchange: each rank pushes messages into the memory of the others, all ranks synchronise once, and each rank adds up or decodes what it received. The receive buffer has two halves, used in turn, so that no rank waits for the readers of the previous call."
+idea    = """Reduce-scatter, all-gather and all-to-all are one exchange: each rank pushes messages into the memory of the others, all ranks \
+  synchronise once, and each rank adds up or decodes what it received. The receive buffer has two halves, used in turn, so that no rank \
+  waits for the readers of the previous call."""
 limit   = "not measured: the link"
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["x: T[W, N]", "out: T[W, P]"]
@@ -16,12 +18,13 @@ blocks = 1
 constexpr int THREADS = 512;
 constexpr int SCATTER = 0, GATHER = 1, TO_ALL = 2;
 
-/// A rank's x is `ranks` rows of `count` elements (GATHER: one row); row s goes to rank s (GATHER: to all). size: elements of a message, a multiple of the
-/// group. half: bytes of each of the two halves of a room behind its flags; a half holds a message from each rank. out: one row for SCATTER, else `ranks`
-/// rows.
+/// A rank's x is `ranks` rows of `count` elements (GATHER: one row); row s goes to rank s (GATHER: to all). size: elements of a message, a
+/// multiple of the group. half: bytes of each of the two halves of a room behind its flags; a half holds a message from each rank. out: one
+/// row for SCATTER, else `ranks` rows.
 template <typename T, int WIRE, int GROUP, bool ROTATED, bool STOCHASTIC, bool HERE, int KIND>
 __global__ void __launch_bounds__(THREADS, 1)
-exchange(int ranks, int first, long long count, long long size, const T* __restrict__ x, T* __restrict__ out, unsigned char* room, const unsigned long long* table, long long bytes,
+exchange(int ranks, int first, long long count, long long size, const T* __restrict__ x, T* __restrict__ out, unsigned char* room,
+    const unsigned long long* table, long long bytes,
          long long half, unsigned* epochs, int* fault, unsigned call, int seed, long long patience) {
     using M = Message<WIRE, GROUP>;
     const int rank = first + blockIdx.y;
@@ -38,10 +41,12 @@ exchange(int ranks, int first, long long count, long long size, const T* __restr
         const int s = KIND == GATHER ? 0 : (rank + k) % ranks;  // each rank starts with a different reader
         const T* row = x + s * count;
         const bool whole = on_16(row);
-        const unsigned long long index = static_cast<unsigned long long>(KIND == GATHER ? rank : static_cast<long long>(rank) * ranks + s) * size;
+        const unsigned long long index =
+            static_cast<unsigned long long>(KIND == GATHER ? rank : static_cast<long long>(rank) * ranks + s) * size;
         for (long long c = begin; c < chunks; c += step) {
             load_chunk<GROUP, ROTATED>(v, row, c, count, whole);
-            put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, index, KIND == GATHER ? ranks : 1, [&](int p) { return part(KIND == GATHER ? (rank + p) % ranks : s, rank); });
+            put_chunk<WIRE, GROUP, STOCHASTIC>(v, c, seed, index, KIND == GATHER ? ranks : 1,
+                [&](int p) { return part(KIND == GATHER ? (rank + p) % ranks : s, rank); });
         }
     }
     const int met = meet(rooms, rank, ranks, number + 1, call, false, patience, fault);
@@ -49,7 +54,8 @@ exchange(int ranks, int first, long long count, long long size, const T* __restr
         T* row = out + s * count;
         const bool whole = on_16(row);
         for (long long c = begin; c < chunks; c += step) {
-            sum_chunk<WIRE, GROUP>(v, met == MET ? KIND == SCATTER ? ranks : 1 : 0, c, [&](int p) { return part(rank, KIND == SCATTER ? p : s); });
+            sum_chunk<WIRE, GROUP>(v, met == MET ? KIND == SCATTER ? ranks : 1 : 0, c,
+                [&](int p) { return part(rank, KIND == SCATTER ? p : s); });
             if (met != MET) spoil(v);
             store_chunk<GROUP, ROTATED>(row, c, count, whole, v);
         }

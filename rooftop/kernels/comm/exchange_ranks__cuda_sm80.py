@@ -33,7 +33,9 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
 def scratch(p: Problem, config: Any, head: Any) -> dict[str, Meta]:
     _, count, several = _said(p)
     whole = exchange.sizes(count, several, str(p.option("wire")), int(p.option("group")))[2]
-    return {"room": Meta((several, exchange.FLAGS + whole), "u8"), "epochs": Meta((several, exchange.BLOCKS), "u32"), "fault": Meta((4,), "i32")}
+    return {
+        "room": Meta((several, exchange.FLAGS + whole), "u8"), "epochs": Meta((several, exchange.BLOCKS), "u32"), "fault": Meta((4,), "i32")
+    }
 
 
 def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""Products by cuBLAS, stored where the sum reads them, then the sum. On several GPUs that is the peers' memory (rooftop/ranks/products.py); here all
-ranks are one device, and it is the device's own memory."""
+"""Products by cuBLAS, stored where the sum reads them, then the sum. On several GPUs that is the peers' memory (rooftop/ranks/products.py);
+here all ranks are one device, and it is the device's own memory."""
 
 from __future__ import annotations
 
@@ -49,4 +49,8 @@ def on_ranks(tensors: Mapping[str, Any], options: Mapping[str, Any], group: Any)
     from rooftop.ranks import fused
 
     wire = None if options["wire"] == "none" else str(options["wire"])
-    return {"out": fused.matmul_reduce_scatter(tensors["a"], tensors["b"], group, wire=wire, group_size=int(options["group"]), path="symmetric", verify=False)}
+    return {
+        "out": fused.matmul_reduce_scatter(
+            tensors["a"], tensors["b"], group, wire=wire, group_size=int(options["group"]), path="symmetric", verify=False
+        )
+    }

@@ -1,7 +1,7 @@
 """gelu by tanh and its slope for a gated unit, which multiplies them by values of any size.
 
-For negative x they are 0, as x (1 + tanh z) / 2 in float32, where tanh z rounds to -1: an infinite value times it is NaN. The sigmoid alone, of
-rooftop/kernels/_device/activations.py, is 0 only where exp overflows, and has the product infinite between."""
+For negative x they are 0, as x (1 + tanh z) / 2 in float32, where tanh z rounds to -1: an infinite value times it is NaN. The sigmoid
+alone, of rooftop/kernels/_device/activations.py, is 0 only where exp overflows, and has the product infinite between."""
 
 from __future__ import annotations
 

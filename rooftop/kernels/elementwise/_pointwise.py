@@ -1,7 +1,8 @@
 """Elementwise functions of one to three tensors in Triton: everything that an implementation needs except its formula.
 
-Bytes: each input read once, each output written once, 16 bytes a thread and access. Every tensor is [R, C] with contiguous rows and any row stride (one row
-if it is contiguous as a whole); two tensors that are the halves of one packed tensor differ by an offset. A program processes `lanes` × `block` elements.
+Bytes: each input read once, each output written once, 16 bytes a thread and access. Every tensor is [R, C] with contiguous rows and any row
+stride (one row if it is contiguous as a whole); two tensors that are the halves of one packed tensor differ by an offset. A program
+processes `lanes` × `block` elements.
 Measured: 0.97 of a copy from 256 MiB on."""
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 
 INPUTS, OUTPUTS = ("p", "q", "r"), ("u", "v")
 GRID = 65535  # programs along the second and third axes of a launch
@@ -43,12 +43,12 @@ def _narrow(pointer, offset, row, stride, column, inside, value):  # type: ignor
 @triton.jit
 def _pointwise(p, q, r, u, v, ps, qs, rs, us, vs, po, qo, ro, uo, vo, R, C,
                F: tl.constexpr, ONE: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr,
-               BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no offset, and for
-    the stride of a single row: the shortest launches take only a few cache misses, and arguments are some of them.
+               BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """u (and v) = F(p, q, r) in float32; absent tensors are None. Strides of rows and offsets of first elements, in elements; None for no
+    offset, and for the stride of a single row: the shortest launches take only a few cache misses, and arguments are some of them.
 
-    ONE: there is one row, and the programs are along it; else they are along the columns (axis 0) and the rows (axis 1, with axis 2 as its high part if
-    HIGH). EVEN: no program is partial. FAR: an element is 2**31 or further from the first."""
+    ONE: there is one row, and the programs are along it; else they are along the columns (axis 0) and the rows (axis 1, with axis 2 as its
+    high part if HIGH). EVEN: no program is partial. FAR: an element is 2**31 or further from the first."""
     if CHAINED:
         gdc_wait()
     column = tl.program_id(0)
@@ -100,7 +100,9 @@ class At:
 Halves = Callable[[Problem], Mapping[str, At]]
 
 
-def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Callable[[Problem], Any], places: Halves | None = None) -> tuple[Any, ...]:
+def pointwise(
+    inputs: tuple[str, ...], outputs: tuple[str, ...], function: Callable[[Problem], Any], places: Halves | None = None
+) -> tuple[Any, ...]:
     """supports, choose, configs and launches of an implementation.
 
     function    the jit function of float32 values for a problem
@@ -130,8 +132,8 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
         return blocks, GRID, -(-groups // GRID)
 
     def choose(p: Problem) -> Config:
-        """Measured on an H100. Four elements a thread: more programs in flight, which short tensors need most; a pack of 16 bytes for 16 bits, if one tensor
-        is read and there are enough programs; two packs for 32 bits from 2^26 elements on."""
+        """Measured on an H100. Four elements a thread: more programs in flight, which short tensors need most; a pack of 16 bytes for 16
+        bits, if one tensor is read and there are enough programs; two packs for 32 bits from 2^26 elements on."""
         rows, columns = extents(p)
         size, warps = 1024, 8
         if p[found(p)[outputs[0]].name].itemsize >= 4:
@@ -143,23 +145,32 @@ def pointwise(inputs: tuple[str, ...], outputs: tuple[str, ...], function: Calla
 
     def configs(p: Problem) -> list[Config]:
         rows, columns = extents(p)
-        sizes = [(block, lanes) for block in (256, 512, 1024, 2048, 4096, 8192) for lanes in (1, 2, 4) if lanes == 1 or (block >= columns and lanes <= rows)]
-        return [Config(block, lanes, warps) for block, lanes in sizes for warps in (1, 2, 4, 8) if 128 * warps <= block * lanes <= 1024 * warps]
+        sizes = [
+            (block, lanes) for block in (256, 512, 1024, 2048, 4096, 8192) for lanes in (1, 2, 4) if lanes == 1
+            or (block >= columns and lanes <= rows)
+        ]
+        return [
+            Config(block, lanes, warps) for block, lanes in sizes for warps in (1, 2, 4, 8) if 128 * warps <= block * lanes <= 1024 * warps
+        ]
 
     def launches(p: Problem, config: Config) -> list[Launch]:
         rows, columns = extents(p)
         at = found(p)
-        far = max((m.shape[0] - 1) * abs(m.strides[0]) + m.shape[1] for _, m in p.tensors if m is not None) + config.block * config.lanes >= 2**31
+        far = max(
+            (m.shape[0] - 1) * abs(m.strides[0]) + m.shape[1] for _, m in p.tensors if m is not None
+        ) + config.block * config.lanes >= 2**31
         even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
-        args: dict[str, Any] = {"R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "EVEN": even and not high, "HIGH": high, "FAR": far}
-        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": chained(p.device)}
+        args: dict[str, Any] = {
+            "R": rows, "C": columns, "F": function(p), "ONE": rows == 1, "EVEN": even and not high, "HIGH": high, "FAR": far
+        }
+        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": p.device.pdl}
         for letters, names in ((INPUTS, inputs), (OUTPUTS, outputs)):
             for letter, name in zip(letters, (*names, None, None, None), strict=False):
                 place = at.get(name) if name else None
                 args[letter] = place and place.name
                 args[f"{letter}s"] = p[place.name].strides[0] if place and rows > 1 else None
                 args[f"{letter}o"] = place.offset or None if place else None
-        return [Launch(_pointwise, _grid(p, config), args, config.warps, chained=chained(p.device))]
+        return [Launch(_pointwise, _grid(p, config), args, config.warps, chained=p.device.pdl)]
 
     return supports, choose, configs, launches
 

@@ -12,7 +12,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 
 
 @triton.jit
@@ -51,5 +50,5 @@ def choose(p: Problem) -> Config:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     n = p["x"].numel
-    args = {"x": "x", "y": "y", "out": "out", "n": n, "BLOCK": config.block, "CHAINED": chained(p.device)}
-    return [Launch(kernel=_add, grid=(-(-n // config.block),), args=args, warps=config.warps, chained=chained(p.device))]
+    args = {"x": "x", "y": "y", "out": "out", "n": n, "BLOCK": config.block, "CHAINED": p.device.pdl}
+    return [Launch(kernel=_add, grid=(-(-n // config.block),), args=args, warps=config.warps, chained=p.device.pdl)]

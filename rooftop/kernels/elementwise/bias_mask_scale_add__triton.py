@@ -1,7 +1,8 @@
 """out = residual + scale · mask · (x + bias) over [R, C]. Contract: rooftop/ops/bias_mask_scale_add.py
 
 Bytes: x, residual and mask are read once, out is written once; the bias hits L2. A mask from a seed moves no bytes and costs about 14
-integer instructions per element, far fewer than can be issued in the time of 6 bytes per element. Prediction: 0.97 of a copy from 256 MiB on."""
+integer instructions per element, far fewer than can be issued in the time of 6 bytes per element. Prediction: 0.97 of a copy from 256 MiB
+on."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
 from rooftop.formats.random_bits import threshold
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import kept
 
 GRID = 65535  # programs along the second and third axes of a launch
@@ -22,9 +22,10 @@ GRID = 65535  # programs along the second and third axes of a launch
 @triton.jit
 def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C,
          THRESHOLD: tl.constexpr, EVEN: tl.constexpr, HIGH: tl.constexpr, FAR: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
-         CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is generated. Programs are along the columns (axis
-    0) and the rows (axis 1, with axis 2 as its high part if HIGH). EVEN: no program is partial. FAR: an element is 2**31 or further from the first."""
+         CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """LANES × BLOCK elements. Row strides of x, residual, mask and out in elements; THRESHOLD 0: no mask is generated. Programs are along
+    the columns (axis 0) and the rows (axis 1, with axis 2 as its high part if HIGH). EVEN: no program is partial. FAR: an element is 2**31
+    or further from the first."""
     if CHAINED:
         gdc_wait()
     row = tl.program_id(1)
@@ -40,7 +41,8 @@ def _add(x, bias, residual, mask, out, xs, rs, ms, os, scale, seed, R, C,
         v += tl.load(bias + column, (column < C) | EVEN, other=0).to(tl.float32)
     v *= scale
     if mask is not None:
-        # declared contiguous only in groups of eight: 16 bytes of the mask a thread would be another layout than that of x, and need an exchange
+        # declared contiguous only in groups of eight: 16 bytes of the mask a thread would be another layout than that of x, and need an
+        # exchange
         flag = row * ms + column
         if BLOCK >= 16:  # Triton makes a tensor of one element a scalar, for which this declaration fails
             flag = tl.max_contiguous(flag, [1, 8])
@@ -77,8 +79,8 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. Four elements a thread: more programs in flight, which short tensors need most; two packs of 16 bytes for 32-bit elements from
-    2^26 on."""
+    """Measured on an H100. Four elements a thread: more programs in flight, which short tensors need most; two packs of 16 bytes for 32-bit
+    elements from 2^26 on."""
     rows, columns = p["out"].shape
     size, warps = 1024, 4 if rows * columns >= 1 << 26 and p["out"].itemsize >= 4 else 8
     block = min(size, 1 << (columns - 1).bit_length())
@@ -88,18 +90,21 @@ def choose(p: Problem) -> Config:
 def configs(p: Problem) -> list[Config]:
     return [
         Config(block, lanes, warps)
-        for block in (256, 512, 1024, 2048, 4096) for lanes in (1, 2, 4) for warps in (1, 2, 4, 8) if 128 * warps <= block * lanes <= 1024 * warps
-    ]  # fmt: skip
+        for block in (256, 512, 1024, 2048, 4096) for lanes in (1, 2, 4) for warps in (1, 2, 4, 8)
+        if 128 * warps <= block * lanes <= 1024 * warps
+    ]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["out"].shape
     metas = {n: m for n, m in p.tensors if m is not None}
-    far = max((m.shape[0] - 1) * abs(m.strides[0]) + columns for m in metas.values() if len(m.shape) == 2) + config.block * config.lanes >= 2**31
+    far = max(
+        (m.shape[0] - 1) * abs(m.strides[0]) + columns for m in metas.values() if len(m.shape) == 2
+    ) + config.block * config.lanes >= 2**31
     args = {n: n for n in ("x", "bias", "residual", "mask", "out")}
     strides = {f"{n[0]}s": m.strides[0] if (m := p.get(n)) is not None else None for n in ("x", "residual", "mask", "out")}
     sizes = {"R": rows, "C": columns, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     even, high = rows % config.lanes == 0 and columns % config.block == 0, -(-rows // config.lanes) > GRID
     made = {"THRESHOLD": threshold(float(p.option("p"))), "EVEN": even and not high, "HIGH": high, "BLOCK": config.block}
-    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "CHAINED": chained(p.device)}
-    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, chained=chained(p.device))]
+    made |= {"LANES": config.lanes, "FAR": far or rows * columns >= 2**31, "CHAINED": p.device.pdl}
+    return [Launch(_add, _grid(p, config), {**args, **sizes, **made}, config.warps, chained=p.device.pdl)]

@@ -1,7 +1,7 @@
 """dx = scale · mask · dout over [R, C] and dbias, its sum over the rows. Contract: rooftop/ops/bias_mask_scale_add.py
 
-Bytes: dout and mask are read once, dx is written once: the lower bound. dbias in two stages: each program adds a slab of rows in float32 in a fixed
-order and writes a partial row (2 / height of the traffic in bf16), a second launch adds those; none if a slab is all rows. A mask
+Bytes: dout and mask are read once, dx is written once: the lower bound. dbias in two stages: each program adds a slab of rows in float32 in
+a fixed order and writes a partial row (2 / height of the traffic in bf16), a second launch adds those; none if a slab is all rows. A mask
 from a seed takes 17 integer instructions an element at half rate: at 4 bytes an element that alone is 0.86 of the time of a copy.
 Prediction: 0.95 of a copy with a mask that is given, 0.9 with one from a seed."""
 
@@ -16,16 +16,15 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.formats.random_bits import threshold
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import kept
 
 
 @triton.jit(do_not_specialize=["R", "height"])  # these follow the row kernels of a call
 def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
           THRESHOLD: tl.constexpr, SHORT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
-          CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. FIRST: the first of two
-    launches."""
+          CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """BLOCK columns of a slab of `height` rows, LANES at a time; the sums of its columns are written to to[slab, C] if given. FIRST: the
+    first of two launches."""
     if CHAINED:
         gdc_wait()
         if FIRST:
@@ -41,7 +40,8 @@ def _slab(dout, mask, dx, to, R, C, blocks, height, ds, ms, xs, scale, seed,
         inside = (step < last) & (column < C)
         v = tl.load(dout + row * ds + column, inside, other=0).to(tl.float32) * scale
         if mask is not None:
-            # declared contiguous only in groups of eight: 16 bytes of the mask a thread would be another layout than dout's, and need an exchange
+            # declared contiguous only in groups of eight: 16 bytes of the mask a thread would be another layout than dout's, and need an
+            # exchange
             flag = row * ms + column
             if BLOCK >= 16:  # Triton makes a tensor of one element a scalar, for which this declaration fails
                 flag = tl.max_contiguous(flag, [1, 8])
@@ -81,8 +81,9 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough programs and rows are
-    few; else slabs, one program a multiprocessor with five rows in flight, or eight if a mask from a seed keeps the arithmetic units busy."""
+    """Measured on an H100. If there is a bias to sum: few columns down all rows, which needs no second launch, if that makes enough
+    programs and rows are few; else slabs, one program a multiprocessor with five rows in flight, or eight if a mask from a seed keeps the
+    arithmetic units busy."""
     rows, columns = p["dx"].shape
     wide, tall = (1 << (n - 1).bit_length() for n in (columns, rows))
     if p.get("dbias") is None:
@@ -135,6 +136,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {"dout": "dout", "mask": "mask", "dx": "dx", "to": to, "R": rows, "C": columns, "blocks": blocks}
     args |= {"height": config.height, **strides, "scale": float(p.option("scale")), "seed": "seed"}
     args |= {"THRESHOLD": threshold(float(p.option("p"))), "SHORT": rows * columns <= 2**32, "BLOCK": config.block, "LANES": config.lanes}
-    args |= {"STAGES": config.stages, "CHAINED": chained(p.device), "FIRST": to == "pb"}
-    found = [Launch(_slab, (programs,), args, config.warps, chained=chained(p.device))]
+    args |= {"STAGES": config.stages, "CHAINED": p.device.pdl, "FIRST": to == "pb"}
+    found = [Launch(_slab, (programs,), args, config.warps, chained=p.device.pdl)]
     return found + column_sums([("pb", "dbias")], slabs, columns, p.device) if to == "pb" else found

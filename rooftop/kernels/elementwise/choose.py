@@ -1,5 +1,5 @@
-"""Which kernels compute elementwise ops that have several: Triton's, whose tiles follow the layout. The CUDA C++ ones are their ladders' last rungs, and take
-what Triton's index arithmetic does not."""
+"""Which kernels compute elementwise ops that have several: Triton's, whose tiles follow the layout. The CUDA C++ ones are their ladders'
+last rungs, and take what Triton's index arithmetic does not."""
 
 from __future__ import annotations
 

@@ -20,5 +20,7 @@ def _tanh(dy, a, b):  # type: ignore[no-untyped-def]
     return dy * b * gelu_tanh_slope_or_zero(a), dy * gelu_tanh_or_zero(a)
 
 
-supports, choose, configs, launches = gated(("dy", "a", "b"), ("da", "db"), lambda p: _tanh if p.option("approximate") == "tanh" else _exact)
+supports, choose, configs, launches = gated(
+    ("dy", "a", "b"), ("da", "db"), lambda p: _tanh if p.option("approximate") == "tanh" else _exact
+)
 __all__ = ["Config", "choose", "configs", "launches", "supports"]

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "One pack of 16 bytes per thread. With programmatic dependent launch more blocks are cheaper than two packs per thread. At 16 bits Φ is the sigmoid of x times a polynomial of x² (rooftop/kernels/_device/activations.py), with the fast exponential and reciprocal: 20 instructions per element instead of 38, fewer than can be issued in the time of a copy."
+idea    = """One pack of 16 bytes per thread. With programmatic dependent launch more blocks are cheaper than two packs per thread. At 16 \
+  bits Φ is the sigmoid of x times a polynomial of x² (rooftop/kernels/_device/activations.py), with the fast exponential and reciprocal: \
+  20 instructions per element instead of 38, fewer than can be issued in the time of a copy."""
 predict = { speedup = 1.02 }
 limit   = "The copy of the same bytes, from 4 MiB on."
 dtypes  = ["f32", "f16", "bf16"]

@@ -10,7 +10,9 @@ from rooftop.core.spec import Launch, Problem
 from rooftop.kernels._device.cutile import ct
 
 
-def swiglu(a, b, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], PACKED: ct.Constant[bool], EXACT: ct.Constant[bool], TMA: ct.Constant[bool]):
+def swiglu(
+    a, b, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], PACKED: ct.Constant[bool], EXACT: ct.Constant[bool], TMA: ct.Constant[bool]
+):
     across = ct.num_tiles(y, axis=1, shape=(ROWS, COLUMNS))
     i, j = ct.bid(0) // across, ct.bid(0) % across
     if PACKED:  # y has half the columns of a
@@ -63,7 +65,7 @@ def configs(p: Problem) -> list[Config]:
     return [
         Config(min(size // wide, _pow2(rows)), wide, warps, tma)
         for size in (1024, 2048, 4096, 8192) for wide in (min(size, _pow2(columns)),) for warps in (4, 8) for tma in (False, True)
-    ]  # fmt: skip
+    ]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -72,6 +74,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a": "a", "b": "a" if packed else "b", "y": "y", "ROWS": config.rows, "COLUMNS": config.columns, "PACKED": packed,
         "EXACT": p["y"].dtype == "f32", "TMA": config.tma,
-    }  # fmt: skip
+    }
     tiles = -(-rows // config.rows) * -(-columns // config.columns)
     return [Launch(swiglu, (tiles,), args, options={"num_worker_warps": config.warps})]

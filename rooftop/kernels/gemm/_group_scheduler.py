@@ -1,5 +1,5 @@
-"""The next tile of a grouped product: the walk over offsets that are only known on the device. Plain Triton functions; a Gluon kernel uses them as
-`gluon.jit(f.fn)`."""
+"""The next tile of a grouped product: the walk over offsets that are only known on the device. Plain Triton functions; a Gluon kernel uses
+them as `gluon.jit(f.fn)`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def tiles_of(begin, end, N, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore
 
 @triton.jit
 def advance(t, g, base, begin, end, offsets, G, M, N, BM: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The group of tile t, starting from any earlier group: its index, the tiles before it, its first row and one past its last. G: the rows past the last
-    offset; G + 1: there is no such tile."""
+    """The group of tile t, starting from any earlier group: its index, the tiles before it, its first row and one past its last. G: the
+    rows past the last offset; G + 1: there is no such tile."""
     while (g <= G) & (t >= base + tiles_of(begin, end, N, BM, BN)):
         base += tiles_of(begin, end, N, BM, BN)
         begin = end
@@ -50,7 +50,9 @@ def start_of(offsets, G, M, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def work_of(t, g, base, begin, end, offsets, G, M, N, K, BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
+def work_of(  # type: ignore[no-untyped-def]
+    t, g, base, begin, end, offsets, G, M, N, K, BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr
+):
     """Tile t: matrix (group), first row, first column, one past the group's last row in it, the part of K."""
     first = 0
     last = K

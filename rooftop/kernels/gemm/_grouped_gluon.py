@@ -1,10 +1,11 @@
-"""Products of many matrices whose sizes only the device knows, on Hopper: a persistent, warp-specialised kernel in Gluon with the structure of `gemm_gluon`.
+"""Products of many matrices whose sizes only the device knows, on Hopper: a persistent, warp-specialised kernel in Gluon in the form of
+`_product_gluon`.
 
-Tiles are numbered group by group and assigned to blocks by a fixed stride, so the group number of a block's tiles only grows: the producer and the consumers
-each walk the offsets once. TMA does not know where a group ends. ROWS: a box may contain rows of the next group; their results are not stored. A tile that its
-group fills is stored by TMA, any other from shared memory through registers, row by row. DEPTH: a box may contain a part of K of the next group; the consumers
-set it to zero, in a and in b, before they multiply (a NaN of another group times 0 would be NaN). MASKED: only the first offsets[g] rows of matrix g are
-computed; the others become zeros."""
+Tiles are numbered group by group and assigned to blocks by a fixed stride, so the group number of a block's tiles only grows: the producer
+and the consumers each walk the offsets once. TMA does not know where a group ends. ROWS: a box may contain rows of the next group; their
+results are not stored. A tile that its group fills is stored by TMA, any other from shared memory through registers, row by row. DEPTH: a
+box may contain a part of K of the next group; the consumers set it to zero, in a and in b, before they multiply (a NaN of another group
+times 0 would be NaN). MASKED: only the first offsets[g] rows of matrix g are computed; the others become zeros."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from rooftop.kernels._device.gemm_gluon import bring, flat, halves
+from rooftop.kernels._device.gluon_tiles import bring, flat, halves
 from rooftop.kernels.gemm import _group_scheduler
 
 FORMS, ROWS, DEPTH, MASKED = _group_scheduler.FORMS, _group_scheduler.ROWS, _group_scheduler.DEPTH, _group_scheduler.MASKED
@@ -21,8 +22,8 @@ tiles_of, advance, start_of, work_of = (gluon.jit(f.fn) for f in (walk.tiles_of,
 
 
 @gluon.jit
-def load(a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
-         STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr):  # fmt: skip
+def load(a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
+         GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr):
     """The producer warp."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
@@ -42,7 +43,10 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM: g
             mbarrier.wait(empty.index(stage), (n // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), BYTES)
             for i in gl.static_range(GROUPS):
-                bring(a_desc, 0 if FORM != MASKED else z, row + i * RM, k, A_COLUMNS, True, full.index(stage), a_ring.index(stage * GROUPS + i))
+                bring(
+                    a_desc, 0 if FORM != MASKED else z, row + i * RM, k, A_COLUMNS, True, full.index(stage),
+                    a_ring.index(stage * GROUPS + i)
+                )
             bring(b_desc, 0 if FORM == DEPTH else z, k, column, B_COLUMNS, True, full.index(stage), b_ring.index(stage))
             n += 1
         t += gl.num_programs(0)
@@ -64,8 +68,9 @@ def clear_past(x, left, DIM: gl.constexpr):
 
 
 @gluon.jit
-def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.constexpr, BN: gl.constexpr,
-            BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr):  # fmt: skip
+def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.constexpr,
+            BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr,
+            B_COLUMNS: gl.constexpr, FORM: gl.constexpr):
     """One consumer warp group: rows from GROUP_INDEX · RM on of each tile."""
     RM: gl.constexpr = BM // GROUPS
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -106,7 +111,8 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_
 
 @gluon.jit
 def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, row, column, limit, M, N, made, FORM: gl.constexpr):
-    """Stores one group's part of a tile, 64 columns at a time. `made`: whether there was something to multiply; else the result is zeros."""
+    """Stores one group's part of a tile, 64 columns at a time. `made`: whether there was something to multiply; else the result is
+    zeros."""
     RM: gl.constexpr = acc.shape[0]
     BN: gl.constexpr = acc.shape[1]
     HALF: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN // 2, 16])
@@ -129,7 +135,9 @@ def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, 
         buffer.store(pieces[i].to(out_desc.dtype))
         if whole:
             fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [0 if FORM == ROWS else z, row, column + i * 64], c_ring.index(GROUP_INDEX * 2 + i % 2))
+            tma.async_copy_shared_to_global(
+                out_desc, [0 if FORM == ROWS else z, row, column + i * 64], c_ring.index(GROUP_INDEX * 2 + i % 2)
+            )
         else:
             values = buffer.load(LINES)
             rows = row + gl.arange(0, RM, gl.SliceLayout(1, LINES))
@@ -141,8 +149,8 @@ def put_tile(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, zo, z, 
 
 
 @gluon.jit(do_not_specialize=("G", "M", "K"))
-def grouped(a_desc, b_desc, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
-            STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr):  # fmt: skip
+def grouped(a_desc, b_desc, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
+            GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, FORM: gl.constexpr):
     """Boxes are [1, ., .] of three-dimensional tensors. X_COLUMNS: the descriptor is of the transposed operand."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
@@ -155,15 +163,24 @@ def grouped(a_desc, b_desc, out_desc, out, ldo, zo, offsets, G, M, N, K, BM: gl.
     fence_async_shared()
     if GROUPS == 1:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
-                       FORM)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, FORM)),
-        ], [1], [40])  # fmt: skip
+            (consume,
+                       (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES,
+                       A_COLUMNS, B_COLUMNS, FORM)),
+            (
+                load,
+                (a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, FORM)
+            ),
+        ], [1], [40])
     else:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
-                       FORM)),
-            (consume, (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
-                       FORM)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, FORM)),
-        ], [4, 1], [232, 40])  # fmt: skip
+            (consume,
+                       (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES,
+                       A_COLUMNS, B_COLUMNS, FORM)),
+            (consume,
+                       (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, zo, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES,
+                       A_COLUMNS, B_COLUMNS, FORM)),
+            (
+                load,
+                (a_desc, b_desc, a_ring, b_ring, full, empty, offsets, G, M, N, K, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, FORM)
+            ),
+        ], [4, 1], [232, 40])

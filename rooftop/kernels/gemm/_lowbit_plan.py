@@ -1,5 +1,6 @@
-"""How quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it and the kernel
-for few rows."""
+"""Shared by the kernels of `quantized_matmul`: the numbers of formats in _unpack.cuh, and the relation of groups to blocks of 128 columns.
+How quantized_matmul__gluon_sm90 divides a product into tiles, and its predicted time, which decides the config and the choice between it
+and the kernel for few rows."""
 
 from __future__ import annotations
 
@@ -7,19 +8,33 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.gemm_model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
-from rooftop.kernels.gemm._lowbit_formats import grouping, sizes
+from rooftop.kernels.gemm._model import BARRIERS, EPILOGUE, FMAS, FROM_L2, MEMORY, ONE, PARTS, SECOND, SHARED, START
 from rooftop.ops.quantized_matmul import BITS
 
+FORMATS = ("int8", "int4", "int2", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+assert set(FORMATS) == set(BITS)
 CLOCK = 1.7e9
 WAIT = 400  # cycles of a step for the latency of its codes and for its mbarriers
 SPLITS = (1, 2, 3, 4, 6, 8)
 
 
+def sizes(p: Problem) -> tuple[int, int, int]:
+    """M, N, K."""
+    return p["x"].shape[0], int(p.option("n")), p["x"].shape[1]
+
+
+def grouping(p: Problem) -> tuple[int, int]:
+    """Columns of a group that kernels are compiled for (32, 64 or 128), and how many blocks of 128 columns share a scale if that is 128."""
+    group, k, blocks = int(p.option("group")), p["x"].shape[1], p["codes"].shape[1]
+    if group == k:
+        return 128, max(1, blocks)
+    return (group, 1) if group < 128 else (128, group // 128)
+
+
 @dataclass(frozen=True)
 class Config:
-    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT: split-K, parts of K in
-    different blocks, which a second launch adds in order."""
+    """BN rows of the weight by BM rows of x; STAGES of 128 columns in the ring buffer; GROUP tiles of the weight in a group; SPLIT:
+    split-K, parts of K in different blocks, which a second launch adds in order."""
 
     BN: int = 256
     BM: int = 128
@@ -49,8 +64,8 @@ def _stage(bn: int, bm: int, bits: int) -> int:
 
 
 def _seconds(config: Config, p: Problem) -> float:
-    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the unpacking
-    instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
+    """Predicted time. A step takes the largest of: the matrix multiplies; TMA's loads; if neither hides it, the latency of the codes, the
+    unpacking instructions, and the half of the multiplies that runs after them. Fitted on an H200 to int4, 16 to 256 rows."""
     m, n, _ = sizes(p)
     format = str(p.option("format"))
     each, count = pieces(config, p)

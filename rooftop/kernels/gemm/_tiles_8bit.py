@@ -1,5 +1,6 @@
-"""The matrix product of 8-bit operands in Triton, for every stride, alignment and size: for operands that the Hopper kernel cannot read, and for older
-cards. fp8 is converted to float16, which represents every fp8 value exactly; accumulators are float32. int8 is summed in int32."""
+"""The matrix product of 8-bit operands in Triton, for every stride, alignment and size: for operands that the Hopper kernel cannot read,
+and for older cards. fp8 is converted to float16, which represents every fp8 value exactly; accumulators are float32. int8 is summed in
+int32."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ BLOCKS = gemm_epilogue.BLOCKS
 
 @triton.jit
 def tiles(a, b, out, M, N, K, ma, ka, kb, nb, ldo, group, scale_a, scale_b, bias, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-          SCALES: tl.constexpr, INTEGER: tl.constexpr, RAW: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: stride of tensor x along y, such as `ka` of a along K. With SCALES == BLOCKS a slice is one block of K: BK = 128, and BN divides 128."""
+          SCALES: tl.constexpr, INTEGER: tl.constexpr, RAW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """xy: stride of tensor x along y, such as `ka` of a along K. With SCALES == BLOCKS a slice is one block of K: BK = 128, and BN divides
+    128."""
     pm, pn, z = place(tl.program_id(0), M, N, group, BM, BN)
     rows, columns, along = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     a_at = rows.to(tl.int64)[:, None] * ma + along.to(tl.int64)[None, :] * ka
@@ -40,11 +42,12 @@ def tiles(a, b, out, M, N, K, ma, ka, kb, nb, ldo, group, scale_a, scale_b, bias
         b_at += tl.full((), BK, tl.int64) * kb
     if not RAW:
         if SCALES == BLOCKS:
-            total = finish(total, rows, columns, z, M, N, 1.0, 0.0, rows, columns, None, 0, 0, rows, vector(bias, columns, N), None, 0, 0, None, 0, 0,
-                           False, False, bias is not None, False, 0, False)  # fmt: skip
+            total = finish(total, rows, columns, z, M, N, 1.0, 0.0, rows, columns, None, 0, 0, rows, vector(bias, columns, N), None, 0, 0,
+                           None, 0, 0, False, False, bias is not None, False, 0, False)
         else:
-            total = finish(total, rows, columns, z, M, N, 1.0, 0.0, scale_of(scale_a, rows, M, SCALES), scale_of(scale_b, columns, N, SCALES), None, 0, 0,
-                           rows, vector(bias, columns, N), None, 0, 0, None, 0, 0, True, True, bias is not None, False, 0, False)  # fmt: skip
+            total = finish(total, rows, columns, z, M, N, 1.0, 0.0, scale_of(scale_a, rows, M, SCALES),
+                           scale_of(scale_b, columns, N, SCALES), None, 0, 0, rows, vector(bias, columns, N), None, 0, 0, None, 0, 0, True,
+                           True, bias is not None, False, 0, False)
     put(total, rows, columns, z, M, N, out, ldo, 0, False)
 
 
@@ -93,9 +96,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     there = {name: name if p.get(name) is not None else None for name in ("scale_a", "scale_b", "bias")}
     scales = next((gemm_epilogue.SCALES.index(str(v)) for o, v in p.options if o == "scales"), 0)
     args = {
-        "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": a.shape[1], "ma": a.strides[0], "ka": a.strides[1], "kb": b.strides[0], "nb": b.strides[1],
-        "ldo": out.strides[0], "group": config.GROUP, **there, "BM": config.BM, "BN": config.BN, "BK": config.BK, "SCALES": scales,
-        "INTEGER": a.dtype == "i8", "RAW": there["scale_a"] is None,
-    }  # fmt: skip
+        "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": a.shape[1], "ma": a.strides[0], "ka": a.strides[1], "kb": b.strides[0],
+        "nb": b.strides[1], "ldo": out.strides[0], "group": config.GROUP, **there, "BM": config.BM, "BN": config.BN, "BK": config.BK,
+        "SCALES": scales, "INTEGER": a.dtype == "i8", "RAW": there["scale_a"] is None,
+    }
     grid = (-(-m // config.BM) * -(-n // config.BN),)
     return [Launch(kernel=tiles, grid=grid, args=args, warps=config.warps, stages=config.stages)]

@@ -1,8 +1,10 @@
-"""Products of matrices on a TPU: tile sizes from the sizes of the matrix units and of VMEM, and the kernel that sums over a grid into an accumulator in VMEM.
+"""Products of matrices on a TPU: tile sizes from the sizes of the matrix units and of VMEM, and the kernel that sums over a grid into an
+accumulator in VMEM.
 
-The grid's last dimension is K. While the matrix units multiply one pair of tiles, the next pair is copied from HBM: Pallas does that for every block of a grid.
-The limit: a tile of m x n makes 2 m n K products for (m + n) K elements read, so a tile of 512 x 512 makes 256 products for a byte of bfloat16; v5e makes 120
-in the time of a byte of HBM, v6e 280."""
+The grid's last dimension is K. While the matrix units multiply one pair of tiles, the next pair is copied from HBM: Pallas does that for
+every block of a grid.
+The limit: a tile of m x n makes 2 m n K products for (m + n) K elements read, so a tile of 512 x 512 makes 256 products for a byte of
+bfloat16; v5e makes 120 in the time of a byte of HBM, v6e 280."""
 
 from __future__ import annotations
 
@@ -62,10 +64,11 @@ def _kernel(*refs: Any, steps: int, more: tuple[str, ...], finish: Callable[...,
 
 
 def product(
-    a: Any, b: Any, c: Mapping[str, int], on: On, dtype: Any, total: Any, *, more: Mapping[str, Any] | None = None, finish: Callable[..., Any] | None = None
+    a: Any, b: Any, c: Mapping[str, int], on: On, dtype: Any, total: Any, *, more: Mapping[str, Any] | None = None,
+    finish: Callable[..., Any] | None = None
 ) -> Any:
-    """a [B, M, K] times b [B, K, N] in tiles of `c`, accumulated as `total`; `finish(sum, tiles)` computes a tile of the result from it and from the tiles
-    of `more` ([B, M, N], or [B, 1, N] if all rows are alike). Partial tiles are padded with zeros."""
+    """a [B, M, K] times b [B, K, N] in tiles of `c`, accumulated as `total`; `finish(sum, tiles)` computes a tile of the result from it and
+    from the tiles of `more` ([B, M, N], or [B, 1, N] if all rows are alike). Partial tiles are padded with zeros."""
     batch, m, k = a.shape
     n = b.shape[2]
     big = up(m, c["m"]), up(n, c["n"]), up(max(k, 1), c["k"])
@@ -83,8 +86,9 @@ def product(
     steps = big[2] // c["k"]
     kernel = partial(_kernel, steps=steps, more=tuple(more or ()), finish=finish or (lambda acc, tiles: acc))
     out = call(
-        kernel, on, name="matmul", order=("parallel", "parallel", "parallel", "arbitrary"), grid=(batch, big[0] // c["m"], big[1] // c["n"], steps),
-        in_specs=specs, out_specs=pl.BlockSpec((1, c["m"], c["n"]), lambda z, i, j, k: (z, i, j)), out_shape=like(a, dtype, batch, *big[:2]),
-        scratch_shapes=[pltpu.VMEM((c["m"], c["n"]), total)],
-    )(a, b, *tiles)  # fmt: skip
+        kernel, on, name="matmul", order=("parallel", "parallel", "parallel", "arbitrary"),
+        grid=(batch, big[0] // c["m"], big[1] // c["n"], steps),
+        in_specs=specs, out_specs=pl.BlockSpec((1, c["m"], c["n"]), lambda z, i, j, k: (z, i, j)),
+        out_shape=like(a, dtype, batch, *big[:2]), scratch_shapes=[pltpu.VMEM((c["m"], c["n"]), total)],
+    )(a, b, *tiles)
     return out[:, :m, :n]

@@ -56,8 +56,8 @@ __device__ inline unsigned masked(unsigned a, unsigned mask, unsigned or_) {
 template <int B>
 __device__ inline unsigned field(const unsigned* words, int q) { return words[q / (16 / B)] >> (B * (q % (16 / B))); }
 
-/// Pair q = 4 step + r of a lane's share of a block of 128 columns. Int formats: u - MIDDLE; float formats: the value. `words`: the lane's words, plane by
-/// plane.
+/// Pair q = 4 step + r of a lane's share of a block of 128 columns. Int formats: u - MIDDLE; float formats: the value. `words`: the lane's
+/// words, plane by plane.
 template <typename T, int F>
 __device__ inline unsigned pair_of(const unsigned* words, int q) {
     using C = Code<F>;
@@ -65,7 +65,8 @@ __device__ inline unsigned pair_of(const unsigned* words, int q) {
     if constexpr (F == INT8) {
         const unsigned u = field<8>(words, q);
         if constexpr (HALF) return less<T>(masked(u, 0x00ff00ffu, 0x64006400u), 0x64806480u);     // 1024 + u - 1152
-        else return less<T>(masked(u, 0x007f007fu, 0x43004300u), masked(~u, 0x00800080u, 0x43004300u));  // 128 + the low seven bits, less 128 or 256
+        // 128 + the low seven bits, less 128 or 256
+        else return less<T>(masked(u, 0x007f007fu, 0x43004300u), masked(~u, 0x00800080u, 0x43004300u));
     } else if constexpr (C::INT) {
         const unsigned u = field<C::BITS>(words, q), mask = ((1u << C::BITS) - 1) * 0x10001u;
         if constexpr (HALF) return less<T>(masked(u, mask, 0x64006400u), 0x64006400u + C::MIDDLE * 0x10001u);
@@ -74,8 +75,8 @@ __device__ inline unsigned pair_of(const unsigned* words, int q) {
         unsigned u;
         if constexpr (C::BITS == 6) u = (field<4>(words, q) & 0x000f000fu) | (field<2>(words + 8, q) & 0x00030003u) << 4;
         else u = field<C::BITS>(words, q);
-        // Sign and magnitude bits are moved to their positions in T; a multiplication by a power of two then corrects the exponent's bias. Subnormal numbers
-        // become right too.
+        // Sign and magnitude bits are moved to their positions in T; a multiplication by a power of two then corrects the exponent's bias.
+        // Subnormal numbers become right too.
         constexpr unsigned SIGN = (1u << (C::BITS - 1)) * 0x10001u, SIZE = ((1u << (C::BITS - 1)) - 1) * 0x10001u;
         constexpr int UP = Pair<T>::MANTISSA - C::MANTISSA, BY = Pair<T>::BIAS - C::BIAS;
         const unsigned placed = (u & SIGN) << (16 - C::BITS) | (u & SIZE) << UP;
@@ -87,7 +88,8 @@ __device__ inline unsigned pair_of(const unsigned* words, int q) {
 __device__ inline float scale_value(float s) { return s; }
 __device__ inline float scale_value(__half s) { return __half2float(s); }
 __device__ inline float scale_value(__nv_bfloat16 s) { return __bfloat162float(s); }
-__device__ inline float scale_value(unsigned char e) { return __uint_as_float(e == 0 ? 1u << 22 : static_cast<unsigned>(e) << 23); }  // e8m0
+// e8m0
+__device__ inline float scale_value(unsigned char e) { return __uint_as_float(e == 0 ? 1u << 22 : static_cast<unsigned>(e) << 23); }
 __device__ inline float zero_value(unsigned char z) { return static_cast<float>(z); }
 template <typename Z>
 __device__ inline float zero_value(Z z) { return scale_value(z); }

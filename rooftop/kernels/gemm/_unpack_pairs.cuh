@@ -1,5 +1,5 @@
-// Unpacks pairs of codes of a low-bit weight (rooftop/formats/packed.py) to two 16-bit floats with one shift a field: 3 instructions a pair of int4 or int2, 4
-// of int8, 5 of fp4 or fp8, 7 of fp6. The values are those of pair_of in _unpack.cuh.
+// Unpacks pairs of codes of a low-bit weight (rooftop/formats/packed.py) to two 16-bit floats with one shift a field: 3 instructions a pair
+// of int4 or int2, 4 of int8, 5 of fp4 or fp8, 7 of fp6. The values are those of pair_of in _unpack.cuh.
 #pragma once
 #include "_unpack.cuh"
 
@@ -20,7 +20,8 @@ __device__ inline unsigned moved(unsigned a) {
 /// The offset that `unpacked` leaves in u with RAW: the smallest power of two from which neighbouring bf16 numbers are 1 apart.
 constexpr int RAW_OFFSET = 128;
 
-/// Pair Q of a lane's share of a block of 128 columns. Int formats: u - MIDDLE, or with RAW (bf16, int4 and int2) u + 128, which saves an instruction; float
+/// Pair Q of a lane's share of a block of 128 columns. Int formats: u - MIDDLE, or with RAW (bf16, int4 and int2) u + 128, which saves an
+/// instruction; float
 /// formats: the value. `words`: the lane's words, plane by plane.
 template <typename T, int F, int Q, bool RAW>
 __device__ inline unsigned unpacked(const unsigned* words) {
@@ -29,15 +30,16 @@ __device__ inline unsigned unpacked(const unsigned* words) {
     if constexpr (F == INT8) {
         const unsigned u = words[Q / 2] >> 8 * (Q % 2);
         if constexpr (HALF) return less<T>(masked(u, 0x00ff00ffu, 0x64006400u), 0x64806480u);                 // 1024 + u - 1152
-        else return less<T>(masked(u, 0x007f007fu, 0x43004300u), masked_not(u, 0x00800080u, 0x43004300u));  // 128 + the low seven bits, less 128 or 256
+        // 128 + the low seven bits, less 128 or 256
+        else return less<T>(masked(u, 0x007f007fu, 0x43004300u), masked_not(u, 0x00800080u, 0x43004300u));
     } else if constexpr (C::INT) {
         constexpr int PER = 16 / C::BITS;
         constexpr unsigned MASK = ((1u << C::BITS) - 1) * 0x10001u, MAGIC = HALF ? 0x64006400u : 0x43004300u;
         const unsigned above = masked(words[Q / PER] >> C::BITS * (Q % PER), MASK, MAGIC);
         return RAW ? above : less<T>(above, MAGIC + C::MIDDLE * 0x10001u);
     } else {
-        // Sign and magnitude bits are moved to their positions in T; a multiplication by a power of two then corrects the exponent's bias. Subnormal numbers
-        // become right too.
+        // Sign and magnitude bits are moved to their positions in T; a multiplication by a power of two then corrects the exponent's bias.
+        // Subnormal numbers become right too.
         constexpr int UP = Pair<T>::MANTISSA - C::MANTISSA, BY = Pair<T>::BIAS - C::BIAS;
         constexpr unsigned SIGN = 0x80008000u, POWER = (static_cast<unsigned>(BY + Pair<T>::BIAS) << Pair<T>::MANTISSA) * 0x10001u;
         unsigned placed;
@@ -69,7 +71,8 @@ __device__ inline void multiply_first(float (&c)[4], const unsigned (&a)[4], uns
 }
 
 /// cp.async of 16 bytes that bypasses the L1; the first `size` bytes are copied, the rest is filled with zeros.
-__device__ inline void copy_async(unsigned to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory"); }
+__device__ inline void copy_async(unsigned to,
+    const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory"); }
 __device__ inline void copy_async(unsigned to, const void* from, int size) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(size) : "memory");
 }
@@ -80,6 +83,7 @@ __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group %0;
 /// ldmatrix: four 8 x 8 matrices of 16-bit numbers; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline uint4 load_matrices(unsigned from) {
     uint4 v;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z),
+        "=r"(v.w) : "r"(from) : "memory");
     return v;
 }

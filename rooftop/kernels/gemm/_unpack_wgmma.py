@@ -1,8 +1,9 @@
-"""Unpacks codes of a low-bit weight to the left operand of wgmma, in registers. rooftop/formats/packed.py defines the layout; the same in CUDA C++:
-_unpack.cuh.
+"""Unpacks codes of a low-bit weight to the left operand of wgmma, in registers. rooftop/formats/packed.py defines the layout; the same in
+CUDA C++: _unpack.cuh.
 
-A lane's words of a plane of B bits hold pairs of codes, i of 16 / B in a word, at bits B i and B i + 16: a shift and a mask give two 16-bit numbers, which
-packed arithmetic converts to floats. `matrix` then only states which row and column each element is: the register layouts are equal, so no data moves."""
+A lane's words of a plane of B bits hold pairs of codes, i of 16 / B in a word, at bits B i and B i + 16: a shift and a mask give two 16-bit
+numbers, which packed arithmetic converts to floats. `matrix` then only states which row and column each element is: the register layouts
+are equal, so no data moves."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from rooftop.kernels.gemm._lowbit_formats import FORMATS
+from rooftop.kernels.gemm._lowbit_plan import FORMATS
 
 INT8, INT4, INT2, E4M3, E5M2, E3M2, E2M3, E2M1 = (gl.constexpr(i) for i in range(len(FORMATS)))
 
@@ -21,7 +22,9 @@ INT8, INT4, INT2, E4M3, E5M2, E3M2, E2M3, E2M1 = (gl.constexpr(i) for i in range
 def words_layout(high: int, chunks: int, words: int) -> Any:
     """The layout of [stripes, chunks, 32, words]: each lane has its own words, warp w stripes w and w + 4."""
     steps = [[0, 0, 0, 1 << i] for i in range(words.bit_length() - 1)] + [[0, 1, 0, 0]] * (chunks == 2) + [[4, 0, 0, 0]] * (high == 8)
-    return gl.DistributedLinearLayout(steps, [[0, 0, 1 << i, 0] for i in range(5)], [[1, 0, 0, 0], [2, 0, 0, 0]], [], [high, chunks, 32, words])
+    return gl.DistributedLinearLayout(
+        steps, [[0, 0, 1 << i, 0] for i in range(5)], [[1, 0, 0, 0], [2, 0, 0, 0]], [], [high, chunks, 32, words]
+    )
 
 
 def plane_shape(bits: int) -> tuple[int, int]:
@@ -60,7 +63,8 @@ def matrix_of_eights(p0, p1, RM: tl.constexpr, KIND: tl.constexpr):  # type: ign
 @triton.jit
 def matrix_of_twos(p0, p1, p2, p3, p4, p5, p6, p7, RM: tl.constexpr, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
     """Pairs of words of eight, each [stripes, 1, 32, 2 words], two steps a word, as rows by 64 columns."""
-    x = tl.join(square(p0, p1, p2, p3, KIND), square(p4, p5, p6, p7, KIND)).reshape(RM // 16, 8, 4, 2, 2, 2, 2, 2)  # stripe, g, t, word, pair, r, h, step
+    # stripe, g, t, word, pair, r, h, step
+    x = tl.join(square(p0, p1, p2, p3, KIND), square(p4, p5, p6, p7, KIND)).reshape(RM // 16, 8, 4, 2, 2, 2, 2, 2)
     return x.permute(0, 5, 1, 3, 7, 6, 2, 4).reshape(RM, 64)
 
 
@@ -87,12 +91,15 @@ def times(a, b, KIND: gl.constexpr):
 @gluon.jit
 def masked(a, MASK: gl.constexpr, OR: gl.constexpr):
     """(a & MASK) | OR in one lop3 instruction: the compiler makes two if both are constants."""
-    return gl.inline_asm_elementwise("lop3.b32 $0, $1, $2, $3, 0xea;", "=r,r,r,r", [a, a * 0 + MASK, a * 0 + OR], gl.int32, is_pure=True, pack=1)
+    return gl.inline_asm_elementwise(
+        "lop3.b32 $0, $1, $2, $3, 0xea;", "=r,r,r,r", [a, a * 0 + MASK, a * 0 + OR], gl.int32, is_pure=True, pack=1
+    )
 
 
 @gluon.jit
 def floats(u, FORMAT: gl.constexpr, KIND: gl.constexpr):
-    """Codes in the low bits of both 16-bit halves (higher bits are ignored) to 16-bit floats: ints u - 2^(bits - 1), floats the value; exact."""
+    """Codes in the low bits of both 16-bit halves (higher bits are ignored) to 16-bit floats: ints u - 2^(bits - 1), floats the value;
+    exact."""
     HALF: gl.constexpr = gl.float16 == KIND
     MAGIC: gl.constexpr = 0x64006400 if HALF else 0x43004300  # 1024, or 128, and the number
     if FORMAT == INT8:
@@ -128,10 +135,10 @@ def twice(bits):
 
 
 @gluon.jit
-def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr,
-                L: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
-    """Scales, then zero points less 2^(bits - 1) (or scales again), of the lanes' rows g and g + 8 in both halves of a block, each twice in 32 bits: [(half
-    0, r 0), (0, 1), (1, 0), (1, 1)] of each. With CHANNEL dummy values."""
+def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr,
+                CHANNEL: gl.constexpr, L: gl.constexpr, KIND: gl.constexpr):
+    """Scales, then zero points less 2^(bits - 1) (or scales again), of the lanes' rows g and g + 8 in both halves of a block, each twice in
+    32 bits: [(half 0, r 0), (0, 1), (1, 0), (1, 1)] of each. With CHANNEL dummy values."""
     high = gl.arange(0, HIGH, gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L))))[:, None, None, None]
     lane = gl.arange(0, 32, gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L))))[None, None, :, None]
     CHUNKS: gl.constexpr = L.shape[1]
@@ -172,7 +179,10 @@ def pair_scales(scale, zero, stripe, stripes, groups, block, per_group, HIGH: gl
 
 
 @gluon.jit
-def scaled(u, factors, HALF_INDEX: gl.constexpr, R: gl.constexpr, FORMAT: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr, KIND: gl.constexpr):
+def scaled(
+    u, factors, HALF_INDEX: gl.constexpr, R: gl.constexpr, FORMAT: gl.constexpr, ZERO: gl.constexpr, CHANNEL: gl.constexpr,
+    KIND: gl.constexpr
+):
     x = floats(u, FORMAT, KIND)
     if not CHANNEL:
         if ZERO:
@@ -182,21 +192,27 @@ def scaled(u, factors, HALF_INDEX: gl.constexpr, R: gl.constexpr, FORMAT: gl.con
 
 
 @gluon.jit
-def left_operand(codes, high, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, ZERO: gl.constexpr,
-                 CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
+def left_operand(codes, high, half: gl.constexpr, factors, MMA: gl.constexpr, RM: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
+                 ZERO: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr, KIND: gl.constexpr):
     """Rows of the weight by the 64 columns of one half of a block. codes, high: planes in shared memory, int32
     [stripes, chunks, 32, 4]; `high` of 6 bits alone."""
     LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=MMA, k_width=2)
     if BITS == 8:
         w = codes.slice(2 * half, 2, dim=1).load(L)
-        found = of_eights(scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 8, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM, KIND)
+        found = of_eights(
+            scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 8, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM,
+            KIND
+        )
     elif BITS == 2:
         w = codes.slice(0, 1, dim=1).slice(2 * half, 2, dim=3).load(L)
-        found = of_twos(scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 2, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 4, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 6, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 8, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 10, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                        scaled(w >> 12, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND), scaled(w >> 14, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
-                        RM, KIND)  # fmt: skip
+        found = of_twos(scaled(w, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 2, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 4, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 6, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 8, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 10, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 12, factors, half, 0, FORMAT, ZERO, CHANNEL, KIND),
+                        scaled(w >> 14, factors, half, 1, FORMAT, ZERO, CHANNEL, KIND), RM, KIND)
     else:
         w = codes.slice(half, 1, dim=1).load(L)
         p = ()

@@ -1,14 +1,14 @@
-"""Which kernel multiplies matrices. Tile, split and schedule within one kernel come from gemm_model.py's prediction of its time."""
+"""Which kernel multiplies matrices. Tile, split and schedule within one kernel come from _model.py's prediction of its time."""
 
 from __future__ import annotations
 
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
-from rooftop.kernels._device import gemm_launch
-from rooftop.kernels.gemm import _lowbit_plan
+from rooftop.kernels.gemm import _lowbit_plan, _product_launches
 
-SMALL, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
+# multiply-adds of float32, and K: up to here Triton's kernel is faster, since the CUDA C++ one takes longer to start
+SMALL, SHALLOW = 1 << 25, 128
 THIN = 64  # rows or columns; with fewer, copying or splitting the other operand beforehand moves more bytes than the product
 DECODE, FEW = 16, 64  # rows of x of a quantised product up to which mma.sync is always faster, and up to which it may be
 CUBLAS = ("matmul__cublas__torch", "no kernel of this library takes it")
@@ -23,13 +23,15 @@ def matmul(p: Problem, named: str = "") -> Chosen | str:
 
 
 def _narrow(p: Problem) -> list[tuple[str, str]]:
-    """16 bits. Operands that TMA does not read in place are copied first where that is predicted to be faster than threads that load 2 bytes at a time, or
+    """16 bits. Operands that TMA does not read in place are copied first where that is predicted to be faster than threads that load 2
+    bytes at a time, or
     little slower: the latency of those loads is hard to predict."""
     order = [
-        ("matmul__gluon_sm90", "TMA and wgmma"), ("matmul__triton", "any stride, address and size"), ("matmul__multicast__cuda_sm90", "clusters share tiles"),
+        ("matmul__gluon_sm90", "TMA and wgmma"), ("matmul__triton", "any stride, address and size"),
+        ("matmul__multicast__cuda_sm90", "clusters share tiles"),
         ("matmul__copied__gluon_sm90", "an operand is copied, for TMA to read it"), CUBLAS,
-    ]  # fmt: skip
-    if p.device.arch >= 90 and (gemm_launch.readable(p["a"]) is not None or gemm_launch.readable(p["b"]) is not None):
+    ]
+    if p.device.arch >= 90 and (_product_launches.readable(p["a"]) is not None or _product_launches.readable(p["b"]) is not None):
         from rooftop.kernels.gemm import matmul__copied__gluon_sm90 as copied
         from rooftop.kernels.gemm import matmul__triton as threads
 
@@ -50,7 +52,8 @@ def _full(p: Problem) -> list[tuple[str, str]]:
 
 
 def _by_tensor_cores(p: Problem) -> list[tuple[str, str]]:
-    """float32 as TF32, or in parts of TF32 or bfloat16. With few rows the product is bound by memory: then operands are split in registers."""
+    """float32 as TF32, or in parts of TF32 or bfloat16. With few rows the product is bound by memory: then operands are split in
+    registers."""
     m, n, k = p["a"].shape[-2], p["b"].shape[-1], p["a"].shape[-1]
     precision = ("matmul__precision__triton", "rounded or split in registers")
     if p.option("precision") == "tf32":
@@ -78,10 +81,12 @@ def scaled_matmul(p: Problem, named: str = "") -> Chosen | str:
 
 
 def quantized_matmul(p: Problem, named: str = "") -> Chosen | str:
-    """mma.sync up to 16 rows, and up to 64 where it is predicted to be faster; with more rows, and on older cards from 64 rows on, the kernel that unpacks a
-    code once for many of them."""
+    """mma.sync up to 16 rows, and up to 64 where it is predicted to be faster; with more rows, and on older cards from 64 rows on, the
+    kernel that unpacks a code once for many of them."""
     rows = p["x"].shape[0]
-    mma, wgmma = ("quantized_matmul__mma__cuda_sm80", "few rows: mma.sync"), ("quantized_matmul__gluon_sm90", "a code is unpacked once for many rows")
+    mma, wgmma = ("quantized_matmul__mma__cuda_sm80", "few rows: mma.sync"), (
+        "quantized_matmul__gluon_sm90", "a code is unpacked once for many rows"
+    )
     if named or rows > FEW:
         return in_order(p, named, (wgmma, mma))
     if rows <= DECODE or p.device.arch < 90:

@@ -1,7 +1,8 @@
 """One product for each group of rows (or of slices of K), by offsets on the device, on Hopper. Contract: rooftop/ops/grouped_matmul.py
 
-One persistent kernel loops over the tiles of all groups (rooftop/kernels/gemm/_grouped_gluon.py): as many blocks as multiprocessors, whatever the groups'
-sizes. Within a group tiles are ordered in bands of 16 rows of tiles, so that concurrent tiles share weights in L2. Groups of 64 rows or fewer on average use
+One persistent kernel loops over the tiles of all groups (rooftop/kernels/gemm/_grouped_gluon.py): as many blocks as multiprocessors,
+whatever the groups' sizes. Within a group tiles are ordered in bands of 16 rows of tiles, so that concurrent tiles share weights in L2.
+Groups of 64 rows or fewer on average use
 tiles of 64 rows: then the read of the weights is the limit, not the products."""
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from triton.experimental.gluon import language as gl
 
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch, gemm_model
-from rooftop.kernels.gemm import _grouped_gluon
+from rooftop.kernels._device.gluon_tiles import readable, turned
+from rooftop.kernels.gemm import _grouped_gluon, _model
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG", "UTMASTG"]}
 SHARED = 226 * 1024
@@ -44,14 +45,15 @@ def supports(p: Problem) -> str | None:
     if max(out.shape[-2], 128) * -(-out.shape[-1] // 64) * p["offsets"].numel >= 2**31:
         return "has more tiles than 32 bits count"
     for name in ("a", "b", "out"):
-        if reason := gemm_launch.readable(p[name]):
+        if reason := readable(p[name]):
             return f"TMA does not read {name}: {reason}"
-    if gemm_launch.turned(out):
+    if turned(out):
         return "the elements of a row of out must be neighbours"
-    # Groups start anywhere, and a TMA box whose start in the innermost dimension is not a multiple of 16 bytes ends in an illegal instruction (H200).
-    if _form(p) == "rows" and gemm_launch.turned(a):
+    # Groups start anywhere, and a TMA box whose start in the innermost dimension is not a multiple of 16 bytes ends in an illegal
+    # instruction (H200).
+    if _form(p) == "rows" and turned(a):
         return "groups of rows need rows of a whose elements are neighbours: TMA reads from multiples of 16 bytes"
-    if _form(p) == "depth" and p["offsets"].numel > 1 and (not gemm_launch.turned(a) or gemm_launch.turned(b)):
+    if _form(p) == "depth" and p["offsets"].numel > 1 and (not turned(a) or turned(b)):
         return "groups along K need columns of a and rows of b whose elements are neighbours: TMA reads from multiples of 16 bytes"
     return None
 
@@ -79,10 +81,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     a, b, out, groups = p["a"], p["b"], p["out"], p["offsets"].numel
     m, n = out.shape[-2:]
     form = _form(p)
-    a_turned, b_turned = gemm_launch.turned(a), gemm_launch.turned(b)
+    a_turned, b_turned = turned(a), turned(b)
 
     def boxes(name: str, meta: Meta, turned: bool, rows: int, columns: int) -> Descriptor:
-        """The descriptor of a three-dimensional tensor, or of a two-dimensional one with a first dimension of 1; `turned`: of its transpose."""
+        """The descriptor of a three-dimensional tensor, or of a two-dimensional one with a first dimension of 1; `turned`: of its
+        transpose."""
         r, c = (-1, -2) if turned else (-2, -1)
         block = (1, columns, rows) if turned else (1, rows, columns)
         layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16 if meta.dtype == "bf16" else gl.float16)
@@ -95,23 +98,25 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "a_desc": boxes("a", a, a_turned, config.BM // config.GROUPS, config.BK), "b_desc": boxes("b", b, b_turned, config.BK, config.BN),
         "out_desc": boxes("out", out, False, config.BM // config.GROUPS, 64), "out": "out", "ldo": out.strides[-2],
-        "zo": out.strides[0] if len(out.shape) == 3 else 0, "offsets": "offsets", "G": groups, "M": m, "N": n, "K": a.shape[-1], "BM": config.BM,
-        "BN": config.BN, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned,
-        "FORM": _grouped_gluon.FORMS.index(form),
-    }  # fmt: skip
+        "zo": out.strides[0] if len(out.shape) == 3 else 0, "offsets": "offsets", "G": groups, "M": m, "N": n, "K": a.shape[-1],
+        "BM": config.BM, "BN": config.BN, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned,
+        "B_COLUMNS": b_turned, "FORM": _grouped_gluon.FORMS.index(form),
+    }
     return [Launch(kernel=_grouped_gluon.grouped, grid=(min(p.device.sms, tiles * -(-n // config.BN)),), args=args, warps=4)]
 
 
 def explains(p: Problem, config: Config) -> str:
-    """The real time depends on the offsets; this is the prediction for groups of equal size, with the rates of the other products' model."""
+    """The real time depends on the offsets; this is the prediction for groups of equal size, with the rates of the other products'
+    model."""
     m, n = p["out"].shape[-2:]
     groups, k, form = p["offsets"].numel, p["a"].shape[-1], _form(p)
     rows, depth = (-(-m // groups), k) if form == "rows" else (m, -(-k // groups) if form == "depth" else k)
     tiles = groups * -(-rows // config.BM) * -(-n // config.BN)
-    step = max(config.BM * config.BN * config.BK / gemm_model.FMAS, (config.BM + config.BN) * config.BK * 2 / gemm_model.FROM_L2) + gemm_model.HANDSHAKE
-    clocks = gemm_model.START + -(-tiles // p.device.sms) * (-(-depth // config.BK) * step + gemm_model.EPILOGUE)
-    memory = (p["a"].nbytes + p["b"].nbytes + p["out"].nbytes) / gemm_model.MEMORY
+    step = max(config.BM * config.BN * config.BK / _model.FMAS, (config.BM + config.BN) * config.BK * 2 / _model.FROM_L2) + _model.HANDSHAKE
+    clocks = _model.START + -(-tiles // p.device.sms) * (-(-depth // config.BK) * step + _model.EPILOGUE)
+    memory = (p["a"].nbytes + p["b"].nbytes + p["out"].nbytes) / _model.MEMORY
     return (
-        f"tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight, for groups of {rows} x {depth} on average: "
-        f"{tiles} tiles; predicted {max(clocks / gemm_model.CLOCK, memory) * 1e6:.1f} µs were they all of that size"
+        f"tile {config.BM} x {config.BN}, slices of {config.BK} of K, {config.STAGES} in flight, for groups of {rows} x {depth} on "
+        f"average: "
+        f"{tiles} tiles; predicted {max(clocks / _model.CLOCK, memory) * 1e6:.1f} µs were they all of that size"
     )

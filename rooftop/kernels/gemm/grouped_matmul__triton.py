@@ -1,7 +1,7 @@
 """One product for each group of rows (or of slices of K), by offsets on the device. Contract: rooftop/ops/grouped_matmul.py
 
-A program computes one tile. Only the device knows the number of tiles, so the grid has the largest possible number of programs; each finds its group
-by the running count of the tiles of the groups before it. Rows past the last offset are a group of their own, without K."""
+A program computes one tile. Only the device knows the number of tiles, so the grid has the largest possible number of programs; each finds
+its group by the running count of the tiles of the groups before it. Rows past the last offset are a group of their own, without K."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ ROWS, DEPTH = tl.constexpr(0), tl.constexpr(1)
 
 
 @triton.jit
-def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, MOST: tl.constexpr,
-             FORM: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _grouped(a, b, out, offsets, G, M, N, K, ma, ka, za, kb, nb, zb, mo, zo, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+             MOST: tl.constexpr,
+             FORM: tl.constexpr):  # type: ignore[no-untyped-def]
     """xy: stride of tensor x along y; z·: from one matrix to the next. MOST: a power of two above G."""
     across = tl.cdiv(N, BN)
     t, pn = tl.program_id(0) // across, tl.program_id(0) % across
@@ -122,9 +123,9 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     high = -(-m // config.BM)
     tall = high + groups + 1 if form == "rows" else high * groups
     args = {
-        "a": "a", "b": "b", "out": "out", "offsets": "offsets", "G": groups, "M": m, "N": n, "K": a.shape[-1], "ma": a.strides[-2], "ka": a.strides[-1],
-        "za": a.strides[0] if len(a.shape) == 3 else 0, "kb": b.strides[-2], "nb": b.strides[-1], "zb": b.strides[0] if len(b.shape) == 3 else 0,
-        "mo": out.strides[-2], "zo": out.strides[0] if len(out.shape) == 3 else 0, "BM": config.BM, "BN": config.BN, "BK": config.BK,
-        "MOST": max(2, 1 << groups.bit_length()), "FORM": FORMS.index(form),
-    }  # fmt: skip
+        "a": "a", "b": "b", "out": "out", "offsets": "offsets", "G": groups, "M": m, "N": n, "K": a.shape[-1], "ma": a.strides[-2],
+        "ka": a.strides[-1], "za": a.strides[0] if len(a.shape) == 3 else 0, "kb": b.strides[-2], "nb": b.strides[-1],
+        "zb": b.strides[0] if len(b.shape) == 3 else 0, "mo": out.strides[-2], "zo": out.strides[0] if len(out.shape) == 3 else 0,
+        "BM": config.BM, "BN": config.BN, "BK": config.BK, "MOST": max(2, 1 << groups.bit_length()), "FORM": FORMS.index(form),
+    }
     return [Launch(kernel=_grouped, grid=(tall * -(-n // config.BN),), args=args, warps=config.warps, stages=config.stages)]

@@ -1,15 +1,13 @@
-"""out = a b of int8 in int32 on Hopper. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/_device/gemm_gluon.py
+"""out = a b of int8 in int32 on Hopper. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/gemm/_product_gluon.py
 
 wgmma reads 8-bit operands only along K: rows of a and columns of b must be contiguous in memory."""
 
 from __future__ import annotations
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch
-from rooftop.kernels._device.column_sums import chained
-from rooftop.kernels._device.gemm_launch import Product
-from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels.gemm._explain import explanation
+from rooftop.kernels.gemm import _product_launches
+from rooftop.kernels.gemm._model import Config
+from rooftop.kernels.gemm._product_launches import Product, explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
@@ -24,7 +22,7 @@ def _product(p: Problem) -> Product:
 def supports(p: Problem) -> str | None:
     if p["a"].shape[-1] < 16:
         return f"TMA reads 16 bytes at least: K must be 16 or more; given {p['a'].shape[-1]}"
-    return gemm_launch.along_k(_product(p))
+    return _product_launches.along_k(_product(p))
 
 
 def choose(p: Problem) -> Config:
@@ -36,11 +34,11 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return gemm_launch.scratch(_product(p), config)
+    return _product_launches.scratch(_product(p), config)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    return gemm_launch.launches(_product(p), config, chained(p.device))
+    return _product_launches.launches(_product(p), config, p.device.pdl)
 
 
 def explains(p: Problem, config: Config) -> str:

@@ -1,4 +1,5 @@
-"""out = a b of int8 in int32, for every stride, address and size. Contract: rooftop/ops/int_matmul.py. Kernel: rooftop/kernels/gemm/_tiles_8bit.py"""
+"""out = a b of int8 in int32, for every stride, address and size. Contract: rooftop/ops/int_matmul.py. Kernel:
+rooftop/kernels/gemm/_tiles_8bit.py"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """All-gather and product in one kernel over four TPUs in a ring: a is divided by rows, b and the result by columns.
 
-A device multiplies the block of a that it holds while remote DMA sends that block to its neighbour, so that communication is hidden behind the matrix
-units from a block of some hundred rows on. This is the product of tensor-parallel layers."""
+A device multiplies the block of a that it holds while remote DMA sends that block to its neighbour, so that communication is hidden behind
+the matrix units from a block of some hundred rows on. This is the product of tensor-parallel layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def choose(p: Problem) -> dict[str, int]:
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
     """VMEM: all of a, a quarter of b, a quarter of the result, and a strip of sums."""
-    return 2 * (DEVICES * c["m"] * c["k"] + c["k"] * c["n"]) + p["out"].itemsize * DEVICES * c["m"] * c["n"] + 4 * min(c["m"], STRIP) * c["n"]
+    return 2 * (
+        DEVICES * c["m"] * c["k"] + c["k"] * c["n"]
+    ) + p["out"].itemsize * DEVICES * c["m"] * c["n"] + 4 * min(c["m"], STRIP) * c["n"]
 
 
 def _kernel(a: Any, b: Any, out: Any, held: Any, own: Any, sent: Any, received: Any) -> None:
@@ -70,7 +72,7 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
             _kernel, on, name="all_gather_matmul", collective=0, in_specs=[pl.BlockSpec(memory_space=pltpu.HBM), vmem], out_specs=vmem,
             out_shape=like(a, dtype, 1, DEVICES, rows, columns),
             scratch_shapes=[pltpu.VMEM((DEVICES, rows, deep), a.dtype), semaphore, semaphore((DEVICES - 1,)), semaphore((DEVICES - 1,))],
-        )(a, b)  # fmt: skip
+        )(a, b)
 
     out = spread(multiply, on)(a, b).reshape(DEVICES, DEVICES * rows, columns)
     return {"out": jnp.moveaxis(out, 0, 1).reshape(DEVICES * rows, -1)[:m, :n]}

@@ -1,21 +1,19 @@
 """Operands of 16 bits that TMA cannot read in place: copied first, then multiplied by the Hopper kernel. Contract: rooftop/ops/matmul.py
 
-TMA requires rows aligned to 16 bytes; an odd K, an odd leading dimension or an unaligned address has none. Such an operand is copied into aligned rows along K
-(rooftop/kernels/gemm/_operands.py): 4 bytes of device memory per element and a launch. The product then runs at the rate of
-matmul__gluon_sm90.py; loads of 2 bytes by threads would halve it. With few rows on the other side the copy moves more than the product reads:
-matmul__triton.py computes those."""
+TMA requires rows aligned to 16 bytes; an odd K, an odd leading dimension or an unaligned address has none. Such an operand is copied into
+aligned rows along K (rooftop/kernels/gemm/_product_launches.py): 4 bytes of device memory per element and a launch. The product then runs
+at the rate of matmul__gluon_sm90.py; loads of 2 bytes by threads would halve it. With few rows on the other side the copy moves more than
+the product
+reads: matmul__triton.py computes those."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch
-from rooftop.kernels._device.column_sums import chained
-from rooftop.kernels._device.gemm_launch import Product
-from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels.gemm import _operands
-from rooftop.kernels.gemm._explain import explanation
+from rooftop.kernels.gemm import _product_launches
+from rooftop.kernels.gemm._model import Config
+from rooftop.kernels.gemm._product_launches import Product, explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "seconds", "supports"]
 
@@ -30,26 +28,28 @@ def _batch(p: Problem) -> int:
 
 
 def _copied(p: Problem) -> tuple[str, ...]:
-    return tuple(name for name in ("a", "b") if gemm_launch.readable(p[name]) is not None)
+    return tuple(name for name in ("a", "b") if _product_launches.readable(p[name]) is not None)
 
 
 def _room(p: Problem) -> dict[str, Meta]:
     rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {f"{name}_rows": _operands.room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)}
+    return {
+        f"{name}_rows": _product_launches.operand_room(rows[name], p["a"].shape[-1], _batch(p), "copy", p["a"].dtype) for name in _copied(p)
+    }
 
 
 def _product(p: Problem) -> Product:
     metas: dict[str, Meta | None] = dict(p.tensors)
     names: Mapping[str, str] = {name: f"{name}_rows" for name in _copied(p)}
     for name, into in names.items():
-        meta, pitch = p[name], _operands.pitch_of(p["a"].shape[-1], 2)
+        meta, pitch = p[name], _product_launches.pitch_of(p["a"].shape[-1], 2)
         rows = meta.shape[-2] if name == "a" else meta.shape[-1]
         near = (pitch, 1) if name == "a" else (1, pitch)
         metas[into] = Meta(meta.shape, meta.dtype, near if len(meta.shape) == 2 else (rows * pitch, *near))
     return Product(
         metas, p.device.sms, a=names.get("a", "a"), b=names.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
         activation=str(p.option("activation")),
-    )  # fmt: skip
+    )
 
 
 def supports(p: Problem) -> str | None:
@@ -88,14 +88,16 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {**_room(p), **gemm_launch.scratch(_product(p), config)}
+    return {**_room(p), **_product_launches.scratch(_product(p), config)}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    copies = [_operands.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
-    return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
+    copies = [_product_launches.operand_launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in _copied(p)]
+    return [*copies, *_product_launches.launches(_product(p), config, p.device.pdl)]
 
 
 def explains(p: Problem, config: Config) -> str:
     copied = " and ".join(_copied(p))
-    return f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {explanation(_product(p), config)}"
+    return (
+        f"TMA does not read {copied} where it lies: copied first, predicted {_copying(p) * 1e6:.1f} µs; {explanation(_product(p), config)}"
+    )

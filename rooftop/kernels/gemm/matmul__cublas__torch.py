@@ -1,7 +1,7 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual by cuBLAS, through torch. Contract: rooftop/ops/matmul.py
 
-It is chosen only for float32 in batches of more than 65535 matrices and 2^25 multiply-adds, where the only other kernel is the one in Triton;
-`rooftop.explain` then names it. It counts for no goal: stated speeds are those of our own kernels, by name.
+It is chosen only for float32 in batches of more than 65535 matrices and 2^25 multiply-adds, where the only other kernel is the one in
+Triton; `rooftop.explain` then names it. It counts for no goal: stated speeds are those of our own kernels, by name.
 `implementation="cublas__torch"` selects it explicitly."""
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _product(inputs: Mapping[str, Any], out: Any) -> None:
     if addend is None and bias is not None:
         addend, beta, bias = bias.expand(out.shape), 1.0, None
     product = torch.addmm if a.dim() == 2 else torch.baddbmm
-    product(out if addend is None else addend, a, b, alpha=alpha, beta=0.0 if addend is None else beta, out=out)  # with beta 0 they are not read
+    # with beta 0 they are not read
+    product(out if addend is None else addend, a, b, alpha=alpha, beta=0.0 if addend is None else beta, out=out)
     if bias is not None:
         out.add_(bias)
     _activate(out, inputs["activation"])

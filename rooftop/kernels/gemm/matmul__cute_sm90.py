@@ -1,7 +1,8 @@
 """out = a b in CuTe DSL, for operands of 16 bits whose rows of a and columns of b are neighbours. Contract: rooftop/ops/matmul.py
 
-A producer warp loads slices of a and b by TMA into a ring of stages; two consumer warp groups multiply them with wgmma, 64 rows each, and write the tile to
-shared memory, from where it is stored in whole rows. Blocks are numbered in groups of tile rows, so that concurrent blocks read the same operands from L2."""
+A producer warp loads slices of a and b by TMA into a ring of stages; two consumer warp groups multiply them with wgmma, 64 rows each, and
+write the tile to shared memory, from where it is stored in whole rows. Blocks are numbered in groups of tile rows, so that concurrent
+blocks read the same operands from L2."""
 
 from dataclasses import dataclass
 
@@ -17,10 +18,10 @@ pipeline, warpgroup, cpasync = cutlass.pipeline, cute.nvgpu.warpgroup, cute.nvgp
 
 @cute.kernel
 def _product(
-    map_a: cute.CopyAtom, a: cute.Tensor, map_b: cute.CopyAtom, b: cute.Tensor, out: cute.Pointer, rows: cutlass.Int32, columns: cutlass.Int32,
-    step: cutlass.Int64, mma: cute.TiledMma, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout, M: cutlass.Constexpr, N: cutlass.Constexpr,
-    K: cutlass.Constexpr, STAGES: cutlass.Constexpr,
-):  # fmt: skip
+    map_a: cute.CopyAtom, a: cute.Tensor, map_b: cute.CopyAtom, b: cute.Tensor, out: cute.Pointer, rows: cutlass.Int32,
+    columns: cutlass.Int32, step: cutlass.Int64, mma: cute.TiledMma, layout_a: cute.ComposedLayout, layout_b: cute.ComposedLayout,
+    M: cutlass.Constexpr, N: cutlass.Constexpr, K: cutlass.Constexpr, STAGES: cutlass.Constexpr,
+):
     dtype = out.dtype
     THREADS = cutlass.const_expr(2 * M)  # consumer warps
     warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -39,7 +40,7 @@ def _product(
         barrier_storage=barriers, num_stages=STAGES, producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, THREADS // 32), tx_count=(M + N) * K * dtype.width // 8,
         cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
-    )  # fmt: skip
+    )
     tiles_a, tiles_b = cute.local_tile(a, (M, K), (i, None)), cute.local_tile(b, (N, K), (j, None))
     one = cute.make_layout(1)
     to_a, from_a = cpasync.tma_partition(map_a, 0, one, cute.group_modes(held_a, 0, 2), cute.group_modes(tiles_a, 0, 2))
@@ -97,9 +98,10 @@ def _product(
 
 @cute.jit
 def product(
-    a: cute.Pointer, b: cute.Pointer, out: cute.Pointer, rows: cutlass.Int32, columns: cutlass.Int32, depth: cutlass.Int32, a_step: cutlass.Int64,
-    b_step: cutlass.Int64, step: cutlass.Int64, M: cutlass.Constexpr, N: cutlass.Constexpr, K: cutlass.Constexpr, STAGES: cutlass.Constexpr,
-):  # fmt: skip
+    a: cute.Pointer, b: cute.Pointer, out: cute.Pointer, rows: cutlass.Int32, columns: cutlass.Int32, depth: cutlass.Int32,
+    a_step: cutlass.Int64, b_step: cutlass.Int64, step: cutlass.Int64, M: cutlass.Constexpr, N: cutlass.Constexpr, K: cutlass.Constexpr,
+    STAGES: cutlass.Constexpr,
+):
     by_k, dtype = warpgroup.OperandMajorMode.K, a.dtype
     mma = cutlass.utils.hopper_helpers.make_trivial_tiled_mma(dtype, dtype, by_k, by_k, cutlass.Float32, (M // 64, 1, 1), tiler_mn=(64, N))
     atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, dtype)
@@ -165,16 +167,21 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     (rows, depth), columns = p["a"].shape, p["out"].shape[1]
     a_step, b_step, step = p["a"].strides[0], p["b"].strides[1], p["out"].strides[0]
     compiled = {
-        "a": "a", "b": "b", "out": "out", "rows": rows, "columns": columns, "depth": depth, "a_step": a_step, "b_step": b_step, "step": step,
-        "M": config.rows, "N": config.columns, "K": config.depth, "STAGES": config.stages,
-    }  # fmt: skip
+        "a": "a", "b": "b", "out": "out", "rows": rows, "columns": columns, "depth": depth, "a_step": a_step, "b_step": b_step,
+        "step": step, "M": config.rows, "N": config.columns, "K": config.depth, "STAGES": config.stages,
+    }
     args = {  # an operand: its tensor map, then rows and depth
         "map_a": TensorMap("a", (config.rows, config.depth), 128), "a": rows | depth << 32,
-        "map_b": TensorMap("b", (config.columns, config.depth), 128, shape=(columns, depth), strides=(b_step, 1)), "b": columns | depth << 32,
-        "out": "out", "rows": rows, "columns": columns, "step": step, "mma": False,
-    }  # fmt: skip
+        "map_b": TensorMap("b", (config.columns, config.depth), 128, shape=(columns, depth), strides=(b_step, 1)),
+        "b": columns | depth << 32, "out": "out", "rows": rows, "columns": columns, "step": step, "mma": False,
+    }
     types = ("map", "i64", "map", "i64", "ptr", "i32", "i32", "i64", "bool")
     stages = (config.rows + config.columns) * config.depth * 2 * config.stages
     tile = config.rows * (config.columns + PAD) * 2
     tiles = -(-rows // config.rows) * -(-columns // config.columns)
-    return [Launch(product, (tiles,), args, types=types, block=(2 * config.rows + 128,), shared=1024 + max(stages, tile), options={"compile": compiled})]
+    return [
+        Launch(
+            product, (tiles,), args, types=types, block=(2 * config.rows + 128,), shared=1024 + max(stages, tile),
+            options={"compile": compiled}
+        )
+    ]

@@ -1,19 +1,17 @@
 """out = act(alpha · a b + beta · c + bias) · gate + residual on Hopper, for operands of 16 bits. Contract: rooftop/ops/matmul.py
 
-Persistent and warp-specialised: a producer warp loads slices of a and b by TMA into a ring of stages; one or two consumer warp groups multiply them with wgmma
-and store the result while the slices of the next tile are in flight (rooftop/kernels/_device/gemm_gluon.py). All four transposes are read in place. A
-performance model chooses the tile (rooftop/kernels/_device/gemm_model.py): with few rows the operands are swapped, so that the weights fill the 64 rows of an
-instruction; if tiles do not fill the multiprocessors, the slices of K are divided among them (split-K or stream-K) and a second launch adds the pieces, in
-order."""
+Persistent and warp-specialised: a producer warp loads slices of a and b by TMA into a ring of stages; one or two consumer warp groups
+multiply them with wgmma and store the result while the slices of the next tile are in flight (rooftop/kernels/gemm/_product_gluon.py). All
+four transposes are read in place. A performance model chooses the tile (rooftop/kernels/gemm/_model.py): with few rows the operands are
+swapped, so that the weights fill the 64 rows of an instruction; if tiles do not fill the multiprocessors, the slices of K are divided among
+them (split-K or stream-K) and a second launch adds the pieces, in order."""
 
 from __future__ import annotations
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch
-from rooftop.kernels._device.column_sums import chained
-from rooftop.kernels._device.gemm_launch import Product
-from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels.gemm._explain import explanation
+from rooftop.kernels.gemm import _product_launches
+from rooftop.kernels.gemm._model import Config
+from rooftop.kernels.gemm._product_launches import Product, explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
@@ -22,7 +20,9 @@ TRIED = 12  # configs that a search times: the model's best is rarely further ba
 
 
 def _product(p: Problem) -> Product:
-    return Product(dict(p.tensors), p.device.sms, alpha=float(p.option("alpha")), beta=float(p.option("beta")), activation=str(p.option("activation")))
+    return Product(
+        dict(p.tensors), p.device.sms, alpha=float(p.option("alpha")), beta=float(p.option("beta")), activation=str(p.option("activation"))
+    )
 
 
 def supports(p: Problem) -> str | None:
@@ -34,7 +34,7 @@ def supports(p: Problem) -> str | None:
     if max(m, n, k) >= 2**31 - 512 or m * n * batch >= 2**31 * 2048:
         return f"takes fewer than 2^31 rows and columns; given {m} x {n} x {k}"
     for name in ("a", "b"):
-        if reason := gemm_launch.readable(p[name]):
+        if reason := _product_launches.readable(p[name]):
             return f"TMA does not read {name}: {reason}"
     for name in ("c", "gate", "residual", "out"):
         meta = p.get(name)
@@ -52,11 +52,11 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return gemm_launch.scratch(_product(p), config)
+    return _product_launches.scratch(_product(p), config)
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    return gemm_launch.launches(_product(p), config, chained(p.device))
+    return _product_launches.launches(_product(p), config, p.device.pdl)
 
 
 def explains(p: Problem, config: Config) -> str:

@@ -1,6 +1,9 @@
 /* rooftop
-idea    = "Two blocks of a cluster compute 256 x 256. Each loads its own 128 rows of a and half of the 256 columns of b, and TMA multicast writes that half into the shared memory of both. A block reads 32 KiB from L2 per slice instead of 48. Persistent and warp-specialised: one producer warp, two consumer warp groups of 64 rows each; results are stored by TMA, 64 columns at a time."
-limit   = "predicted: the card's power, as without multicast. Multicast saves traffic between L2 and the multiprocessors, and a tile of 128 x 256 does not saturate it"
+idea    = """Two blocks of a cluster compute 256 x 256. Each loads its own 128 rows of a and half of the 256 columns of b, and TMA \
+  multicast writes that half into the shared memory of both. A block reads 32 KiB from L2 per slice instead of 48. Persistent and \
+  warp-specialised: one producer warp, two consumer warp groups of 64 rows each; results are stored by TMA, 64 columns at a time."""
+limit   = """predicted: the card's power, as without multicast. Multicast saves traffic between L2 and the multiprocessors, and a tile of \
+  128 x 256 does not saturate it"""
 arch    = 90
 dtypes  = ["f16", "bf16"]
 args    = ["a: T[M, K]", "b: T[K, N]", "out: T[M, N]"]
@@ -13,8 +16,8 @@ group  = 8
 */
 #include "wgmma.cuh"
 
-// TMA multicast to two blocks of a cluster: one copy from L2 is written into the shared memory of both. PTX ISA, "cp.async.bulk.tensor", "mapa",
-// "barrier.cluster".
+// TMA multicast to two blocks of a cluster: one copy from L2 is written into the shared memory of both. PTX ISA, "cp.async.bulk.tensor",
+// "mapa", "barrier.cluster".
 __device__ inline unsigned cluster_rank() {
     unsigned rank;
     asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
@@ -26,22 +29,23 @@ __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/// Arrives at the mbarrier at address `bar` of block `rank`. The arrival has no release semantics at cluster scope, which would wait for all outstanding
-/// memory accesses. That is enough to signal that shared memory has been read.
+/// Arrives at the mbarrier at address `bar` of block `rank`. The arrival has no release semantics at cluster scope, which would wait for
+/// all outstanding memory accesses. That is enough to signal that shared memory has been read.
 __device__ inline void barrier_arrive_at(unsigned bar, unsigned rank) {
-    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(bar), "r"(rank)
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(bar),
+        "r"(rank)
                  : "memory");
 }
 
-/// Copies one box by TMA to the same shared memory address in each block of `mask`; its bytes are counted by the mbarrier at `bar` in each. x: the innermost
-/// coordinate.
+/// Copies one box by TMA to the same shared memory address in each block of `mask`; its bytes are counted by the mbarrier at `bar` in each.
+/// x: the innermost coordinate.
 __device__ inline void copy_box_to(unsigned short mask, unsigned to, const CUtensorMap& map, unsigned bar, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
                  ::"r"(to), "l"(reinterpret_cast<unsigned long long>(&map)), "r"(bar), "r"(x), "r"(y), "h"(mask) : "memory");
 }
 
-/// Stores a box from shared memory to the tensor, clipped at its bounds. `stores_read<N>()` waits until all but this thread's last N stores have read their
-/// shared memory.
+/// Stores a box from shared memory to the tensor, clipped at its bounds. `stores_read<N>()` waits until all but this thread's last N stores
+/// have read their shared memory.
 __device__ inline void store_box(const CUtensorMap& map, unsigned from, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n\tcp.async.bulk.commit_group;"
                  ::"l"(reinterpret_cast<unsigned long long>(&map)), "r"(from), "r"(x), "r"(y) : "memory");
@@ -53,8 +57,8 @@ __device__ inline void stores_done() { asm volatile("cp.async.bulk.wait_group 0;
 /// Makes this thread's earlier writes to shared memory visible to later TMA stores.
 __device__ inline void before_tma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/// stmatrix: stores four 8 x 8 matrices of 16-bit elements to shared memory. Lane l holds columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each matrix,
-/// and gives the address of row l % 8 of matrix l / 8.
+/// stmatrix: stores four 8 x 8 matrices of 16-bit elements to shared memory. Lane l holds columns 2 (l % 4) and 2 (l % 4) + 1 of row l / 4
+/// of each matrix, and gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
@@ -69,8 +73,9 @@ __device__ inline unsigned rounded(float low, float high) {
     return pair;
 }
 
-/// out [M, N] = a b, both along K. a_map: boxes of 128 rows of a by 64 of K; b_map: boxes of 128 columns of b by 64; out_map: boxes of 64 rows by 64 columns. All swizzled
-/// by 128 bytes. tall: pairs of tiles along M, across: tiles along N; `group` rows of pairs are processed down first, so that concurrent tiles share operands in L2.
+/// out [M, N] = a b, both along K. a_map: boxes of 128 rows of a by 64 of K; b_map: boxes of 128 columns of b by 64; out_map: boxes of 64
+/// rows by 64 columns. All swizzled by 128 bytes. tall: pairs of tiles along M, across: tiles along N; `group` rows of pairs are processed
+/// down first, so that concurrent tiles share operands in L2.
 template <typename T, int STAGES>
 __global__ void __launch_bounds__(288, 1)
 hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
@@ -112,8 +117,8 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
         const int group_of = warp / 4, quarter = warp % 4;
         const bool first_warp = quarter == 0 && lane == 0;
         const unsigned staging = base + STAGES * STAGE + group_of * 2 * PIECE;
-        // stmatrix: lane l gives the address of row l % 8 + 8 (l / 8 % 2) of the 16 rows of its warp, and of the left (l < 16) or right 16 bytes of 32; the
-        // swizzle puts 16 bytes at their index xor row % 8.
+        // stmatrix: lane l gives the address of row l % 8 + 8 (l / 8 % 2) of the 16 rows of its warp, and of the left (l < 16) or right 16
+        // bytes of 32; the swizzle puts 16 bytes at their index xor row % 8.
         const unsigned line = (quarter * 16 + lane % 16) * 128, chunk = lane / 16, turn = lane % 8;
         int stage = 0, parity = 0;
         for (int pair = blockIdx.x / 2; pair < pairs; pair += clusters) {
@@ -146,8 +151,10 @@ hgemm(int slices, int tall, int across, int group, const __grid_constant__ CUten
                 asm volatile("bar.sync %0, 128;" ::"r"(1 + group_of) : "memory");
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
-                    const float* s = sum + piece * 32 + j * 8;  // two 8 x 8 above, two below: rows g and g + 8 of columns 0-7, then of columns 8-15
-                    store_matrices(to + line + ((2 * j + chunk) ^ turn) * 16, rounded<T>(s[0], s[1]), rounded<T>(s[2], s[3]), rounded<T>(s[4], s[5]),
+                    // two 8 x 8 above, two below: rows g and g + 8 of columns 0-7, then of columns 8-15
+                    const float* s = sum + piece * 32 + j * 8;
+                    store_matrices(to + line + ((2 * j + chunk) ^ turn) * 16, rounded<T>(s[0], s[1]), rounded<T>(s[2], s[3]),
+                        rounded<T>(s[4], s[5]),
                                    rounded<T>(s[6], s[7]));
                 }
                 before_tma();

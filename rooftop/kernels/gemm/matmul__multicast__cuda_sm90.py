@@ -15,9 +15,10 @@ def _maps(p: Problem) -> dict[str, TensorMap]:
     b = p["b"]
     pitch = b.strides[1] if b.shape[1] > 1 else -(-b.shape[0] // 8) * 8
     return {
-        "a": TensorMap("a", (128, 64), swizzle=128), "b": TensorMap("b", (128, 64), swizzle=128, shape=(b.shape[1], b.shape[0]), strides=(pitch, 1)),
+        "a": TensorMap("a", (128, 64), swizzle=128),
+        "b": TensorMap("b", (128, 64), swizzle=128, shape=(b.shape[1], b.shape[0]), strides=(pitch, 1)),
         "out": TensorMap("out", (64, 64), swizzle=128),
-    }  # fmt: skip
+    }
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -51,11 +52,12 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     tall, across = -(-m // 256), -(-n // 256)
     maps = _maps(p)
     args: dict[str, Any] = {
-        "slices": -(-k // 64), "tall": tall, "across": across, "group": config["group"], "a_map": maps["a"], "b_map": maps["b"], "out_map": maps["out"],
-    }  # fmt: skip
+        "slices": -(-k // 64), "tall": tall, "across": across, "group": config["group"], "a_map": maps["a"], "b_map": maps["b"],
+        "out_map": maps["out"],
+    }
     return [
         Launch(
             f"hgemm<{DTYPES[p['a'].dtype].cuda}, {config['stages']}>", (2 * min(p.device.resident(2), tall * across),), args,
             types=("i32",) * 4 + ("map",) * 3, block=(288,), cluster=(2,), shared=config["stages"] * TILE + STAGING,
         )
-    ]  # fmt: skip
+    ]

@@ -1,4 +1,5 @@
-"""The product of bfloat16 matrices on a TPU's matrix units, with a fused epilogue. The grid and its accumulator: kernels/gemm/_tiles_tpu.py"""
+"""The product of bfloat16 matrices on a TPU's matrix units, with a fused epilogue. The grid and its accumulator:
+kernels/gemm/_tiles_tpu.py"""
 
 from __future__ import annotations
 

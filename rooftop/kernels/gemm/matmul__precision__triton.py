@@ -1,8 +1,9 @@
-"""float32 operands multiplied by tensor cores as TF32 or in two parts each, for every stride, address and size. Contract: rooftop/ops/matmul.py
+"""float32 operands multiplied by tensor cores as TF32 or in two parts each, for every stride, address and size. Contract:
+rooftop/ops/matmul.py
 
-A program computes one tile. Operands are read in place and split in registers, so a product of few rows reads its weights once: 4 bytes per element, where a
-split beforehand (matmul__split__gluon_sm90.py) reads 4, writes 4 and reads 4 again. Tensor cores truncate their sums, so in the split modes each slice
-of K is a sum of its own and added in float32; in TF32 mode the error of TF32 is larger than that."""
+A program computes one tile. Operands are read in place and split in registers, so a product of few rows reads its weights once: 4 bytes per
+element, where a split beforehand (matmul__split__gluon_sm90.py) reads 4, writes 4 and reads 4 again. Tensor cores truncate their sums, so
+in the split modes each slice of K is a sum of its own and added in float32; in TF32 mode the error of TF32 is larger than that."""
 
 from __future__ import annotations
 
@@ -27,8 +28,10 @@ def rounded(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
-            BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACT: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: stride of tensor x along y, such as `ka` of a along K; z·: from one matrix of the batch to the next. PRECISION: index in PRECISIONS."""
+            BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACT: tl.constexpr,
+            PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+    """xy: stride of tensor x along y, such as `ka` of a along K; z·: from one matrix of the batch to the next. PRECISION: index in
+    PRECISIONS."""
     pm, pn, z = place(tl.program_id(0), M, N, group, BM, BN)
     rows, columns, along = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     a += z.to(tl.int64) * za
@@ -55,8 +58,8 @@ def _matmul(a, b, out, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, b
             total = tl.dot(rounded(x), rounded(y), total, input_precision="tf32")
         a_at += tl.full((), BK, tl.int64) * ka
         b_at += tl.full((), BK, tl.int64) * kb
-    total = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg, residual, ldr, zr,
-                   False, False, bias is not None, False, ACT, False)  # fmt: skip
+    total = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg,
+                   residual, ldr, zr, False, False, bias is not None, False, ACT, False)
     put(total, rows, columns, z, M, N, out, ldo, zo, False)
 
 
@@ -115,10 +118,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     there = {name: name if p.get(name) is not None else None for name in ("bias", "gate", "residual")}
     (ldo, zo), (ldc, zc), (ldg, zg), (ldr, zr) = (_apart(p.get(name)) for name in ("out", "c", "gate", "residual"))
     args = {
-        "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": a.shape[-1], "ma": a.strides[-2], "ka": a.strides[-1], "za": _apart(a)[1], "kb": b.strides[-2],
-        "nb": b.strides[-1], "zb": _apart(b)[1], "ldo": ldo, "zo": zo, "group": config.GROUP, "alpha": float(p.option("alpha")),
-        "beta": float(p.option("beta")), "c": "c" if p.option("beta") != 0 and p.get("c") is not None else None, "ldc": ldc, "zc": zc, **there, "ldg": ldg,
-        "zg": zg, "ldr": ldr, "zr": zr, "BM": config.BM, "BN": config.BN, "BK": config.BK, "ACT": ACTIVATIONS.index(str(p.option("activation"))),
-        "PRECISION": PRECISIONS.index(str(p.option("precision"))),
-    }  # fmt: skip
+        "a": "a", "b": "b", "out": "out", "M": m, "N": n, "K": a.shape[-1], "ma": a.strides[-2], "ka": a.strides[-1], "za": _apart(a)[1],
+        "kb": b.strides[-2], "nb": b.strides[-1], "zb": _apart(b)[1], "ldo": ldo, "zo": zo, "group": config.GROUP,
+        "alpha": float(p.option("alpha")), "beta": float(p.option("beta")),
+        "c": "c" if p.option("beta") != 0 and p.get("c") is not None else None, "ldc": ldc, "zc": zc,
+        **there, "ldg": ldg, "zg": zg, "ldr": ldr, "zr": zr, "BM": config.BM, "BN": config.BN, "BK": config.BK,
+        "ACT": ACTIVATIONS.index(str(p.option("activation"))), "PRECISION": PRECISIONS.index(str(p.option("precision"))),
+    }
     return [Launch(kernel=_matmul, grid=(tiles,), args=args, warps=config.warps, stages=config.stages)]

@@ -1,8 +1,16 @@
 /* rooftop
-idea    = "A block computes a tile of outputs, each thread up to 8 x 16 of them in registers. A performance model in the .py file of the same stem chooses the tile. Asynchronous copies (cp.async) fill four stages of shared memory or more; an operand that is contiguous along K is transposed on the way. While one slice of k is multiplied, the next is loaded into a second set of registers. The FMAs walk the thread's tile in a serpentine, so that each finds one operand in the register reuse cache. Blocks process tiles in groups of rows, which share operands in L2. If there are too few tiles for the device, K is split and a second kernel adds the parts, always in one order."
-limit   = "Issue slots: 1,024 of the 1,110 instructions in the main loop of the largest tile are FMAs, and about one slot in twelve is lost to register-bank conflicts."
+idea    = """A block computes a tile of outputs, each thread up to 8 x 16 of them in registers. A performance model in the .py file of the \
+  same stem chooses the tile. Asynchronous copies (cp.async) fill four stages of shared memory or more; an operand that is contiguous along \
+  K is transposed on the way. While one slice of k is multiplied, the next is loaded into a second set of registers. The FMAs walk the \
+  thread's tile in a serpentine, so that each finds one operand in the register reuse cache. Blocks process tiles in groups of rows, which \
+  share operands in L2. If there are too few tiles for the device, K is split and a second kernel adds the parts, always in one order."""
+limit   = """Issue slots: 1,024 of the 1,110 instructions in the main loop of the largest tile are FMAs, and about one slot in twelve is \
+  lost to register-bank conflicts."""
 dtypes  = ["f32"]
-args    = ["alpha: f32", "beta: f32", "bias: f32[N]?", "act: i32 = 0 if activation == 'none' else 1", "zg: i64 = stride(gate, 0)", "zr: i64 = stride(residual, 0)"]
+args    = [
+    "alpha: f32", "beta: f32", "bias: f32[N]?", "act: i32 = 0 if activation == 'none' else 1", "zg: i64 = stride(gate, 0)",
+    "zr: i64 = stride(residual, 0)",
+]
 demands = { has = ["FFMA", "LDS.128", "LDGSTS"], spills = 0 }
 python  = ["supports", "choose", "configs", "launches", "scratch", "explains"]
 
@@ -37,7 +45,8 @@ __device__ inline float activated(float x, int act) {
     return x;
 }
 
-/// The epilogue, for matrix z of a batch: act(alpha · sum + beta · c + bias) · gate + residual. Absent tensors are null; ld·: elements from one row to the
+/// The epilogue, for matrix z of a batch: act(alpha · sum + beta · c + bias) · gate + residual. Absent tensors are null; ld·: elements from
+/// one row to the
 /// next, z·: from one matrix to the next.
 struct After {
     const float *c, *bias, *gate, *residual;
@@ -63,8 +72,9 @@ __device__ inline void copy(float* to, const float* from) {
     __pipeline_memcpy_async(to, from, BYTES);
 }
 
-/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE 0: the operand
-/// is contiguous along K, and copies of 4 bytes transpose it, 8 lanes per row; ROW is 4 more than EXT, so that the 8 k of a transposed row are in different banks. MODE 1,
+/// How the threads of a block copy slices of one operand to shared memory: [BK][ROW], EXT neighbouring rows (of a) or columns (of b). MODE
+/// 0: the operand is contiguous along K, and copies of 4 bytes transpose it, 8 lanes per row; ROW is 4 more than EXT, so that the 8 k of a
+/// transposed row are in different banks. MODE 1,
 /// 2 and 4: it is contiguous along EXT, in copies of 1, 2 or 4 floats.
 template <int EXT, int BK, int THREADS, int MODE>
 struct Slices {
@@ -111,8 +121,8 @@ struct Slices {
         }
     }
 
-    /// Rows and columns past the edge are copied from the last one inside, or not at all: the outputs computed from them are not stored. From k = deep on
-    /// zeros are copied.
+    /// Rows and columns past the edge are copied from the last one inside, or not at all: the outputs computed from them are not stored.
+    /// From k = deep on zeros are copied.
     __device__ void ask(float* stage, int deep, bool full) const {
         if constexpr (MODE == 0) {
             const float* p = from[0];
@@ -154,14 +164,18 @@ struct Slices {
     }
 };
 
-/// out = epilogue(a b). blockIdx.x is the tile, blockIdx.y the part of K (split-K), `part` long, and blockIdx.z the matrix of a batch. With several parts
-/// each writes its own `plane` floats of out. A block computes BM x BN outputs, a warp WM x WN and a thread TM x TN; a pipeline stage holds BK columns of a
-/// and rows of b. A, B: the modes of Slices. WIDE: rows of c and out are multiples of 16 bytes. MORE: the epilogue is more than alpha and c.
+/// out = epilogue(a b). blockIdx.x is the tile, blockIdx.y the part of K (split-K), `part` long, and blockIdx.z the matrix of a batch. With
+/// several parts each writes its own `plane` floats of out. A block computes BM x BN outputs, a warp WM x WN and a thread TM x TN; a
+/// pipeline stage holds BK columns of a and rows of b. A, B: the modes of Slices. WIDE: rows of c and out are multiples of 16 bytes. MORE:
+/// the epilogue is more than alpha and c.
 template <int BM, int BN, int WM, int WN, int TM, int TN, int STAGES, int BLOCKS, int A, int B, bool WIDE, bool MORE>
 __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
-    int M, int N, int K, int part, int tall, const float* __restrict__ a, long long lda, long long za, const float* __restrict__ b, long long ldb, long long zb,
-    float* __restrict__ out, long long ldo, long long zo, long long plane, float alpha, float beta, const float* __restrict__ c, long long ldc, long long zc,
-    const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg, long long zg, const float* __restrict__ residual, long long ldr,
+    int M, int N, int K, int part, int tall, const float* __restrict__ a, long long lda, long long za, const float* __restrict__ b,
+        long long ldb, long long zb,
+    float* __restrict__ out, long long ldo, long long zo, long long plane, float alpha, float beta, const float* __restrict__ c,
+    long long ldc, long long zc,
+    const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg, long long zg,
+    const float* __restrict__ residual, long long ldr,
     long long zr) {
     constexpr int BK = 8, THREADS = BM / WM * (BN / WN) * 32;
     constexpr int LANES_M = WM / TM, LANES_N = WN / TN;   // lanes of a warp along the rows and columns of its tile
@@ -175,7 +189,8 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     gdc_wait();
 
-    // Grouped order: tiles go down the rows of a group, then to its next column, so that blocks that run together share rows of a and columns of b in the L2.
+    // Grouped order: tiles go down the rows of a group, then to its next column, so that blocks that run together share rows of a and
+    // columns of b in the L2.
     const int tiles_m = (M - 1) / BM + 1, tiles_n = (N - 1) / BN + 1;
     const int group = blockIdx.x / (tall * tiles_n), in_group = blockIdx.x % (tall * tiles_n);
     const int height = min(tall, tiles_m - group * tall);
@@ -200,8 +215,9 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     const int m_thread = warp / (BN / WN) * WM + lane / LANES_N * 4;   // a thread's rows are m_thread + 4 LANES_M g + 0..3
     const int n_thread = warp % (BN / WN) * WN + lane % LANES_N * 4;
     int a_read = m_thread, b_read = AT_B + n_thread;  // offsets in the stage that is being multiplied
-    // One accumulation chain along the part of K: with operands of one sign its error grows as the square root of K, up to 7 times cuBLAS's at K of some
-    // thousand. Shorter chains cost time. The registers are full. A second set of accumulators in shared memory takes 128 KiB, and each addition to it moves
+    // One accumulation chain along the part of K: with operands of one sign its error grows as the square root of K, up to 7 times cuBLAS's
+    // at K of some thousand. Shorter chains cost time. The registers are full. A second set of accumulators in shared memory takes 128 KiB,
+    // and each addition to it moves
     // 256 KiB: 2,048 cycles, 1.6 % of the 131,072 that 512 of K take. In global memory the latency is as long.
     float sum[TM][TN] = {};
     float a_next[2][TM], b_next[2][TN];  // double buffer in registers: slice k is multiplied while k + 1 is loaded
@@ -312,12 +328,14 @@ __global__ __launch_bounds__(BM / WM * (BN / WN) * 32, BLOCKS) void sgemm(
     }
 }
 
-/// The reduction of split-K: out = epilogue(the sum of the parts), always in the same order. Rows of parts are `pitch` floats apart, a multiple of 4; a
-/// thread has 4 neighbours, and EACH threads of a block share the parts of the same 4.
+/// The reduction of split-K: out = epilogue(the sum of the parts), always in the same order. Rows of parts are `pitch` floats apart, a
+/// multiple of 4; a thread has 4 neighbours, and EACH threads of a block share the parts of the same 4.
 template <int EACH, bool MORE>
 __global__ void __launch_bounds__(256) add_parts(
-    int M, int N, int splits, int pitch, long long plane, const float* __restrict__ parts, float* __restrict__ out, long long ldo, long long zo, float alpha,
-    float beta, const float* __restrict__ c, long long ldc, long long zc, const float* __restrict__ bias, int act, const float* __restrict__ gate, long long ldg,
+    int M, int N, int splits, int pitch, long long plane, const float* __restrict__ parts, float* __restrict__ out, long long ldo,
+        long long zo, float alpha,
+    float beta, const float* __restrict__ c, long long ldc, long long zc, const float* __restrict__ bias, int act,
+    const float* __restrict__ gate, long long ldg,
     long long zg, const float* __restrict__ residual, long long ldr, long long zr) {
     constexpr int FOURS = 256 / EACH;
     __shared__ float4 sums[EACH > 1 ? 256 : 1];

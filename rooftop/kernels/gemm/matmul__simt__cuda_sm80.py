@@ -1,9 +1,10 @@
-"""The config of matmul__simt__cuda_sm80.cu: a performance model of a multiprocessor chooses the tile and the number of parts of K (split-K).
+"""The config of matmul__simt__cuda_sm80.cu: a performance model of a multiprocessor chooses the tile and the number of parts of K
+(split-K).
 
-The time of a block's slices of K is the largest of three: its FMAs, the load/store unit's transfers to and from shared memory, and the copies that the ring of
-stages does not hide. Blocks of one multiprocessor share its units. Stores and first loads are added, and the bandwidths of L2 and device memory are lower
-bounds. The rates were fitted to 436 configs of 60 random products on an H200, ALONE and SOLO to the
-worst points of a sweep of 131 others; the predictions are off by 9 % on average."""
+The time of a block's slices of K is the largest of three: its FMAs, the load/store unit's transfers to and from shared memory, and the
+copies that the ring of stages does not hide. Blocks of one multiprocessor share its units. Stores and first loads are added, and the
+bandwidths of L2 and device memory are lower bounds. The rates were fitted to 436 configs of 60 random products on an H200, ALONE and SOLO
+to the worst points of a sweep of 131 others; the predictions are off by 9 % on average."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ FETCH = 1.47  # cycles of the load/store unit for a warp's shared memory loads o
 SUMS = 6.5  # warps at which half of the FMA rate is lost, over the root of a thread's accumulators
 TOGETHER = 6.0  # the times of FMAs and copies of a slice combine as the norm of this order
 LATENCY = 0.99e-6  # seconds of latency of a copy
-ALONE = 0.11e-6  # seconds that a slice takes longer where a multiprocessor has one block, with 128 rows copied along K: nothing runs at its barrier
+# seconds that a slice takes longer where a multiprocessor has one block, with 128 rows copied along K: nothing runs at its barrier
+ALONE = 0.11e-6
 SOLO = 1.7  # slowdown of the part outside the main loop for blocks of one warp: nothing hides its latencies
-BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15  # seconds of a block outside its main loop: constant, an output, an output stored by itself
+# seconds of a block outside its main loop: constant, an output, an output stored by itself
+BEGIN, STORE, NARROW = 1.8e-6, 9.9e-6 / 2**15, 1.5e-6 / 2**15
 START, SECOND = 0.9e-6, 1.2e-6  # seconds of a launch, and of the launch that adds parts (split-K)
 L2, MEMORY, PARTS = 6.0e12, 2.8e12, 4.7e12  # bytes a second
 CACHED = 40e6  # bytes of an operand that stay in the L2
@@ -37,8 +40,8 @@ MOST_PARTS = 512
 
 @dataclass(frozen=True)
 class Tile:
-    """BM x BN outputs a block, WM x WN a warp, TM x TN a thread. BLOCKS: resident blocks a multiprocessor, limited by registers. factor: measured times over
-    the model's for full tiles; for 16 x 8 outputs a thread in small blocks a guess."""
+    """BM x BN outputs a block, WM x WN a warp, TM x TN a thread. BLOCKS: resident blocks a multiprocessor, limited by registers. factor:
+    measured times over the model's for full tiles; for 16 x 8 outputs a thread in small blocks a guess."""
 
     BM: int
     BN: int
@@ -95,7 +98,8 @@ def _floats(meta: Meta, along: int) -> int:
 
 
 def _modes(p: Problem) -> tuple[int, int, bool]:
-    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are stored 16 bytes at a time."""
+    """How a and b are copied (0: along K; else floats of a copy along rows of a or columns of b), and whether results are stored 16 bytes
+    at a time."""
     a, b = p["a"], p["b"]
     mode_a = _floats(a, -2) if _columns(a) else 0
     mode_b = 0 if _columns(b) else _floats(b, -1)
@@ -134,7 +138,8 @@ def _shared(config: Mapping[str, Any], modes: tuple[int, int]) -> int:
 
 
 def _slice(tile: Tile, blocks: int, modes: tuple[int, int]) -> float:
-    """Seconds of a slice for each resident block of a multiprocessor: its FMAs, at a lower rate with few warps, and the load/store unit's transfers."""
+    """Seconds of a slice for each resident block of a multiprocessor: its FMAs, at a lower rate with few warps, and the load/store unit's
+    transfers."""
     warps = tile.threads // 32
     at_once = blocks * warps * (tile.TM * tile.TN) ** 0.5
     products = blocks * tile.BM * tile.BN * BK / FMAS * (1 + SUMS / at_once)
@@ -181,17 +186,19 @@ def _part(k: int, splits: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _ranked(sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int) -> tuple[tuple[float, Tile, int], ...]:
+def _ranked(
+    sizes: tuple[int, int, int, int], modes: tuple[int, int], wide: bool, sms: int, room: int
+) -> tuple[tuple[float, Tile, int], ...]:
     found = [
         (seconds(tile, splits, sizes, modes, wide, sms, room), tile, splits)
         for tile in TILES if _shared(tile.config, modes) <= room for splits in _parts(tile, sizes, sms)
-    ]  # fmt: skip
+    ]
     return tuple(sorted(found, key=lambda x: (x[0], x[2], -x[1].BM * x[1].BN)))
 
 
 def _step(m: int) -> int:
-    """Rounded up to 8 to 15 times a power of two: the choice depends on eight numbers of rows, or of columns, in an octave, so that a new size rarely
-    compiles anything new."""
+    """Rounded up to 8 to 15 times a power of two: the choice depends on eight numbers of rows, or of columns, in an octave, so that a new
+    size rarely compiles anything new."""
     shift = max(0, m.bit_length() - 4)
     return -(-m // (1 << shift)) << shift
 
@@ -256,17 +263,17 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         return name if p.get(name) is not None else None, "ptr"
 
     after: dict[str, tuple[Any, str]] = {
-        "alpha": (float(p.option("alpha")), "f32"), "beta": (float(p.option("beta")), "f32"), "c": there("c"), "ldc": (ldc, "i64"), "zc": (zc, "i64"),
-        "bias": there("bias"), "act": (act, "i32"), "gate": there("gate"), "ldg": (ldg, "i64"), "zg": (zg, "i64"), "residual": there("residual"),
-        "ldr": (ldr, "i64"), "zr": (zr, "i64"),
-    }  # fmt: skip
+        "alpha": (float(p.option("alpha")), "f32"), "beta": (float(p.option("beta")), "f32"), "c": there("c"), "ldc": (ldc, "i64"),
+        "zc": (zc, "i64"), "bias": there("bias"), "act": (act, "i32"), "gate": there("gate"), "ldg": (ldg, "i64"), "zg": (zg, "i64"),
+        "residual": there("residual"), "ldr": (ldr, "i64"), "zr": (zr, "i64"),
+    }
     nothing: dict[str, tuple[Any, str]] = {
         name: ({"alpha": 1.0, "beta": 0.0}.get(name, None if kind == "ptr" else 0), kind) for name, (_, kind) in after.items()
     }
     first: dict[str, tuple[Any, str]] = {
         "M": (m, "i32"), "N": (n, "i32"), "K": (k, "i32"), "part": (config["PART"], "i32"), "tall": (config["GROUP"], "i32"),
         "a": ("a", "ptr"), "lda": (lda, "i64"), "za": (za, "i64"), "b": ("b", "ptr"), "ldb": (ldb, "i64"), "zb": (zb, "i64"),
-    }  # fmt: skip
+    }
     if splits == 1:
         first |= {"out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), "plane": (0, "i64"), **after}
     else:
@@ -287,9 +294,9 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     if splits > 1:
         each = 1 if splits <= 8 else 4 if splits <= 32 else 16
         last = {
-            "M": (m, "i32"), "N": (n, "i32"), "splits": (splits, "i32"), "pitch": (pitch, "i32"), "plane": (plane, "i64"), "parts": ("parts", "ptr"),
-            "out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), **after,
-        }  # fmt: skip
+            "M": (m, "i32"), "N": (n, "i32"), "splits": (splits, "i32"), "pitch": (pitch, "i32"), "plane": (plane, "i64"),
+            "parts": ("parts", "ptr"), "out": ("out", "ptr"), "ldo": (ldo, "i64"), "zo": (zo, "i64"), **after,
+        }
         made.append(launch(f"add_parts<{each}, {str(more).lower()}>", (-(-plane // 4 // (256 // each)),), last, 256))
     return made
 

@@ -1,20 +1,19 @@
 """float32 operands multiplied as TF32 on Hopper, with the kernel of the 16-bit products. Contract: rooftop/ops/matmul.py
 
-Tensor cores read ten bits of the fraction from shared memory and ignore the rest, so TMA rounds float32 to TF32 as it copies. wgmma reads 32-bit
-operands only along K: rows of a and columns of b must be contiguous in memory, with strides that are a multiple of 16 bytes. An operand with another layout is
-first copied (rooftop/kernels/gemm/_operands.py): 8 bytes of device memory per element, at 4096³ 128 MiB or about 32 µs, next to 350 µs of products."""
+Tensor cores read ten bits of the fraction from shared memory and ignore the rest, so TMA rounds float32 to TF32 as it copies. wgmma reads
+32-bit
+operands only along K: rows of a and columns of b must be contiguous in memory, with strides that are a multiple of 16 bytes. An operand
+with another layout is first copied (rooftop/kernels/gemm/_product_launches.py): 8 bytes of device memory per element, at 4096³ 128 MiB or
+about 32 µs, next to 350 µs of products."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device import gemm_launch
-from rooftop.kernels._device.column_sums import chained
-from rooftop.kernels._device.gemm_launch import Product
-from rooftop.kernels._device.gemm_model import Config
-from rooftop.kernels.gemm import _operands
-from rooftop.kernels.gemm._explain import explanation
+from rooftop.kernels.gemm import _product_launches
+from rooftop.kernels.gemm._model import Config
+from rooftop.kernels.gemm._product_launches import Product, explanation
 
 __all__ = ["Config", "choose", "configs", "explains", "launches", "scratch", "supports"]
 
@@ -30,28 +29,28 @@ def _batch(p: Problem) -> int:
 def copied(p: Problem) -> tuple[str, ...]:
     """Operands that wgmma cannot read in place."""
     a, b = p["a"], p["b"]
-    a_along = gemm_launch.readable(a) is None and (a.strides[-1] == 1 or a.shape[-1] == 1) and not gemm_launch.turned(a)
-    b_along = gemm_launch.readable(b) is None and (b.strides[-2] == 1 or b.shape[-2] == 1) and gemm_launch.turned(b)
+    a_along = _product_launches.readable(a) is None and (a.strides[-1] == 1 or a.shape[-1] == 1) and not _product_launches.turned(a)
+    b_along = _product_launches.readable(b) is None and (b.strides[-2] == 1 or b.shape[-2] == 1) and _product_launches.turned(b)
     return tuple(name for name, along in (("a", a_along), ("b", b_along)) if not along)
 
 
 def _room(p: Problem) -> dict[str, Meta]:
     rows = {"a": p["a"].shape[-2], "b": p["b"].shape[-1]}
-    return {f"{name}_rows": _operands.room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in copied(p)}
+    return {f"{name}_rows": _product_launches.operand_room(rows[name], p["a"].shape[-1], _batch(p), "copy") for name in copied(p)}
 
 
 def _product(p: Problem) -> Product:
     metas: dict[str, Meta | None] = dict(p.tensors)
     names: Mapping[str, str] = {name: f"{name}_rows" for name in copied(p)}
     for name, into in names.items():
-        meta, pitch = p[name], _operands.pitch_of(p["a"].shape[-1], 4)
+        meta, pitch = p[name], _product_launches.pitch_of(p["a"].shape[-1], 4)
         rows = meta.shape[-2] if name == "a" else meta.shape[-1]
         near = (pitch, 1) if name == "a" else (1, pitch)
         metas[into] = Meta(meta.shape, "f32", near if len(meta.shape) == 2 else (rows * pitch, *near))
     return Product(
         metas, p.device.sms, a=names.get("a", "a"), b=names.get("b", "b"), alpha=float(p.option("alpha")), beta=float(p.option("beta")),
         activation=str(p.option("activation")),
-    )  # fmt: skip
+    )
 
 
 def supports(p: Problem) -> str | None:
@@ -80,12 +79,12 @@ def configs(p: Problem) -> list[Config]:
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {**_room(p), **gemm_launch.scratch(_product(p), config)}
+    return {**_room(p), **_product_launches.scratch(_product(p), config)}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    copies = [_operands.launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in copied(p)]
-    return [*copies, *gemm_launch.launches(_product(p), config, chained(p.device))]
+    copies = [_product_launches.operand_launch(name, p[name], f"{name}_rows", "copy", columns=name == "b") for name in copied(p)]
+    return [*copies, *_product_launches.launches(_product(p), config, p.device.pdl)]
 
 
 def explains(p: Problem, config: Config) -> str:

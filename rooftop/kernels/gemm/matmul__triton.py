@@ -1,9 +1,11 @@
-"""out = act(alpha · a b + beta · c + bias) · gate + residual for every stride, address and size, on every architecture. Contract: rooftop/ops/matmul.py
+"""out = act(alpha · a b + beta · c + bias) · gate + residual for every stride, address and size, on every architecture. Contract:
+rooftop/ops/matmul.py
 
-A program computes one tile, or with few tiles one of SPLIT pieces of it along K (split-K); a second launch then adds the pieces in order. It loops over K; its
-slices of a and b are in flight to shared memory while the slice before is multiplied. Operands that TMA cannot read (K or an address not a multiple of 16
-bytes) run here, and all products on older cards. float32 is multiplied by FMAs, never as TF32, in sums of 16 products that are added with Kahan compensation:
-one chain along K has several times the error of cuBLAS."""
+A program computes one tile, or with few tiles one of SPLIT pieces of it along K (split-K); a second launch then adds the pieces in order.
+It loops over K; its slices of a and b are in flight to shared memory while the slice before is multiplied. Operands that TMA cannot read (K
+or an address not a multiple of 16 bytes) run here, and all products on older cards. float32 is multiplied by FMAs, never as TF32, in sums
+of 16 products that are added with
+Kahan compensation: one chain along K has several times the error of cuBLAS."""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device import gemm_epilogue
-from rooftop.kernels._device.column_sums import chained
 from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, begin_of, finish, place, put, vector
 
 
 @triton.jit
-def _matmul(a, b, out, parts, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr,
-            BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr, ACT: tl.constexpr, SHORT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """xy: stride of tensor x along y, such as `ka` of a along K; z·: from one matrix of the batch to the next. Program (t, s): part s of tile t; with SPLIT
-    > 1 it is written to parts[s · tiles + t]."""
+def _matmul(a, b, out, parts, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, alpha, beta, c, ldc, zc, bias, gate, ldg, zg, residual, ldr,
+            zr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr, ACT: tl.constexpr,
+            SHORT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """xy: stride of tensor x along y, such as `ka` of a along K; z·: from one matrix of the batch to the next. Program (t, s): part s of
+    tile t; with SPLIT > 1 it is written to parts[s · tiles + t]."""
     pm, pn, z = place(tl.program_id(0), M, N, group, BM, BN)
     rows, columns, along = pm * BM + tl.arange(0, BM), pn * BN + tl.arange(0, BN), tl.arange(0, BK)
     a += z.to(tl.int64) * za
@@ -47,7 +49,9 @@ def _matmul(a, b, out, parts, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, a
             total = now
         elif SHORT:
             total = tl.dot(x, y, total)
-        else:  # tensor cores cut what they add to: a result of float32 shows it. The condition holds always, and keeps the compiler from joining the two
+        # tensor cores cut what they add to: a result of float32 shows it. The condition holds always, and keeps the compiler from joining
+        # the two
+        else:
             total += tl.where(left > 0, tl.dot(x, y), 0.0)
         a_at += tl.full((), BK, tl.int64) * ka
         b_at += tl.full((), BK, tl.int64) * kb
@@ -55,8 +59,8 @@ def _matmul(a, b, out, parts, M, N, K, ma, ka, za, kb, nb, zb, ldo, zo, group, a
         slot = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         tl.store(parts + slot.to(tl.int64) * (BM * BN) + (tl.arange(0, BM) * BN)[:, None] + tl.arange(0, BN)[None, :], total)
     else:
-        total = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg, residual,
-                       ldr, zr, False, False, bias is not None, False, ACT, SHORT)  # fmt: skip
+        total = finish(total, rows, columns, z, M, N, alpha, beta, rows, columns, c, ldc, zc, rows, vector(bias, columns, N), gate, ldg, zg,
+                       residual, ldr, zr, False, False, bias is not None, False, ACT, SHORT)
         put(total, rows, columns, z, M, N, out, ldo, zo, False)
 
 
@@ -73,7 +77,8 @@ class Config:
     SPLIT: int = 1
 
 
-FEW, SHALLOW = 1 << 25, 128  # multiply-adds of float32, and K: up to here this kernel is preferred to the CUDA C++ one, which takes longer to start
+# multiply-adds of float32, and K: up to here this kernel is preferred to the CUDA C++ one, which takes longer to start
+FEW, SHALLOW = 1 << 25, 128
 MOST_SPLIT = 16
 PIECES = (8,)  # divisors of K that are compile-time constants; a new number of rows should compile nothing
 HELD, SUMS = 48, 64  # elements of a and b, and accumulators (half as many of float32), of a thread that loads one element at a time
@@ -113,8 +118,8 @@ def _wide(meta: Meta) -> bool:
 
 
 def seconds(p: Problem, config: Config) -> float:
-    """Predicted time if threads load an element at a time, or multiply by FMAs: bound by load latency, which up to four resident blocks of a multiprocessor
-    hide from each other."""
+    """Predicted time if threads load an element at a time, or multiply by FMAs: bound by load latency, which up to four resident blocks of
+    a multiprocessor hide from each other."""
     m, n, k, batch = _sizes(p)
     programs = -(-m // config.BM) * -(-n // config.BN) * batch * config.SPLIT
     slices = -(-k // (config.BK * config.SPLIT))
@@ -137,14 +142,19 @@ def configs(p: Problem) -> list[Config]:
     if p["a"].itemsize == 4:
         shapes, depths = ((128, 128, 8), (128, 64, 4), (64, 64, 4), (32, 64, 4), (32, 32, 4), (16, 32, 4)), (16,)
     else:
-        shapes, depths = ((128, 256, 8), (128, 128, 8), (128, 64, 4), (64, 128, 4), (64, 64, 4), (32, 64, 4), (32, 32, 4), (16, 64, 4), (16, 32, 4)), (32, 64)
-    found = [Config(bm, bn, bk, warps=warps, stages=stages) for bm, bn, warps in shapes for bk in depths for stages in (3, 4) if bm * bn * bk <= 1 << 20]
+        shapes, depths = (
+            (128, 256, 8), (128, 128, 8), (128, 64, 4), (64, 128, 4), (64, 64, 4), (32, 64, 4), (32, 32, 4), (16, 64, 4), (16, 32, 4)
+        ), (32, 64)
+    found = [
+        Config(bm, bn, bk, warps=warps, stages=stages) for bm, bn,
+        warps in shapes for bk in depths for stages in (3, 4) if bm * bn * bk <= 1 << 20
+    ]
     return [y for x in found for y in _split(p, x)]
 
 
 def choose(p: Problem) -> Config:
-    """If threads load 16 bytes at a time and tensor cores multiply: the largest tile that fills the multiprocessors, else small ones with split-K. Otherwise
-    by the model above."""
+    """If threads load 16 bytes at a time and tensor cores multiply: the largest tile that fills the multiprocessors, else small ones with
+    split-K. Otherwise by the model above."""
     m, n, k, batch = _sizes(p)
     if p["a"].itemsize == 2 and _wide(p["a"]) and _wide(p["b"]):
         for bm, bn, warps in ((128, 128, 8), (64, 128, 4), (64, 64, 4)):
@@ -177,23 +187,26 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     tiles = -(-m // config.BM) * -(-n // config.BN) * batch
     apart: Mapping[str, tuple[int, int]] = {name: _apart(p.get(name)) for name in ("out", "c", "gate", "residual")}
     after = {
-        "out": "out", "parts": "parts" if config.SPLIT > 1 else None, "M": m, "N": n, "ldo": apart["out"][0], "zo": apart["out"][1], "group": config.GROUP,
-        "alpha": float(p.option("alpha")), "beta": float(p.option("beta")), "c": "c" if p.option("beta") != 0 and p.get("c") is not None else None,
+        "out": "out", "parts": "parts" if config.SPLIT > 1 else None, "M": m, "N": n, "ldo": apart["out"][0], "zo": apart["out"][1],
+        "group": config.GROUP, "alpha": float(p.option("alpha")), "beta": float(p.option("beta")),
+        "c": "c" if p.option("beta") != 0 and p.get("c") is not None else None,
         "ldc": apart["c"][0], "zc": apart["c"][1], "bias": "bias" if p.get("bias") is not None else None,
         "gate": "gate" if p.get("gate") is not None else None, "ldg": apart["gate"][0], "zg": apart["gate"][1],
         "residual": "residual" if p.get("residual") is not None else None, "ldr": apart["residual"][0], "zr": apart["residual"][1],
-        "BM": config.BM, "BN": config.BN, "SPLIT": config.SPLIT, "ACT": ACTIVATIONS.index(str(p.option("activation"))), "SHORT": out.itemsize == 2,
-    }  # fmt: skip
+        "BM": config.BM, "BN": config.BN, "SPLIT": config.SPLIT, "ACT": ACTIVATIONS.index(str(p.option("activation"))),
+        "SHORT": out.itemsize == 2,
+    }
     args = {
-        **after, "a": "a", "b": "b", "K": k, "ma": a.strides[-2], "ka": a.strides[-1], "za": _apart(a)[1], "kb": b.strides[-2], "nb": b.strides[-1],
-        "zb": _apart(b)[1], "BK": config.BK,
-    }  # fmt: skip
+        **after, "a": "a", "b": "b", "K": k, "ma": a.strides[-2], "ka": a.strides[-1], "za": _apart(a)[1], "kb": b.strides[-2],
+        "nb": b.strides[-1], "zb": _apart(b)[1], "BK": config.BK,
+    }
     made = [Launch(kernel=_matmul, grid=(tiles, config.SPLIT), args=args, warps=config.warps, stages=config.stages)]
     if config.SPLIT > 1:
-        rows, early = max(1, min(config.BM, 1024 // config.BN)), chained(p.device)
+        rows, early = max(1, min(config.BM, 1024 // config.BN)), p.device.pdl
         more = {
-            **after, "whole": 0, "streamed": tiles, "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "RAW": False, "SCALES": 0, "CHAINED": early,
-        }  # fmt: skip
+            **after, "whole": 0, "streamed": tiles, "scale_a": None, "scale_b": None, "ROWS": rows, "SWAP": False, "RAW": False,
+            "SCALES": 0, "CHAINED": early,
+        }
         made.append(Launch(kernel=gemm_epilogue.add_split, grid=(tiles, config.BM // rows), args=more, warps=4, chained=early))
     return made
 

@@ -1,17 +1,18 @@
 """out = x Wᵀ + bias with a packed weight on Hopper, for many rows of x. Contract: rooftop/ops/quantized_matmul.py
 
-Persistent and warp-specialised: a block is one producer warp and two consumer warp groups. The producer loads, for 128 columns of K at a time, x and the codes
-by TMA into a ring of stages with two mbarriers each, `full` and `empty`. A consumer group has RM rows of the weight: it reads its codes from shared memory,
-each lane the 16 bytes that the packing stored for it, unpacks them to the registers of wgmma's left operand, and multiplies; x is the right operand, in shared
-memory. So the kernel computes the transposed result, and transposes it through shared memory. While a group unpacks the second half of 128 columns the product
-of the first half runs, and so do the products of the other group.
+Persistent and warp-specialised: a block is one producer warp and two consumer warp groups. The producer loads, for 128 columns of K at a
+time, x and the codes by TMA into a ring of stages with two mbarriers each, `full` and `empty`. A consumer group has RM rows of the weight:
+it reads its codes from shared memory, each lane the 16 bytes that the packing stored for it, unpacks them to the registers of wgmma's left
+operand, and multiplies; x is the right operand, in shared memory. So the kernel computes the transposed result, and transposes it through
+shared memory. While a group unpacks the second half of 128 columns the product of the first half runs, and so do the products of the other
+group.
 
-A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is multiplied into
-the sums in float32.
+A group's scale, rounded to the dtype of x, is multiplied into the 16-bit weight, as if it were dequantised first; one scale per row is
+multiplied into the sums in float32.
 
-Unpacking takes 20 instructions for a product of 16 columns, which runs for 64 clocks or more per group; 6-bit codes take 40, and with two groups that is no
-longer hidden at 128 x 128. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each (split-K), and a second launch adds
-the pieces, in order."""
+Unpacking takes 20 instructions for a product of 16 columns, which runs for 64 clocks or more per group; 6-bit codes take 40, and with two
+groups that is no longer hidden at 128 x 128. If the tiles of few rows leave multiprocessors idle, several blocks compute a piece of K each
+(split-K), and a second launch adds the pieces, in order."""
 
 from __future__ import annotations
 
@@ -25,10 +26,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from rooftop.core.spec import Descriptor, Launch, Meta, Problem
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels._device import gemm_epilogue
-from rooftop.kernels._device.gemm_launch import TYPES
-from rooftop.kernels._device.pdl import chained
-from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
-from rooftop.kernels.gemm._lowbit_plan import Config, bits_of, pieces, ranked, tiles_of
+from rooftop.kernels._device.gluon_tiles import TYPES
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, Config, bits_of, grouping, pieces, ranked, sizes, tiles_of
 from rooftop.kernels.gemm._unpack_wgmma import left_operand, pair_scales, plane_shape, words_layout
 
 __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
@@ -38,8 +37,8 @@ place = gluon.jit(gemm_epilogue.place.fn)
 
 
 @gluon.jit
-def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM: gl.constexpr,
-          BN: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group,
+          BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr):
     """The producer warp."""
     if high_desc is None:
         HIGH_BYTES: gl.constexpr = 0
@@ -63,9 +62,9 @@ def _load(x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, em
 
 
 @gluon.jit
-def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
-             groups, per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr,
-             BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
+def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N,
+             stripes, groups, per_group, blocks, each, items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
+             FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
     """One consumer warp group: rows from WHICH · RM on of each tile of the weight. `parts`: for split-K, the accumulators [parts, M, N]."""
     RM: gl.constexpr = BN // 2
     HIGH: gl.constexpr = RM // 16
@@ -81,7 +80,9 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
         factors = pair_scales(scale, zero, stripe, stripes, groups, first, per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
         for block in range(first, last):
             stage = n % STAGES
-            following = pair_scales(scale, zero, stripe, stripes, groups, gl.minimum(block + 1, last - 1), per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND)
+            following = pair_scales(
+                scale, zero, stripe, stripes, groups, gl.minimum(block + 1, last - 1), per_group, HIGH, BITS, GROUP, CHANNEL, L, KIND
+            )
             mbarrier.wait(full.index(stage), n // STAGES & 1)
             mine = words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
             high = None if high_words is None else high_words.index(stage).slice(WHICH * HIGH, HIGH, dim=0)
@@ -121,9 +122,9 @@ def _consume(WHICH: gl.constexpr, x_ring, words, high_words, out_ring, full, emp
 
 
 @gluon.jit(do_not_specialize=("M", "N", "stripes", "groups", "per_group", "blocks", "each", "items", "tiles", "group"))
-def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group, blocks, each, items, tiles, group,
-             BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr, GROUP: gl.constexpr, CHANNEL: gl.constexpr,
-             L: gl.constexpr, L2: gl.constexpr):  # fmt: skip
+def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group, blocks, each,
+             items, tiles, group, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr, FORMAT: gl.constexpr, BITS: gl.constexpr,
+             GROUP: gl.constexpr, CHANNEL: gl.constexpr, L: gl.constexpr, L2: gl.constexpr):
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_type.shape, x_desc.layout)
     codes_ring = gl.allocate_shared_memory(codes_desc.dtype, [STAGES] + codes_desc.block_type.shape, codes_desc.layout)
     WORDS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
@@ -142,12 +143,20 @@ def _product(x_desc, codes_desc, high_desc, out_desc, parts, scale, zero, x_scal
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group,
-                    blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_consume, (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes, groups, per_group,
-                    blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
-        (_load, (x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM, BN, STAGES)),
-    ], [4, 1], [232, 40])  # fmt: skip
+        (_consume,
+                    (0, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                    groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (_consume,
+                    (1, x_ring, words, high_words, out_ring, full, empty, out_desc, parts, scale, zero, x_scale, bias, M, N, stripes,
+                    groups, per_group, blocks, each, items, tiles, group, BM, BN, STAGES, FORMAT, BITS, GROUP, CHANNEL, L, L2)),
+        (
+            _load,
+            (
+                x_desc, codes_desc, high_desc, x_ring, codes_ring, high_ring, full, empty, M, N, blocks, each, items, tiles, group, BM, BN,
+                STAGES
+            )
+        ),
+    ], [4, 1], [232, 40])
 
 
 @triton.jit(do_not_specialize=("count", "N"))
@@ -211,23 +220,27 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     plain = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=4)
 
     def plane(b: int) -> Descriptor:
-        return Descriptor("codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1))
+        return Descriptor(
+            "codes", (bn // 16, 1, 2 * b, 128), plain, shape=(stripes, blocks, 2 * bits, 128), strides=(blocks * width, width, 128, 1)
+        )
 
     tiles, (each, count) = tiles_of(config, p), pieces(config, p)
     bias = "bias" if p.get("bias") is not None else None
     args = {
-        "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])), "codes_desc": plane(4 if bits == 6 else bits),
-        "high_desc": plane(2) if bits == 6 else None,
+        "x_desc": Descriptor("x", (bm, 64), gl.NVMMASharedLayout.get_default_for([bm, 64], TYPES[x.dtype])),
+        "codes_desc": plane(4 if bits == 6 else bits), "high_desc": plane(2) if bits == 6 else None,
         "out_desc": Descriptor("out", (bm, bn // 2), gl.NVMMASharedLayout.get_default_for([bm, bn // 2], TYPES[out.dtype])),
         "parts": "parts" if count > 1 else None, "scale": "scale", "zero": "zero" if p.get("zero") is not None else None,
         "x_scale": "x_scale" if p.get("x_scale") is not None else None, "bias": bias, "M": m, "N": n,
-        "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks, "each": each, "items": tiles * count, "tiles": tiles,
-        "group": config.GROUP, "BM": bm, "BN": bn,
-        "STAGES": config.STAGES, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group, "CHANNEL": int(p.option("group")) == k,
-        "L": words_layout(bn // 32, *plane_shape(bits)), "L2": words_layout(bn // 32, 1, 2),
-    }  # fmt: skip
+        "stripes": stripes, "groups": p["scale"].shape[1], "per_group": per_group, "blocks": blocks, "each": each, "items": tiles * count,
+        "tiles": tiles, "group": config.GROUP, "BM": bm, "BN": bn,
+        "STAGES": config.STAGES, "FORMAT": FORMATS.index(str(p.option("format"))), "BITS": bits, "GROUP": group,
+        "CHANNEL": int(p.option("group")) == k, "L": words_layout(bn // 32, *plane_shape(bits)), "L2": words_layout(bn // 32, 1, 2),
+    }
     made = [Launch(kernel=_product, grid=(min(tiles * count, p.device.sms),), args=args, warps=4)]
     if count > 1:
-        shared = {"parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": chained(p.device)}
-        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, chained=chained(p.device)))
+        shared = {
+            "parts": "parts", "bias": bias, "out": "out", "count": m * n, "N": n, "SPLIT": count, "BLOCK": 1024, "CHAINED": p.device.pdl
+        }
+        made.append(Launch(kernel=_add_parts, grid=(-(-m * n // 1024),), args=shared, warps=4, chained=p.device.pdl))
     return made

@@ -1,6 +1,10 @@
 /* rooftop
-idea    = "The packed weight is operand A of mma.sync. A lane copies its own 16 bytes of codes to shared memory with cp.async, several blocks ahead, and unpacks them to the fragment layout of the tensor core, so that no warp waits for the codes of another. 8 rows of x are operand B, loaded once for all warps in slabs, so that one row costs the same as eight."
-limit   = "int4, one row, 8192 x 8192 on an H200: 12.5 us, where a read of the same bytes is 8.9. The schedulers issue half of the time (145 instructions for 2048 codes are 5.1 us) and memory is half busy; a quarter of the time no block runs on a multiprocessor. From 32 rows on, mma.sync and the loads of its operands are the limit; codes are unpacked again for every 64 rows"
+idea    = """The packed weight is operand A of mma.sync. A lane copies its own 16 bytes of codes to shared memory with cp.async, several \
+  blocks ahead, and unpacks them to the fragment layout of the tensor core, so that no warp waits for the codes of another. 8 rows of x are \
+  operand B, loaded once for all warps in slabs, so that one row costs the same as eight."""
+limit   = """int4, one row, 8192 x 8192 on an H200: 12.5 us, where a read of the same bytes is 8.9. The schedulers issue half of the time \
+  (145 instructions for 2048 codes are 5.1 us) and memory is half busy; a quarter of the time no block runs on a multiprocessor. From 32 \
+  rows on, mma.sync and the loads of its operands are the limit; codes are unpacked again for every 64 rows"""
 dtypes  = ["f16", "bf16"]
 args    = ["x: T[M, K]", "codes: u8[STRIPES, BLOCKS, BYTES]"]
 tensors = ["out: T[M, N]"]
@@ -51,16 +55,20 @@ __device__ inline void unpack_two(int two, unsigned (&a)[2][4], const unsigned* 
     }
 }
 
-/// Warp (down, along) of a block multiplies HIGH stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S, Z: types of
-/// scales and zero points; ZEROS: whether there are zero points. GROUP: 32, 64 or 128 columns share a scale (128 also for more), 0: one scale a row. TOKENS:
-/// rows of x that the config supports, a power of two; TILES: groups of eight of them. DEEP: slots of a warp's ring buffer of codes, scales and zero points.
-/// SLAB: iterations for which x is loaded together. RESIDENT: resident blocks a multiprocessor. RAW: codes are multiplied with an offset of 128. WHOLE: rows
-/// of x start on 16 bytes and K is a multiple of 8. PARTS: sums are written to `parts` (split-K). CODED: x is quantised too, with a scale a row.
-template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int HIGH, int DOWN, int ALONG, int DEEP, int SLAB, int RESIDENT,
+/// Warp (down, along) of a block multiplies HIGH stripes of 16 rows of the weight by every ALONG-th block of 128 columns. F: the format; S,
+/// Z: types of scales and zero points; ZEROS: whether there are zero points. GROUP: 32, 64 or 128 columns share a scale (128 also for
+/// more), 0: one scale a row. TOKENS: rows of x that the config supports, a power of two; TILES: groups of eight of them. DEEP: slots of a
+/// warp's ring buffer of codes, scales and zero points.
+/// SLAB: iterations for which x is loaded together. RESIDENT: resident blocks a multiprocessor. RAW: codes are multiplied with an offset of
+/// 128. WHOLE: rows of x start on 16 bytes and K is a multiple of 8. PARTS: sums are written to `parts` (split-K). CODED: x is quantised
+/// too, with a scale a row.
+template <typename T, int F, typename S, typename Z, bool ZEROS, int GROUP, int TOKENS, int TILES, int HIGH, int DOWN, int ALONG, int DEEP,
+    int SLAB, int RESIDENT,
           bool RAW, bool WHOLE, bool PARTS, bool CODED>
 __global__ void __launch_bounds__(32 * DOWN * ALONG, RESIDENT)
 few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group, int each, const T* __restrict__ x, long long xs,
-         const unsigned char* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero, const float* __restrict__ x_scale, const T* __restrict__ bias,
+         const unsigned char* __restrict__ codes, const S* __restrict__ scale, const Z* __restrict__ zero,
+         const float* __restrict__ x_scale, const T* __restrict__ bias,
          T* __restrict__ out, float* __restrict__ parts) {
     using C = Code<F>;
     constexpr bool CHANNEL = GROUP == 0, ONES = ZEROS || RAW;
@@ -72,12 +80,14 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
     constexpr int SHARE = CODES + SCALES + ZERO_BYTES, SLOT = HIGH * SHARE;  // bytes of a stripe's block; of a warp's iteration
     extern __shared__ uint4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, along = warp % ALONG, down = warp / ALONG;
-    const int stripe = (blockIdx.x * DOWN + down) * HIGH, first = blockIdx.z * each, end = min(blocks, first + each), token = blockIdx.y * (8 * TILES);
+    const int stripe = (blockIdx.x * DOWN + down) * HIGH, first = blockIdx.z * each, end = min(blocks, first + each),
+        token = blockIdx.y * (8 * TILES);
     const int rounds = (end - first + ALONG - 1) / ALONG;
     const bool here = stripe < stripes;
     char* const x_ring = reinterpret_cast<char*>(shared);
     char* const ring = x_ring + STAGES * STAGE + warp * (DEEP * SLOT) + lane * 16;
-    const unsigned x_at = static_cast<unsigned>(__cvta_generic_to_shared(x_ring)), ring_at = static_cast<unsigned>(__cvta_generic_to_shared(ring));
+    const unsigned x_at = static_cast<unsigned>(__cvta_generic_to_shared(x_ring)),
+        ring_at = static_cast<unsigned>(__cvta_generic_to_shared(ring));
     gdc_wait();
 
     int next = first + along, put = 0;  // the block of codes that is loaded next, and its slot in the ring
@@ -100,11 +110,13 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
                     constexpr int A = sizeof(S), B = sizeof(Z);  // times 16 bytes: a group's scales, a group's zero points
                     if (lane < GROUPS * A) {
                         const int g = GROUPS > 1 ? min(next * GROUPS + lane / A, groups - 1) : per_group == 1 ? next : next / per_group;
-                        copy_async(to + CODES, reinterpret_cast<const char*>(scale + (static_cast<long long>(row_of_scales[h]) + g) * 16) + lane % A * 16);
+                        copy_async(to + CODES, reinterpret_cast<const char*>(scale + (static_cast<long long>(row_of_scales[h]) + g) * 16)
+                            + lane % A * 16);
                     }
                     if (ZEROS && lane < GROUPS * B) {
                         const int g = GROUPS > 1 ? min(next * GROUPS + lane / B, groups - 1) : per_group == 1 ? next : next / per_group;
-                        copy_async(to + CODES + SCALES, reinterpret_cast<const char*>(zero + (static_cast<long long>(row_of_scales[h]) + g) * 16) + lane % B * 16);
+                        copy_async(to + CODES + SCALES,
+                            reinterpret_cast<const char*>(zero + (static_cast<long long>(row_of_scales[h]) + g) * 16) + lane % B * 16);
                     }
                 }
             }
@@ -178,7 +190,8 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
 #pragma unroll
                 for (int h = 0; h < HIGH; ++h) {
                     const S* factors = reinterpret_cast<const S*>(slot - lane * 16 + h * SHARE + CODES) + g * 16 + lane / 4;
-                    const Z* offsets = reinterpret_cast<const Z*>(slot - lane * 16 + h * SHARE + CODES + SCALES) + (ZEROS ? g * 16 + lane / 4 : 0);
+                    const Z* offsets = reinterpret_cast<const Z*>(slot - lane * 16 + h * SHARE + CODES + SCALES)
+                        + (ZEROS ? g * 16 + lane / 4 : 0);
 #pragma unroll
                     for (int r = 0; r < 2; ++r) {
                         const float s = scale_value(factors[8 * r]);
@@ -234,14 +247,16 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
         __syncthreads();
         if (along > 0) {
 #pragma unroll
-            for (int i = 0; i < RESULTS; ++i) sums[(((along - 1) * DOWN + down) * RESULTS + i) * 32 + lane] = total[i / 4 / TILES][i / 4 % TILES][i % 4];
+            for (int i = 0; i < RESULTS; ++i) sums[(((along - 1) * DOWN + down) * RESULTS + i) * 32 + lane] =
+                total[i / 4 / TILES][i / 4 % TILES][i % 4];
         }
         __syncthreads();
         if (along > 0) return;
 #pragma unroll
         for (int other = 0; other < ALONG - 1; ++other) {
 #pragma unroll
-            for (int i = 0; i < RESULTS; ++i) total[i / 4 / TILES][i / 4 % TILES][i % 4] += sums[((other * DOWN + down) * RESULTS + i) * 32 + lane];
+            for (int i = 0; i < RESULTS; ++i) total[i / 4 / TILES][i / 4 % TILES][i % 4] += sums[((other * DOWN + down) * RESULTS + i) * 32
+                + lane];
         }
     }
 #pragma unroll
@@ -269,7 +284,8 @@ few_rows(int M, int N, int K, int stripes, int blocks, int groups, int per_group
 
 /// The reduction of split-K: the sum of `split` parts, in the order of K.
 template <typename T>
-__global__ void __launch_bounds__(256) add_parts(long long count, int N, int split, const float* __restrict__ parts, const T* __restrict__ bias, T* __restrict__ out) {
+__global__ void __launch_bounds__(256) add_parts(long long count, int N, int split, const float* __restrict__ parts,
+    const T* __restrict__ bias, T* __restrict__ out) {
     gdc_wait();
     const long long i = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
     if (i >= count) return;

@@ -1,5 +1,5 @@
-"""The config of quantized_matmul__mma__cuda_sm80.cu, by a performance model: device memory, L2 (every block reads x from it), the instructions
-that unpack, tensor cores, and shared memory."""
+"""The config of quantized_matmul__mma__cuda_sm80.cu, by a performance model: device memory, L2 (every block reads x from it), the
+instructions that unpack, tensor cores, and shared memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import product
 from operator import itemgetter
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantized import arguments, text
-from rooftop.kernels.gemm._lowbit_formats import FORMATS, grouping, sizes
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance, typed_arguments
+from rooftop.kernels.gemm._lowbit_plan import FORMATS, grouping, sizes
 from rooftop.ops.quantized_matmul import BITS
 
 CLOCK, MEMORY, L2 = 1.7e9, 4.2e12, 5.5e12
-UNPACK = {"int8": 3.5, "int4": 2.8, "int2": 2.9, "e4m3": 4.5, "e5m2": 4.5, "e3m2": 7.0, "e2m3": 7.0, "e2m1": 4.8}  # unpacking instructions for a pair of codes
+# unpacking instructions for a pair of codes
+UNPACK = {"int8": 3.5, "int4": 2.8, "int2": 2.9, "e4m3": 4.5, "e5m2": 4.5, "e3m2": 7.0, "e2m3": 7.0, "e2m1": 4.8}
 MMA = 8.5  # cycles of an mma.m16n8k16 in one of a multiprocessor's four tensor cores
 SECOND = 2.0e-6  # seconds of the launch that adds parts (split-K)
 ROUND = 1.0e-6  # seconds that another wave of blocks adds: nothing hides its first loads
@@ -55,15 +55,15 @@ def _facts(p: Problem) -> Facts:
     tokens = 1 << (min(m, FEW if zero is None else FEW // 2) - 1).bit_length()
     tiles = max(1, tokens // 8)
     channel = int(p.option("group")) == k and zero is None
-    # One more mma for each eight rows of x, and one instruction less for each pair of codes. Only if sums are over at most 128 columns, so that cancellation
-    # costs no accuracy that bf16 would show.
+    # One more mma for each eight rows of x, and one instruction less for each pair of codes. Only if sums are over at most 128 columns, so
+    # that cancellation costs no accuracy that bf16 would show.
     raw = x.dtype == "bf16" and bits <= 4 and format != "e2m1" and not channel and tiles <= 2
     wide = 16 * (128 // group)
     share = bits * 256 + (0 if channel else wide * scale.itemsize) + (0 if zero is None else wide * zero.itemsize)
     return Facts(
-        m, n, k, format, bits, stripes, blocks, 128 // group, p["codes"].numel + scale.nbytes, tokens, tiles, channel, zero is not None, raw, share,
-        p.device.sms, p.device.shared_per_block,
-    )  # fmt: skip
+        m, n, k, format, bits, stripes, blocks, 128 // group, p["codes"].numel + scale.nbytes, tokens, tiles, channel, zero is not None,
+        raw, share, p.device.sms, p.device.shared_per_block,
+    )
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -99,12 +99,16 @@ def seconds(f: Facts, high: int, down: int, along: int, split: int, deep: int, r
     steps = -(-each // along)
     of_groups = 0 if f.channel else f.groups * (6 + 4 * f.tiles * (2 if ones else 1))
     loads = 3 if f.bits == 6 else f.bits // 2
-    issue = high * (32 * (UNPACK[f.format] - f.raw) + 8 * f.tiles + 2 * loads + of_groups + 14) + f.tiles * (8 if ones else 0) + 4 * f.tiles + 45
+    issue = high * (
+        32 * (UNPACK[f.format] - f.raw) + 8 * f.tiles + 2 * loads + of_groups + 14
+    ) + f.tiles * (8 if ones else 0) + 4 * f.tiles + 45
     tensor = (high + ones) * 8 * f.tiles * MMA
     through = high * 4 * f.bits + 16 * f.tiles  # cycles of shared memory, for the whole multiprocessor
     staging = f.tokens * along * 16 * 12 / 32 / 4 + 20
     warps = 2 * min(resident, -(-count // f.sms))  # for each of four schedulers
-    busy = -(-count // f.sms) * steps * (along * down * max(issue / 4 / min(0.9, 0.2 * warps + 0.1 * high), tensor / 4, through) + staging) / CLOCK
+    busy = -(-count // f.sms) * steps * (
+        along * down * max(issue / 4 / min(0.9, 0.2 * warps + 0.1 * high), tensor / 4, through) + staging
+    ) / CLOCK
     rounds = -(-count // (f.sms * resident))
     flight = min(count, f.sms * resident) * 8 * (deep - 1) * high * 256 * f.bits
     idle = max(1.0, IN_FLIGHT * f.sms / flight)
@@ -132,7 +136,10 @@ def _ranked(f: Facts) -> tuple[tuple[float, dict[str, Any]], ...]:
             if shared > f.room:
                 continue
             resident = max(1, min(fit, (f.room + 1024) // (shared + 1024)))  # blocks of eight warps on a multiprocessor
-            made = {"format": FORMATS.index(f.format), "tokens": f.tokens, "tiles": f.tiles, "high": high, "down": down, "along": along, "deep": deep}
+            made = {
+                "format": FORMATS.index(f.format), "tokens": f.tokens, "tiles": f.tiles, "high": high, "down": down, "along": along,
+                "deep": deep
+            }
             made |= {"slab": slab, "split": split, "resident": resident, "raw": int(f.raw)}
             found.append((seconds(f, high, down, along, split, deep, resident), made))
     return tuple(sorted(found, key=itemgetter(0)))
@@ -161,26 +168,30 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     row = x.strides[0] if m > 1 else k
     whole = k % 8 == 0 and x.align >= 16 and row % 8 == 0
     kind = DTYPES[x.dtype].cuda
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
-            "M": ("i32", m), "N": ("i32", n), "K": ("i32", k), "stripes": ("i32", stripes), "blocks": ("i32", blocks), "groups": ("i32", p["scale"].shape[1]),
-            "per_group": ("i32", per_group), "each": ("i32", each), "x": ("ptr", 0), "xs": ("i64", row), "codes": ("ptr", 0), "scale": ("ptr", 0),
-            "zero": ("ptr", 0), "x_scale": ("ptr", 0), "bias": ("ptr", 0), "out": ("ptr", 0),
+            "M": ("i32", m), "N": ("i32", n), "K": ("i32", k), "stripes": ("i32", stripes), "blocks": ("i32", blocks),
+            "groups": ("i32", p["scale"].shape[1]), "per_group": ("i32", per_group), "each": ("i32", each), "x": ("ptr", 0),
+            "xs": ("i64", row), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "x_scale": ("ptr", 0), "bias": ("ptr", 0),
+            "out": ("ptr", 0),
         },
-    )  # fmt: skip
+    )
     args, types = {**args, "parts": "parts" if split > 1 else None}, (*types, "ptr")
-    kernel = text(
-        "few_rows", kind, config["format"], DTYPES[p["scale"].dtype].cuda, DTYPES[zero.dtype].cuda if zero else "unsigned char", zero is not None,
-        0 if _facts(p).channel else group, config["tokens"], config["tiles"], config["high"], config["down"], config["along"], config["deep"], config["slab"],
-        config["resident"], bool(config["raw"]), whole, split > 1, p.get("x_scale") is not None,
-    )  # fmt: skip
+    kernel = instance(
+        "few_rows", kind, config["format"], DTYPES[p["scale"].dtype].cuda, DTYPES[zero.dtype].cuda if zero else "unsigned char",
+        zero is not None, 0 if _facts(p).channel else group, config["tokens"], config["tiles"], config["high"], config["down"],
+        config["along"], config["deep"], config["slab"], config["resident"], bool(config["raw"]), whole, split > 1,
+        p.get("x_scale") is not None,
+    )
     bytes_of_all = _shared(_facts(p), *(config[n] for n in ("high", "down", "along", "deep", "slab")))
     grid = (-(-stripes // (config["down"] * config["high"])), -(-m // (8 * config["tiles"])), split)
     made = [Launch(kernel, grid, args, types=types, block=(32 * config["down"] * config["along"],), shared=bytes_of_all, chained=chained)]
     if split > 1:
         more: dict[str, tuple[str, Any]] = {"count": ("i64", m * n), "N": ("i32", n), "split": ("i32", split)}
-        args, types = arguments(p, more)
-        args, types = {**args, "parts": "parts", "bias": "bias" if p.get("bias") is not None else None, "out": "out"}, (*types, "ptr", "ptr", "ptr")
-        made.append(Launch(text("add_parts", kind), (-(-m * n // 256),), args, types=types, block=(256,), chained=chained))
+        args, types = typed_arguments(p, more)
+        args, types = {
+            **args, "parts": "parts", "bias": "bias" if p.get("bias") is not None else None, "out": "out"
+        }, (*types, "ptr", "ptr", "ptr")
+        made.append(Launch(instance("add_parts", kind), (-(-m * n // 256),), args, types=types, block=(256,), chained=chained))
     return made

@@ -1,15 +1,16 @@
-"""Products of which only the device knows how many rows count, on Hopper: a persistent, warp-specialised kernel in Gluon with the structure of `gemm_gluon`.
+"""Products of which only the device knows how many rows count, on Hopper: a persistent, warp-specialised kernel in Gluon in the form of
+`_product_gluon`.
 
-`live` [1], int32, is the number of rows of a longer list that count. A chunk is the rows of that list from `first` on; of them live - first count, at least 0
-and at most the chunk's length. Two forms:
+`live` [1], int32, is the number of rows of a longer list that count. A chunk is the rows of that list from `first` on; of them live - first
+count, at least 0 and at most the chunk's length. Two forms:
 
-rows   a b, over the rows of a that count. Tiles past them are skipped. A tile that is partly past them computes its other rows from whatever is in memory;
-       with a 16-bit result they are stored
-depth  a b, over the columns of a and rows of b that count. Slices of K past them are skipped; the part of the last slice past them is set to zero in shared
-       memory, in a and in b. If none count, the result is zeros
+rows   a b, over the rows of a that count. Tiles past them are skipped. A tile that is partly past them computes its other rows from
+       whatever is in memory; with a 16-bit result they are stored
+depth  a b, over the columns of a and rows of b that count. Slices of K past them are skipped; the part of the last slice past them is set
+       to zero in shared memory, in a and in b. If none count, the result is zeros
 
-A float32 result is stored straight from registers, and may be added to what is in memory; a 16-bit result is stored by TMA. x_at: the first row in memory of an
-operand or the result."""
+A float32 result is stored straight from registers, and may be added to what is in memory; a 16-bit result is stored by TMA. x_at: the first
+row in memory of an operand or the result."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from rooftop.core.spec import Descriptor, Launch, Meta, View
-from rooftop.kernels._device.gemm_gluon import bring, flat, halves, place
-from rooftop.kernels._device.gemm_launch import TYPES
+from rooftop.kernels._device import gemm_epilogue
+from rooftop.kernels._device.gluon_tiles import TYPES, bring, flat, halves
+
+place = gluon.jit(gemm_epilogue.place.fn)
 
 BM, BK, GROUPS = 128, 64, 2
 STAGES = {256: 4, 128: 6}  # indexed by the columns of a tile
@@ -33,8 +36,9 @@ def _counted(live, first, most):
 
 
 @gluon.jit
-def _load(a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_at, b_at, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
-          GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, DEPTH: gl.constexpr):  # fmt: skip
+def _load(a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_at, b_at, group, BM: gl.constexpr, BN: gl.constexpr,
+          BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+          DEPTH: gl.constexpr):
     """The producer warp. X_COLUMNS: the descriptor is of the transposed operand."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
@@ -71,9 +75,9 @@ def _clear_past(x, left):
 
 
 @gluon.jit
-def _consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM: gl.constexpr,
-             BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
-             DEPTH: gl.constexpr, ADD: gl.constexpr):  # fmt: skip
+def _consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group,
+             BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr,
+             B_COLUMNS: gl.constexpr, DEPTH: gl.constexpr, ADD: gl.constexpr):
     """One consumer warp group: rows from GROUP_INDEX · RM on of each tile."""
     RM: gl.constexpr = BM // GROUPS
     MMA: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
@@ -128,13 +132,16 @@ def _store(GROUP_INDEX: gl.constexpr, acc, c_ring, out_desc, out, ldo, out_at, r
         else:
             two = halves(x, gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 32, 16]))
             for j in gl.static_range(2):
-                _store_wide(two[j], out + (row + out_at).to(gl.int64) * ldo + (column + i * 64 + j * 32), ldo, rows - row, N - (column + i * 64 + j * 32), ADD)
+                _store_wide(
+                    two[j], out + (row + out_at).to(gl.int64) * ldo + (column + i * 64 + j * 32), ldo, rows - row,
+                    N - (column + i * 64 + j * 32), ADD
+                )
 
 
 @gluon.jit
 def _store_wide(x, out, ldo, rows, columns, ADD: gl.constexpr):
-    """Stores straight from registers: four lanes write 32 neighbouring bytes. `out`: the address of x's first element; `rows`, `columns`: how many of x are
-    stored."""
+    """Stores straight from registers: four lanes write 32 neighbouring bytes. `out`: the address of x's first element; `rows`, `columns`:
+    how many of x are stored."""
     row = gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
     column = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
     there = (row < rows)[:, None] & (column < columns)[None, :]
@@ -145,9 +152,9 @@ def _store_wide(x, out, ldo, rows, columns, ADD: gl.constexpr):
 
 
 @gluon.jit(do_not_specialize=("first", "M", "N", "K", "a_at", "b_at", "out_at", "group"))
-def product(a_desc, b_desc, out_desc, out, ldo, live, first, M, N, K, a_at, b_at, out_at, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
-            GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, DEPTH: gl.constexpr,
-            ADD: gl.constexpr):  # fmt: skip
+def product(a_desc, b_desc, out_desc, out, ldo, live, first, M, N, K, a_at, b_at, out_at, group, BM: gl.constexpr, BN: gl.constexpr,
+            BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
+            DEPTH: gl.constexpr, ADD: gl.constexpr):
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
     if out_desc is None:
@@ -161,18 +168,21 @@ def product(a_desc, b_desc, out_desc, out, ldo, live, first, M, N, K, a_at, b_at
         mbarrier.init(empty.index(i), count=GROUPS)
     fence_async_shared()
     gl.warp_specialize([
-        (_consume, (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
-                    B_COLUMNS, DEPTH, ADD)),
-        (_consume, (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
-                    B_COLUMNS, DEPTH, ADD)),
-        (_load, (a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_at, b_at, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
-                 DEPTH)),
-    ], [4, 1], [232, 40])  # fmt: skip
+        (_consume,
+                    (0, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM, BN, BK, GROUPS,
+                    STAGES, A_COLUMNS, B_COLUMNS, DEPTH, ADD)),
+        (_consume,
+                    (1, a_ring, b_ring, c_ring, full, empty, out_desc, out, ldo, live, first, M, N, K, out_at, group, BM, BN, BK, GROUPS,
+                    STAGES, A_COLUMNS, B_COLUMNS, DEPTH, ADD)),
+        (_load,
+                 (a_desc, b_desc, a_ring, b_ring, full, empty, live, first, M, N, K, a_at, b_at, group, BM, BN, BK, GROUPS, STAGES,
+                 A_COLUMNS, B_COLUMNS, DEPTH)),
+    ], [4, 1], [232, 40])
 
 
 def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, bool, int]:
-    """A TMA descriptor of a matrix with boxes of rows x columns, whether it is of the transpose, and the first row in memory. The matrix's offset is a
-    multiple of its row stride."""
+    """A TMA descriptor of a matrix with boxes of rows x columns, whether it is of the transpose, and the first row in memory. The matrix's
+    offset is a multiple of its row stride."""
     turned = view.strides[0] == 1 and view.strides[1] != 1
     (high, wide), pitch = (view.shape[::-1] if turned else view.shape), view.strides[1 if turned else 0]
     at, rest = divmod(view.offset, pitch)
@@ -184,8 +194,8 @@ def _box(view: View, dtype: str, rows: int, columns: int) -> tuple[Descriptor, b
 
 
 def counted(metas: Any, out: View, a: View, b: View, sms: int, *, first: int = 0, depth: bool = False, add: bool = False) -> Launch:
-    """out = a b, or out += a b, over the rows of a that count (depth: the columns of a and rows of b that count). `metas`: name -> Meta of tensors and scratch;
-    one of them is "live". With a 16-bit result, its rows must be multiples of 16 bytes."""
+    """out = a b, or out += a b, over the rows of a that count (depth: the columns of a and rows of b that count). `metas`: name -> Meta of
+    tensors and scratch; one of them is "live". With a 16-bit result, its rows must be multiples of 16 bytes."""
     kinds: dict[str, Meta] = metas
     (m, n), k = out.shape, a.shape[1]
     kind, wide = kinds[a.tensor].dtype, kinds[out.tensor].dtype == "f32"
@@ -196,8 +206,10 @@ def counted(metas: Any, out: View, a: View, b: View, sms: int, *, first: int = 0
     out_desc, _, out_at = _box(stored, kinds[out.tensor].dtype, BM // GROUPS, 64)
     tiles = -(-m // BM) * -(-n // bn)
     args = {
-        "a_desc": a_desc, "b_desc": b_desc, "out_desc": None if wide else out_desc, "out": out.tensor if wide else None, "ldo": out.strides[0], "live": "live",
-        "first": first, "M": m, "N": n, "K": k, "a_at": a_at, "b_at": b_at, "out_at": out_at, "group": max(1, round((sms * BM * bn) ** 0.5 / BM)), "BM": BM,
-        "BN": bn, "BK": BK, "GROUPS": GROUPS, "STAGES": STAGES[bn], "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "DEPTH": depth, "ADD": add,
-    }  # fmt: skip
+        "a_desc": a_desc, "b_desc": b_desc, "out_desc": None if wide else out_desc, "out": out.tensor if wide else None,
+        "ldo": out.strides[0], "live": "live", "first": first, "M": m, "N": n, "K": k, "a_at": a_at, "b_at": b_at, "out_at": out_at,
+        "group": max(1, round((sms * BM * bn) ** 0.5 / BM)), "BM": BM,
+        "BN": bn, "BK": BK, "GROUPS": GROUPS, "STAGES": STAGES[bn], "A_COLUMNS": a_columns, "B_COLUMNS": b_columns, "DEPTH": depth,
+        "ADD": add,
+    }
     return Launch(kernel=product, grid=(min(tiles, sms),), args=args, warps=4)

@@ -1,14 +1,16 @@
-"""How linear_cross_entropy is divided into chunks, and the steps that its forward and backward share.
+"""How linear_cross_entropy is divided into chunks, the steps that its forward and backward share, and matrix products by torch (cuBLAS on a
+GPU) as steps.
 
-N tokens of H features, V classes; b bytes an element. What is chosen depends on shapes and on bytes alone, so that the peak of memory is a formula."""
+N tokens of H features, V classes; b bytes an element. What is chosen depends on shapes and on bytes alone, so that the peak of memory is a
+formula."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from rooftop.core.spec import Launch, Meta, Problem, View
-from rooftop.kernels.loss._linear_passes import column_sums, count_live, total_loss
+from rooftop.core.spec import Launch, Meta, Problem, TorchCall, View
+from rooftop.kernels.loss._linear_passes import column_sums, count_live, gather_rows, sort_out, spread_rows, total_loss
 from rooftop.kernels.loss._logits import EXACT, FEW, SHORT
 
 SMALL = 60 << 20  # bytes of logits in memory at a time with memory="small"; with states, losses and rounding to tiles within 64 MiB
@@ -37,7 +39,8 @@ def evenly(extent: int, most: int) -> int:
 
 
 def in_waves(columns: int, most: int, rows: int, sms: int) -> int:
-    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256 (cuBLAS's usual
+    """The length of slices of the classes, at most `most`, whose products with `rows` tokens take the fewest waves of tiles of 128 x 256
+    (cuBLAS's usual
     tile): the last wave of each slice is rarely full."""
     if most >= columns:
         return columns
@@ -66,15 +69,16 @@ def dense(name: str, rows: int, columns: int, first: int = 0) -> View:
 
 
 def cap_of(p: Problem) -> int:
-    """The soft cap's arithmetic: 0 for none; for 16 bits, many classes and a cap of usual size an approximation with an error of 2e-7 of the cap."""
+    """The soft cap's arithmetic: 0 for none; for 16 bits, many classes and a cap of usual size an approximation with an error of 2e-7 of
+    the cap."""
     cap = float(p.option("softcap"))
     return 0 if cap == 0 else SHORT.value if p["x"].itemsize < 4 and classes(p) >= FEW and 1e-30 < cap <= 70 else EXACT.value
 
 
 def numbers(p: Problem) -> dict[str, Any]:
     """Options by the names of the kernels' parameters."""
-    return {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")),
-            "cap": float(p.option("softcap"))}  # fmt: skip
+    return {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")),
+            "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
 
 
 def classes(p: Problem) -> int:
@@ -101,7 +105,9 @@ def count(p: Problem) -> Launch:
 def total(p: Problem, losses: str) -> Launch:
     rows = p["x"].shape[0]
     block = 512 if rows <= 512 else 8192
-    return Launch(total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256))
+    return Launch(
+        total_loss, (1,), {"losses": losses, "divisor": "divisor", "loss": "loss", "R": rows, "BLOCK": block}, max(4, block // 256)
+    )
 
 
 def row_shape(columns: int, itemsize: int, most: int) -> tuple[int, int]:
@@ -121,3 +127,79 @@ def sums_of_columns(p: Problem, z: View, out: str, first: int, add: bool) -> Lau
 
 def bytes_of(metas: Sequence[Meta | None]) -> int:
     return sum(m.nbytes for m in metas if m is not None)
+
+
+# -- over the tokens that count alone ---------------------------------------------------------------------------------
+
+
+def _by_program(width: int) -> int:
+    """Features that a program of a gather or a scatter moves at once."""
+    return min(2048, max(128, 1 << (width - 1).bit_length()))
+
+
+def sorted_out(p: Problem, losses: str | None, divisor: str | None) -> Launch:
+    rows = p["x"].shape[0]
+    block = 512 if rows <= 512 else 4096
+    args = {
+        "target": "target", "order": "order", "place": "place", "live": "live", "divisor": divisor, "state": "state", "losses": losses,
+        "R": rows
+    }
+    args |= {**numbers(p), "MEAN": p.option("reduction") == "mean", "BLOCK": block}
+    return taking(sort_out, args, 1, max(4, block // 256))
+
+
+def gathered(p: Problem, to: str, first: int, height: int) -> Launch:
+    _, width, _ = sizes(p)
+    args = {
+        "x": "x", "order": "order", "live": "live", "out": to, "xs": p["x"].strides[0], "H": width, "first": first,
+        "BLOCK": _by_program(width)
+    }
+    return taking(gather_rows, args, height, max(1, _by_program(width) // 512))
+
+
+def spread(p: Problem, source: str, out: str, first: int, height: int) -> Launch:
+    rows, width, _ = sizes(p)
+    args = {
+        "source": source, "place": "place", "out": out, "H": width, "first": first, "height": height, "FIRST": first == 0,
+        "BLOCK": _by_program(width)
+    }
+    return taking(spread_rows, args, rows, max(1, _by_program(width) // 512))
+
+
+# -- torch ------------------------------------------------------------------------------------------------------------
+
+
+def product(out: View, a: View, b: View, add: bool = False) -> TorchCall:
+    """out = a · b, or out += a · b: summed in float32 and rounded once, to the dtype of `out` (that of `a`, or float32)."""
+    return TorchCall(_product, {"out": out, "a": a, "b": b, "add": add})
+
+
+def copied(out: View, source: View) -> TorchCall:
+    """out = source, rounded to the dtype of `out`."""
+    return TorchCall(_copied, {"out": out, "source": source})
+
+
+def turned(view: View) -> View:
+    """A matrix transposed."""
+    return View(view.tensor, view.shape[::-1], view.strides[::-1], view.offset)
+
+
+def _product(out: Any, a: Any, b: Any, add: bool) -> None:
+    import torch
+
+    if not out.is_cuda:  # torch's CPU has no product of 16 bits into float32
+        found = a.float() @ b.float()
+        out.copy_(out + found if add else found)
+    elif out.dtype == a.dtype:
+        if add:
+            torch.addmm(out, a, b, out=out)
+        else:
+            torch.mm(a, b, out=out)
+    elif add:
+        torch.addmm(out, a, b, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(a, b, out_dtype=out.dtype, out=out)
+
+
+def _copied(out: Any, source: Any) -> None:
+    out.copy_(source)

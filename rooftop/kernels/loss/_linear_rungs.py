@@ -1,4 +1,5 @@
-"""Shared by several rungs of the ladder linear_ce: the softmax of a chunk of logits in two kernels, and the problem without options that the rungs support."""
+"""Shared by several rungs of the ladder linear_ce: the softmax of a chunk of logits in two kernels, and the problem without options that
+the rungs support."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def keep(state, losses, row, most, sum_, picked, live, known):  # type: ignore[n
 
 
 @triton.jit
-def gradient(z, target, state, divisor, zo, zs, columns, blocks, row0, first, classes, ignore, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def gradient(  # type: ignore[no-untyped-def]
+    z, target, state, divisor, zo, zs, columns, blocks, row0, first, classes, ignore, BLOCK: tl.constexpr
+):
     """Replaces BLOCK logits of a row, classes from `first` on, by their gradient."""
     row = row0 + (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -70,7 +73,9 @@ def plain(p: Problem) -> str | None:
 
 
 def losses_of(p: Problem, z: View, row0: int) -> Launch:
-    args = {"z": z.tensor, "target": "target", "state": "state", "losses": "losses", "zs": z.strides[0], "columns": z.shape[1], "row0": row0}
+    args = {
+        "z": z.tensor, "target": "target", "state": "state", "losses": "losses", "zs": z.strides[0], "columns": z.shape[1], "row0": row0
+    }
     return Launch(row_losses, (z.shape[0],), {**args, "ignore": int(p.option("ignore_index")), "COLUMNS": 2048}, 4)
 
 

@@ -1,8 +1,8 @@
 """Shared by the forward and the backward of cross_entropy in Triton: soft-capped logits, and rows at any alignment.
 
-A row of an odd number of 16-bit logits may start at an address that is not a multiple of 16, and Triton would load it in accesses of 2 bytes. So a row is
-split into a few logits up to the first multiple of 16, a middle in vectors of 16 bytes, and a few logits at its end; the two ends together are its edges.
-Nothing outside the row is accessed."""
+A row of an odd number of 16-bit logits may start at an address that is not a multiple of 16, and Triton would load it in accesses of 2
+bytes. So a row is split into a few logits up to the first multiple of 16, a middle in vectors of 16 bytes, and a few logits at its end; the
+two ends together are its edges. Nothing outside the row is accessed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def exp(v):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def capped(v, cap):  # type: ignore[no-untyped-def]
-    """cap · tanh(v / cap), to float32's last digits. Rounded before anything is subtracted: the only class of a row has gradient 0 if the row's maximum is its
-    very value."""
+    """cap · tanh(v / cap), to float32's last digits. Rounded before anything is subtracted: the only class of a row has gradient 0 if the
+    row's maximum is its very value."""
     return libdevice.mul_rn(tl.full((), cap, tl.float32), libdevice.tanh(v / cap))
 
 
@@ -51,8 +51,8 @@ def bounded(a, b, c, d, cap, unit):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def middle(row, stride, C, EACH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """For row `row`, whose first element is row · stride: the index in the tensor of the first element of its middle, and the numbers of elements before and
-    in it. EACH elements are 16 bytes; 0: the whole row is its middle."""
+    """For row `row`, whose first element is row · stride: the index in the tensor of the first element of its middle, and the numbers of
+    elements before and in it. EACH elements are 16 bytes; 0: the whole row is its middle."""
     if EACH == 0:
         return row * stride, 0, C
     first = (row * stride + (EACH - 1)) // EACH * EACH

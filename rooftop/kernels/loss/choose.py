@@ -1,4 +1,5 @@
-"""Which kernel computes a loss: by how a row lies in registers, shared memory or a stretch of many rows. Measured on an H100 and an H200."""
+"""Which kernel computes a loss: by how a row lies in registers, shared memory or a stretch of many rows. Measured on an H100 and an
+H200."""
 
 from __future__ import annotations
 
@@ -13,15 +14,17 @@ VECTOR = 8  # elements of 16 bits
 
 
 def cross_entropy(p: Problem, named: str = "") -> Chosen | str:
-    """Stretches of many rows: 0.79 to 0.91 of the read at 64 to 1088 classes. Rows in registers reach 0.28 to 0.36 at 80 to 369 16-bit classes and 0.75 to 0.80
-    at 3 to 4 KiB; one block a row 0.71 to 0.75 at 5 KiB: all bound by their instructions a row. With few rows, rows in registers are 18 times as fast as one
-    block a row at 64 classes, 1.8 times at 1000 and 1.02 at 2048. Many soft-capped logits are faster where their tanh is approximated: one block a row."""
+    """Stretches of many rows: 0.79 to 0.91 of the read at 64 to 1088 classes. Rows in registers reach 0.28 to 0.36 at 80 to 369 16-bit
+    classes and 0.75 to 0.80 at 3 to 4 KiB; one block a row 0.71 to 0.75 at 5 KiB: all bound by their instructions a row. With few rows,
+    rows in registers are 18 times as fast as one block a row at 64 classes, 1.8 times at 1000 and 1.02 at 2048. Many soft-capped logits are
+    faster where their tanh
+    is approximated: one block a row."""
     x = p["input"]
     rows, classes = x.shape
     staged, in_registers, block = (
-        ("cross_entropy__staged__cuda_sm80", "short rows, many a stretch of shared memory"), ("cross_entropy__rows__cuda_sm80", "a row in a warp's registers"),
-        ("cross_entropy__cuda_sm90", "a block a row"),
-    )  # fmt: skip
+        ("cross_entropy__staged__cuda_sm80", "short rows, many a stretch of shared memory"),
+        ("cross_entropy__rows__cuda_sm80", "a row in a warp's registers"), ("cross_entropy__cuda_sm90", "a block a row"),
+    )
     order = []
     if rows * classes * x.itemsize >= STAGED * p.device.sms:
         order.append(staged)
@@ -32,12 +35,15 @@ def cross_entropy(p: Problem, named: str = "") -> Chosen | str:
 
 
 def cross_entropy_bwd(p: Problem, named: str = "") -> Chosen | str:
-    """Stretches: 0.96 of a copy with 144 and with 1200 classes; other lengths are predicted, by the same instructions a class or fewer. The other kernels reach
-    0.45 to 0.70 where rows of up to 4 KiB are not whole vectors, 0.55 with 2473 classes and 0.81 to 0.85 with 3200 to 13260, where their estimates are 25 to 39
-    instructions a class; and 0.88 or more at 22 to 24, which are the estimates of 128 and of multiples of 2048."""
+    """Stretches: 0.96 of a copy with 144 and with 1200 classes; other lengths are predicted, by the same instructions a class or fewer. The
+    other kernels reach 0.45 to 0.70 where rows of up to 4 KiB are not whole vectors, 0.55 with 2473 classes and 0.81 to 0.85 with 3200 to
+    13260, where their estimates are 25 to 39 instructions a class; and 0.88 or more at 22 to 24, which are the estimates of 128 and of
+    multiples of 2048."""
     x = p["input"]
     classes = x.shape[1]
-    stretch, in_registers = ("cross_entropy_bwd__stretch__cuda_sm80", "stretches of any rows"), ("cross_entropy_bwd__cuda_sm80", "a row in a warp's registers")
+    stretch, in_registers = (
+        "cross_entropy_bwd__stretch__cuda_sm80", "stretches of any rows"
+    ), ("cross_entropy_bwd__cuda_sm80", "a row in a warp's registers")
     order = []
     if x.nbytes >= STRETCHED and (classes % VECTOR or _instructions(classes) > (26 if classes <= 1024 else 24.5)):
         order.append(stretch)
@@ -47,8 +53,8 @@ def cross_entropy_bwd(p: Problem, named: str = "") -> Chosen | str:
 
 
 def _instructions(classes: int) -> float:
-    """A class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers: lanes take a row's vectors in turn. Triton runs programs of
-    2048 places, 16 a thread: 376 instructions of 128 threads, whether places are idle or not."""
+    """A class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers: lanes take a row's vectors in turn.
+    Triton runs programs of 2048 places, 16 a thread: 376 instructions of 128 threads, whether places are idle or not."""
     vectors = classes // VECTOR
     if classes <= 1024:
         return min([lanes * (100 + 127 * -(-vectors // lanes)) for lanes in (8, 16, 32) if vectors <= 4 * lanes]) / classes

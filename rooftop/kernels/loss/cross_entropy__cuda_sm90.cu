@@ -65,8 +65,8 @@ args    = ["R: i32", "found: f32[R]", "loss: f32[1]", "divisor: f32[1]"]
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
-// The identity of the maximum. With -inf, a part of a row that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the
-// lowest finite number such a part adds 0, and a row of only -inf has the sum 0.
+// The identity of the maximum. With -inf, a part of a row that has only -inf would give -inf - -inf = NaN, also in rows that have finite
+// elements; with the lowest finite number such a part adds 0, and a row of only -inf has the sum 0.
 constexpr float LOWEST = -3.402823466e38f;
 
 /// 2^v, 0 if that is subnormal.
@@ -101,8 +101,8 @@ __device__ unsigned smaller(unsigned a, unsigned b) {
     else return Word<T>::word(__hmin2_nan(Word<T>::both(a), Word<T>::both(b)));
 }
 
-/// Online softmax: the maximum m of the elements that a thread, warp, block or cluster has processed, the sum of the exponentials relative to it, and the sum
-/// of the elements.
+/// Online softmax: the maximum m of the elements that a thread, warp, block or cluster has processed, the sum of the exponentials relative
+/// to it, and the sum of the elements.
 struct alignas(16) Part {
     float m, s, total, unused;
 };
@@ -116,8 +116,8 @@ __device__ Part fold(Part p) {
     return {most, lanes_sum<LANES>(p.s * exp2_of((p.m - most) * LOG2E)), lanes_sum<LANES>(p.total), 0};
 }
 
-/// A thread's part of a row. BOUND: 0, or how many of four bounded (soft-capped) logits get their exponential from the special function unit. Bounded logits
-/// are in units of 1 / log2(e), the maximum is 0, and `cap` is the bound.
+/// A thread's part of a row. BOUND: 0, or how many of four bounded (soft-capped) logits get their exponential from the special function
+/// unit. Bounded logits are in units of 1 / log2(e), the maximum is 0, and `cap` is the bound.
 template <typename T, int BOUND, bool SMOOTH>
 struct Seen {
     using P = Pack<T>;
@@ -165,7 +165,8 @@ struct Seen {
         for (int i = 0; i < COUNT; ++i) {
             if (!has(i)) continue;
             if (BOUND) {
-                P::widen(make_uint4(smaller<T>(p[i].x, high), smaller<T>(p[i].y, high), smaller<T>(p[i].z, high), smaller<T>(p[i].w, high)), f);
+                P::widen(make_uint4(smaller<T>(p[i].x, high), smaller<T>(p[i].y, high), smaller<T>(p[i].z, high), smaller<T>(p[i].w, high)),
+                    f);
 #pragma unroll
                 for (int q = 0; q < N; q += 4) bounded(f[q], f[q + 1], f[q + 2], f[q + 3]);
             } else {
@@ -178,8 +179,8 @@ struct Seen {
             }
         }
     }
-    /// cap · tanh(v / cap) · log2(e) of four elements with one reciprocal, because the special function unit is the bottleneck. A NaN in one makes all four
-    /// NaN.
+    /// cap · tanh(v / cap) · log2(e) of four elements with one reciprocal, because the special function unit is the bottleneck. A NaN in
+    /// one makes all four NaN.
     __device__ void bounded(float& a, float& b, float& c, float& d) const {
         a = 1 + exp2_of(a * rate), b = 1 + exp2_of(b * rate), c = 1 + exp2_of(c * rate), d = 1 + exp2_of(d * rate);
         const float p = a * b, q = c * d, part = -2 * most * reciprocal(p * q), first = part * q, second = part * p, was_a = a, was_c = c;
@@ -210,13 +211,15 @@ __device__ T now_from(const T* p) {
     return v;
 }
 
-/// The loss and the normaliser (shift, and sum of the exponentials relative to it) of each row, one cluster a row. AHEAD: the next packs are prefetched
-/// before the current ones are used. SOON: the target's logit is loaded at the start, not after the first packs have arrived. ADDED: another launch adds the
-/// losses and counts those that are not -0.0, which an ignored row stores; else this launch writes the divisor, 1.
+/// The loss and the normaliser (shift, and sum of the exponentials relative to it) of each row, one cluster a row. AHEAD: the next packs
+/// are prefetched before the current ones are used. SOON: the target's logit is loaded at the start, not after the first packs have
+/// arrived. ADDED: another launch adds the losses and counts those that are not -0.0, which an ignored row stores; else this launch writes
+/// the divisor, 1.
 template <typename T, int PIECES, bool AHEAD, int THREADS, int CLUSTER, int BLOCKS, int BOUND, bool SMOOTH, bool SOON, bool ADDED>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     cross_entropy_rows(int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
-                       float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore, float smoothing, float scale, float cap) {
+                       float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore, float smoothing, float scale,
+                       float cap) {
     using Parts = Exchange<Part, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
     constexpr int STEP = PIECES * THREADS, N = Pack<T>::N;
@@ -225,7 +228,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     gdc_wait();
     if (ADDED) gdc_launch_dependents();
     x += row * xs;
-    // Packs are counted from the last 128-byte boundary, so that a warp reads whole lines; packs `lo` to `hi` are completely inside the row.
+    // Packs are counted from the last 128-byte boundary, so that a warp reads whole lines; packs `lo` to `hi` are completely inside the
+    // row.
     const int before = static_cast<int>(reinterpret_cast<unsigned long long>(x) % 128 / sizeof(T)), first = (before + N - 1) / N;
     const int packs = max(first, (before + C) / N), each = CLUSTER == 1 ? packs : (packs + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
     const int lo = max(first - rank * each, 0), hi = max(lo, min(packs - rank * each, each));
@@ -245,7 +249,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     uint4 now[PIECES], next[AHEAD ? PIECES : 1];
     ask(now, 0);
     if (SOON && known()) picked = now_from(x + t);
-    const int head = min(first * N - before, C), singles = rank == 0 ? C - (packs - first) * N : 0;  // what is in no such pack: fewer than 16
+    // what is in no such pack: fewer than 16
+    const int head = min(first * N - before, C), singles = rank == 0 ? C - (packs - first) * N : 0;
     const bool has_single = tid < singles;
     const float single = has_single ? static_cast<float>(x[tid < head ? tid : tid + (packs - first) * N]) : 0;
     if (!SOON && last) t = target[row];
@@ -256,8 +261,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll(AHEAD ? 2 : 1)
     for (int at = 0; at < hi; at += STEP) {
         if constexpr (AHEAD) ask(next, at + STEP);
-        // With many rows the target's logit is loaded after the row's first packs have arrived: if it were loaded earlier, the packs would wait for the
-        // target.
+        // With many rows the target's logit is loaded after the row's first packs have arrived: if it were loaded earlier, the packs would
+        // wait for the target.
         const auto meanwhile = [&] {
             if (!SOON && at == 0 && known()) picked = now_from(x + t);
         };
@@ -291,8 +296,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (!ADDED && row == 0) *divisor = 1;
 }
 
-/// A sum of losses, in double except for the few that one thread adds (in float the mean of a thousand has an error of units in the last place), and their
-/// number.
+/// A sum of losses, in double except for the few that one thread adds (in float the mean of a thousand has an error of units in the last
+/// place), and their number.
 struct Total {
     double sum;
     int count;
@@ -305,9 +310,11 @@ __device__ inline Total over_lanes(Total v) {
     return v;
 }
 
-/// The sum of the rows' losses, with MEAN divided by the number of those that are not -0.0: one cluster of BLOCKS blocks, always in the same order.
+/// The sum of the rows' losses, with MEAN divided by the number of those that are not -0.0: one cluster of BLOCKS blocks, always in the
+/// same order.
 template <int BLOCKS, bool MEAN>
-__global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* __restrict__ found, float* __restrict__ loss, float* __restrict__ divisor) {
+__global__ void __launch_bounds__(1024) cross_entropy_total(int R, const float* __restrict__ found, float* __restrict__ loss,
+    float* __restrict__ divisor) {
     __shared__ Total of_warps[32], of_blocks[BLOCKS];
     const int tid = threadIdx.x, threads = blockDim.x, lane = tid % 32, rank = BLOCKS == 1 ? 0 : blockIdx.x, whole = R / 4;
     const Total none = {0, 0};

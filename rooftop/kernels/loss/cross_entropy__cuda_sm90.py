@@ -1,12 +1,14 @@
 """Which constants cross_entropy__cuda_sm90.cu gets for a row: a table for lengths that were measured, a model between them.
 
-A multiprocessor of an H200 reads about 34 bytes a nanosecond, a load takes about 1 us, and at most half of a block's time is loading: so about 80 KiB of rows
-should be resident on it. With the table alone, made for powers of two, a row of 27 KiB got a block of 512 threads, of which two are resident: 54 KiB, and 0.61
-of a copy. So, with many rows:
+A multiprocessor of an H200 reads about 34 bytes a nanosecond, a load takes about 1 us, and at most half of a block's time is loading: so
+about 80 KiB of rows should be resident on it. With the table alone, made for powers of two, a row of 27 KiB got a block of 512 threads, of
+which two are
+resident: 54 KiB, and 0.61 of a copy. So, with many rows:
 
     up to 56 KiB   the whole row is in registers, 4 to 8 packs a thread: the number with many resident rows and few idle slots
-    from 64 KiB    the block processes the row in steps, up to 256 KiB by four blocks of 256 threads a multiprocessor: a block loads nothing for about 2 us at a
-                   row's end, which is a quarter of the time of a row of 125 KB if two blocks are resident, an eighth if four are
+    from 64 KiB    the block processes the row in steps, up to 256 KiB by four blocks of 256 threads a multiprocessor: a block loads nothing
+                   for about 2 us at a row's end, which is a quarter of the time of a row of 125 KB if two blocks are resident, an eighth if
+                   four are
     longer         two blocks. If the last step would be less than half full, the steps are made equal"""
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ def _packs(p: Problem) -> int:
 
 def _whole_row(packs: int) -> dict[str, int]:
     """Resident packs (more than ENOUGH gain nothing) for each slot that a row takes; among equal ones the fewest registers."""
-    found = [(pieces, threads, min(16, THREADS // threads)) for pieces in PIECES if (threads := 32 * -(-packs // (32 * pieces))) <= THREADS // 2]
+    found = [
+        (pieces, threads, min(16, THREADS // threads)) for pieces in PIECES if (threads := 32 * -(-packs // (32 * pieces))) <= THREADS // 2
+    ]
     pieces, threads, blocks = max(found, key=lambda c: (min(c[2] * packs, ENOUGH) / (c[0] * c[1]), -c[0]))
     return _constants(pieces, threads, blocks)

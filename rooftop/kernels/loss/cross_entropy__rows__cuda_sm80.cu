@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Short rows, several per warp: each row is read once, straight into the registers of as many lanes as it has vectors of 16 bytes, and two shuffle reductions compute its maximum and sum. A block adds the losses of its rows in double; a second launch of one block adds the sums of the blocks in order."
+idea    = """Short rows, several per warp: each row is read once, straight into the registers of as many lanes as it has vectors of 16 \
+  bytes, and two shuffle reductions compute its maximum and sum. A block adds the losses of its rows in double; a second launch of one \
+  block adds the sums of the blocks in order."""
 limit   = "the read of the logits; below 4 MiB the second launch"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
@@ -16,12 +18,12 @@ rows    = 1
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
 
-// The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
-// finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
+
+// The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements;
+// with the lowest finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.
 constexpr float LOWEST = -3.402823466e38f;
 
 /// A sum of losses, and the number of rows.
@@ -47,12 +49,13 @@ __device__ inline Total over_block(Total v) {
     return over_lanes(threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : Total{0, 0});
 }
 
-/// LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used. Writes the rows' normalisers and their losses, one by one (`loss`)
-/// or, with ADDED, summed over the block (`found`).
+/// LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used. Writes the rows' normalisers and their losses,
+/// one by one (`loss`) or, with ADDED, summed over the block (`found`).
 template <typename T, int LANES, int VECTORS, int ROWS, bool ALIGNED, bool CAPPED, bool SMOOTH, bool ADDED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     cross_entropy_warp(int R, int C, const T* __restrict__ x, long long xs, const long long* __restrict__ target, float* __restrict__ loss,
-                       Total* __restrict__ found, float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore, float smoothing, float scale,
+                       Total* __restrict__ found, float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore,
+                       float smoothing, float scale,
                        float cap) {
     constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -106,7 +109,8 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
 
 /// The sum of the partial sums of `count` blocks, with MEAN divided by the number of rows, always in the same order. One block.
 template <bool MEAN>
-__global__ void __launch_bounds__(1024) cross_entropy_blocks(int count, const Total* __restrict__ found, float* __restrict__ loss, float* __restrict__ divisor) {
+__global__ void __launch_bounds__(1024) cross_entropy_blocks(int count, const Total* __restrict__ found, float* __restrict__ loss,
+    float* __restrict__ divisor) {
     Total total = {0, 0};
     gdc_wait();
 #pragma unroll 4

@@ -80,4 +80,6 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     last = {"count": grid, "found": "found", "loss": "loss", "divisor": "divisor"}
     threads = min(1024, max(32, 32 * -(-grid // 128)))
     mean = str(p.option("reduction") == "mean").lower()
-    return [first, Launch(f"cross_entropy_blocks<{mean}>", (1,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), chained=chained)]
+    return [
+        first, Launch(f"cross_entropy_blocks<{mean}>", (1,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), chained=chained)
+    ]

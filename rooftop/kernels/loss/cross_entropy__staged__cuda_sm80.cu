@@ -1,7 +1,13 @@
 /* rooftop
-idea    = "Short rows that are adjacent in memory are one contiguous range, divided into stretches of whole rows. A persistent block copies a stretch to shared memory in vectors of 16 bytes while it processes the one before. Teams of a few lanes, so few that a row's length keeps all of them busy, compute each row's maximum and sum from there. The work done once a row (its logarithm, the target's logit, which is already in shared memory, the outputs) is done by one thread a row, for a full warp of rows at a time. So the cost of a row is that of its elements, whatever its length and alignment. Each block adds the losses of its rows in double; a second launch of one block adds the sums of the few hundred blocks in order."
+idea    = """Short rows that are adjacent in memory are one contiguous range, divided into stretches of whole rows. A persistent block \
+  copies a stretch to shared memory in vectors of 16 bytes while it processes the one before. Teams of a few lanes, so few that a row's \
+  length keeps all of them busy, compute each row's maximum and sum from there. The work done once a row (its logarithm, the target's \
+  logit, which is already in shared memory, the outputs) is done by one thread a row, for a full warp of rows at a time. So the cost of a \
+  row is that of its elements, whatever its length and alignment. Each block adds the losses of its rows in double; a second launch of one \
+  block adds the sums of the few hundred blocks in order."""
 predict = { registers = 56 }
-limit   = "On an H200 0.79 to 0.91 of the read of the logits at 64 to 1088 classes, 6 to 28 times as fast as torch. 16-bit rows of 64 to 600 classes take 8 to 11 instructions an element; the time of a read from device memory has room for 13."
+limit   = """On an H200 0.79 to 0.91 of the read of the logits at 64 to 1088 classes, 6 to 28 times as fast as torch. 16-bit rows of 64 to \
+  600 classes take 8 to 11 instructions an element; the time of a read from device memory has room for 13."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "input: T[R, C]", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]
@@ -20,8 +26,7 @@ rows   = 32
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
+#include "packs.cuh"
 #include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;
@@ -34,8 +39,8 @@ __device__ inline float exp2_of(float v) {
     return y;
 }
 
-// The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
-// finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.
+// The identity of the maximum. With -inf, lanes that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements;
+// with the lowest finite number such lanes add exp(-inf) = 0, and a row of only -inf has the sum 0.
 constexpr float LOWEST = -3.402823466e38f;
 
 /// A sum of losses, and the number of rows.
@@ -66,12 +71,13 @@ struct OfRow {
     float m, s, total;
 };
 
-/// A stretch is `rows` rows, a whole number of vectors; two are in shared memory. Writes the rows' normalisers and their losses, one by one (`loss`) or, with
-/// ADDED, summed over the block (`found`).
+/// A stretch is `rows` rows, a whole number of vectors; two are in shared memory. Writes the rows' normalisers and their losses, one by one
+/// (`loss`) or, with ADDED, summed over the block (`found`).
 template <typename T, int LANES, int PIECES, bool WHOLE, bool FULL, bool SMOOTH, bool ADDED>
 __global__ void __launch_bounds__(THREADS, PIECES <= 8 ? 4 : 2)
     cross_entropy_staged(int R, int C, int rows, const T* __restrict__ x, const long long* __restrict__ target, float* __restrict__ loss,
-                         Total* __restrict__ found, float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore, float smoothing,
+                         Total* __restrict__ found, float2* __restrict__ normaliser, float* __restrict__ divisor, long long ignore,
+                         float smoothing,
                          float scale) {
     extern __shared__ __align__(128) uint4 stretches[];
     __shared__ OfRow found_of[THREADS];
@@ -163,7 +169,8 @@ __global__ void __launch_bounds__(THREADS, PIECES <= 8 ? 4 : 2)
 
 /// The sum of the partial sums of `count` blocks, with MEAN divided by the number of rows, always in the same order. One block.
 template <bool MEAN>
-__global__ void __launch_bounds__(1024) cross_entropy_blocks(int count, const Total* __restrict__ found, float* __restrict__ loss, float* __restrict__ divisor) {
+__global__ void __launch_bounds__(1024) cross_entropy_blocks(int count, const Total* __restrict__ found, float* __restrict__ loss,
+    float* __restrict__ divisor) {
     Total total = {0, 0};
     gdc_wait();
 #pragma unroll 4

@@ -1,9 +1,10 @@
 """How cross_entropy__staged__cuda_sm80.cu divides short rows among blocks and lanes.
 
-    lanes   of a row: the number that costs a row the fewest instructions. With more, lanes idle at a row's end and a reduction has more steps; with fewer,
-            more lanes access the same banks
+    lanes   of a row: the number that costs a row the fewest instructions. With more, lanes idle at a row's end and a reduction has more
+            steps; with fewer, more lanes access the same banks
     pieces  vectors of 16 bytes of a row that a lane has: at most 8, 32 registers, for four resident blocks; at most 12 for two
-    rows    of a stretch: about 24 KiB. A block has two stretches, one of which is in flight: four blocks keep 96 KiB of a multiprocessor in flight at any time
+    rows    of a stretch: about 24 KiB. A block has two stretches, one of which is in flight: four blocks keep 96 KiB of a multiprocessor in
+            flight at any time
     grid    the resident blocks, so that each writes one sum and the second launch has a few hundred to add"""
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The number of lanes with the lowest cost whose stretch is about as long as it should be, or the one with the shortest stretch."""
     found = [config for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, config := _config(p, lanes))]
     good = [c for c in found if c["rows"] * _row_bytes(p) <= 1.25 * STRETCH]
-    return min(good, key=lambda c: _cost(p, c["lanes"]) * (1.3 if c["pieces"] > 8 else 1)) if good else min(found, key=lambda c: int(c["rows"]))
+    return (
+        min(good, key=lambda c: _cost(p, c["lanes"]) * (1.3 if c["pieces"] > 8 else 1)) if good
+        else min(found, key=lambda c: int(c["rows"]))
+    )
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -102,10 +106,14 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     template = (DTYPES[p["input"].dtype].cuda, config["lanes"], config["pieces"], *flags)
     types = (*types, "ptr", "ptr", "ptr", "ptr", "i64", "f32", "f32")
     shared = _shared(p, config)
-    first = Launch(f"cross_entropy_staged<{', '.join(map(str, template))}>", (grid,), args, types=types, block=(BLOCK,), shared=shared, chained=chained)
+    first = Launch(
+        f"cross_entropy_staged<{', '.join(map(str, template))}>", (grid,), args, types=types, block=(BLOCK,), shared=shared, chained=chained
+    )
     if not added:
         return [first]
     last = {"count": grid, "found": "found", "loss": "loss", "divisor": "divisor"}
     threads = min(1024, max(32, 32 * -(-grid // 128)))
     mean = str(p.option("reduction") == "mean").lower()
-    return [first, Launch(f"cross_entropy_blocks<{mean}>", (1,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), chained=chained)]
+    return [
+        first, Launch(f"cross_entropy_blocks<{mean}>", (1,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), chained=chained)
+    ]

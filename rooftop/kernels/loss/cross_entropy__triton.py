@@ -1,10 +1,13 @@
 """Cross-entropy of logits [R, C]. Contract: rooftop/ops/cross_entropy.py
 
-Bytes: each logit is read once and almost nothing is written: the lower bound is a read. A program makes one pass over a row, or over one part of a row
-with few rows: each position keeps a maximum and a sum (online softmax, Milakov & Gimelshein 2018), updated once for `deep` logits, so that a logit costs one
-exponential and no barrier; positions are reduced at the end. Capped logits need no maximum, but two exponentials and a quarter of a reciprocal: 0.9
-of the time of a read for the special function units alone. A last launch of one program adds the rows' losses in a fixed order if there is a reduction.
-One row per program, in order, measured better than an equal share of all tiles per program: concurrent reads are then close together in memory.
+Bytes: each logit is read once and almost nothing is written: the lower bound is a read. A program makes one pass over a row, or over one
+part of a row
+with few rows: each position keeps a maximum and a sum (online softmax, Milakov & Gimelshein 2018), updated once for `deep` logits, so that
+a logit costs one exponential and no barrier; positions are reduced at the end. Capped logits need no maximum, but two exponentials and a
+quarter of a
+reciprocal: 0.9 of the time of a read for the special function units alone. A last launch of one program adds the rows' losses in a fixed
+order if there is a reduction. One row per program, in order, measured better than an equal share of all tiles per program: concurrent reads
+are then close together in memory.
 Prediction: 0.95 of a read from 256 MiB on, 0.92 with capped logits; below 4 MiB the second launch costs as much as the first."""
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.loss._logits import EXACT, LN2, LOG2E, SHORT, bounded, capped, each, edges, exp, how, middle
 
 # The identity of the maximum: with -inf, -inf - -inf would be NaN where only a part of a row is -inf.
@@ -38,9 +40,11 @@ def _add(v, m, s, total, at, last, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOL
 
 
 @triton.jit
-def _tile(x, now, last, m, s, total, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Online softmax: adds DEEP × COLUMNS logits, from column `now` on, to maximum, sum and total of each position. WHOLE: all of them are before column
-    `last`."""
+def _tile(  # type: ignore[no-untyped-def]
+    x, now, last, m, s, total, cap, SMOOTH: tl.constexpr, CAP: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Online softmax: adds DEEP × COLUMNS logits, from column `now` on, to maximum, sum and total of each position. WHOLE: all of them are
+    before column `last`."""
     step: tl.constexpr = DEEP // 4 * COLUMNS
     at = now + tl.arange(0, DEEP // 4)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     if WHOLE:
@@ -87,10 +91,11 @@ def _loss(most, sum_, picked, total, C, smoothing, scale, SMOOTH: tl.constexpr):
 @triton.jit
 def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, ignore, smoothing, scale, cap,
           SMOOTH: tl.constexpr, CAP: tl.constexpr, EACH: tl.constexpr, WHOLE: tl.constexpr, DEEP: tl.constexpr, COLUMNS: tl.constexpr,
-          STAGES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """The loss and normaliser (shift, sum) of one row, DEEP × COLUMNS logits at a time; or, if `parts` is given, maximum, sum and total of one of `share`
-    parts of it, `width` columns, written to parts[row, part, 3]. `divisor`: given if the losses are not added. WHOLE: rows are whole tiles. FIRST: the first
-    of two launches."""
+          STAGES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The loss and normaliser (shift, sum) of one row, DEEP × COLUMNS logits at a time; or, if `parts` is given, maximum, sum and total of
+    one of `share` parts of it, `width` columns, written to parts[row, part, 3]. `divisor`: given if the losses are not added. WHOLE: rows
+    are whole tiles.
+    FIRST: the first of two launches."""
     if CHAINED:
         gdc_wait()
         if FIRST:
@@ -159,7 +164,7 @@ def _rows(x, target, loss, normaliser, divisor, parts, C, xs, share, width, igno
 @triton.jit(do_not_specialize=["R"])
 def _reduce(found, parts, x, target, normaliser, loss, divisor, R, C, xs, share, ignore, smoothing, scale, cap,
             MEAN: tl.constexpr, SMOOTH: tl.constexpr, CAP: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
-            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+            CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The sum of the rows' losses, with MEAN over the number of rows that count. `parts`: rows are first combined from their parts."""
     if CHAINED:
         gdc_wait()
@@ -197,8 +202,8 @@ def _reduce(found, parts, x, target, normaliser, loss, divisor, R, C, xs, share,
 
 @dataclass(frozen=True)
 class Config:
-    """A program processes `deep` × `columns` logits at a time by `warps` warps, with `stages` - 1 such tiles in flight besides the one in use; `parts`
-    programs share a row."""
+    """A program processes `deep` × `columns` logits at a time by `warps` warps, with `stages` - 1 such tiles in flight besides the one in
+    use; `parts` programs share a row."""
 
     deep: int
     columns: int
@@ -217,8 +222,8 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. 16 contiguous bytes a thread, four or eight of them a tile; the more warps the longer the rows. Two programs share a row if there
-    are few rows; tiles are prefetched if there are not many, and if logits are soft-capped."""
+    """Measured on an H100. 16 contiguous bytes a thread, four or eight of them a tile; the more warps the longer the rows. Two programs
+    share a row if there are few rows; tiles are prefetched if there are not many, and if logits are soft-capped."""
     rows, columns = p["input"].shape
     side = 16 // p["input"].itemsize
 
@@ -247,9 +252,10 @@ def configs(p: Problem) -> list[Config]:
     return [
         Config(deep, 32 * side * warps, warps, parts, stages)
         for deep in (4, 8) for warps in (1, 2, 4, 8, 16) for parts in shares for stages in (1, 2, 3)
-        if (warps == 1 or deep * 32 * side * warps * parts < 2 * columns) and (stages == 1 or stages * deep * 32 * side * warps * parts <= columns)
+        if (warps == 1 or deep * 32 * side * warps * parts < 2 * columns)
+        and (stages == 1 or stages * deep * 32 * side * warps * parts <= columns)
         and (stages - 1) * deep * 512 * warps <= p.device.shared_per_block // 2
-    ]  # fmt: skip
+    ]
 
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
@@ -264,17 +270,31 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     single, side, tile = p.option("reduction") == "none", each(p), config.deep * config.columns
     assert config.parts == 1 or not single, "the rows' own losses are not put together from parts"
     both = {"x": "input", "target": "target", "normaliser": "normaliser", "C": columns, "xs": p["input"].strides[0], "share": config.parts}
-    both |= {"ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale"))}
-    both |= {"cap": float(p.option("softcap")), "SMOOTH": p.option("label_smoothing") != 0, "CAP": how(p), "parts": "parts" if config.parts > 1 else None}
-    both |= {"CHAINED": chained(p.device)}
+    both |= {
+        "ignore": int(p.option("ignore_index")), "smoothing": float(p.option("label_smoothing")),
+        "scale": float(p.option("lse_square_scale"))
+    }
+    both |= {
+        "cap": float(p.option("softcap")), "SMOOTH": p.option("label_smoothing") != 0, "CAP": how(p),
+        "parts": "parts" if config.parts > 1 else None
+    }
+    both |= {"CHAINED": p.device.pdl}
     width = -(-columns // (tile * config.parts)) * tile
-    args = {**both, "loss": None if config.parts > 1 else "loss" if single else "found", "divisor": "divisor" if single else None, "width": width}
-    args |= {"EACH": side, "WHOLE": side == 0 and columns % tile == 0, "DEEP": config.deep, "COLUMNS": config.columns, "STAGES": config.stages}
-    first = Launch(_rows, (rows * config.parts,), {**args, "FIRST": not single}, config.warps, chained=chained(p.device))
+    args = {
+        **both, "loss": None if config.parts > 1 else "loss" if single else "found", "divisor": "divisor" if single else None,
+        "width": width
+    }
+    args |= {
+        "EACH": side, "WHOLE": side == 0 and columns % tile == 0, "DEEP": config.deep, "COLUMNS": config.columns, "STAGES": config.stages
+    }
+    first = Launch(_rows, (rows * config.parts,), {**args, "FIRST": not single}, config.warps, chained=p.device.pdl)
     if single:
         return [first]
     parts = 1 << (config.parts - 1).bit_length()
     block = min(ADDED // (1 if parts == 1 else 2 * parts), max(128, 1 << (rows - 1).bit_length()))
-    more = {"found": "found" if config.parts == 1 else None, "loss": "loss", "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean"}
+    more = {
+        "found": "found" if config.parts == 1 else None, "loss": "loss", "divisor": "divisor", "R": rows,
+        "MEAN": p.option("reduction") == "mean"
+    }
     last = {**both, **more, "BLOCK": block, "SHARE": parts}
-    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)), chained=chained(p.device))]
+    return [first, Launch(_reduce, (1,), last, max(4, min(32, block * parts // 512)), chained=p.device.pdl)]

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Each logit is read once and its gradient written once (in place if requested), in vectors of 16 bytes at any alignment of a row. Short rows are processed several per warp, a longer row by as many blocks as it needs, each thread with several vectors in flight. The values shared by a row (shift, sum, target) are loaded while the vectors are in flight."
+idea    = """Each logit is read once and its gradient written once (in place if requested), in vectors of 16 bytes at any alignment of a \
+  row. Short rows are processed several per warp, a longer row by as many blocks as it needs, each thread with several vectors in flight. \
+  The values shared by a row (shift, sum, target) are loaded while the vectors are in flight."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "input: T[R, C]"]
@@ -16,11 +18,13 @@ rows    = 1
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
+
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
 
 constexpr float LOG2E = 1.4426950408889634f;
-enum Cap { NONE, EXACT, SHORT };  // the accuracy of soft-capped logits: EXACT to float32's last digits; SHORT to 2e-7 of the cap, which 16-bit gradients do not show
+// the accuracy of soft-capped logits: EXACT to float32's last digits; SHORT to 2e-7 of the cap, which 16-bit gradients do not show
+enum Cap { NONE, EXACT, SHORT };
 
 /// What the gradients of all rows depend on.
 struct Options {
@@ -34,7 +38,8 @@ struct Slope {
     long long target;
     bool live;  // not ignored
 
-    __device__ Slope(int C, const float* dloss, const long long* targets, const float2* normalisers, const float* divisor, long long gs, long long row, const Options& o) {
+    __device__ Slope(int C, const float* dloss, const long long* targets, const float2* normalisers, const float* divisor, long long gs,
+        long long row, const Options& o) {
         target = targets[row], live = target != o.ignore;
         const float2 n = normalisers[row];
         shift = n.x, each = (1 + 2 * o.scale * (n.x + logf(n.y))) / n.y, smoothed = o.smoothing / static_cast<float>(C);
@@ -82,8 +87,10 @@ __device__ void write_gradient(const Row<T, VECTORS, ALIGNED>& row, const Slope&
 /// Short rows: LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used.
 template <typename T, int LANES, int VECTORS, int ROWS, bool ALIGNED, int CAP>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
-    cross_entropy_bwd_warp(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,
-                           const float2* __restrict__ normaliser, const float* __restrict__ divisor, T* dx, long long ds, long long ignore, float smoothing,
+    cross_entropy_bwd_warp(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs,
+        const long long* __restrict__ target,
+                           const float2* __restrict__ normaliser, const float* __restrict__ divisor, T* dx, long long ds, long long ignore,
+                           float smoothing,
                            float scale, float cap) {
     constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
     const Options o = {smoothing, scale, cap, ignore};
@@ -98,15 +105,18 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, 4)
     for (int k = 0; k < ROWS; ++k) rows[k].load(x + number(k) * xs);
 #pragma unroll
     for (int k = 0; k < ROWS; ++k) {
-        if (number(k) < R) write_gradient<T, CAP>(rows[k], Slope(C, dloss, target, normaliser, divisor, gs, number(k), o), o, dx + number(k) * ds);
+        if (number(k) < R) write_gradient<T, CAP>(rows[k], Slope(C, dloss, target, normaliser, divisor, gs, number(k), o), o,
+            dx + number(k) * ds);
     }
 }
 
 /// Longer rows: `parts` blocks a row, which take its vectors in turn.
 template <typename T, int VECTORS, bool ALIGNED, int CAP>
 __global__ void __launch_bounds__(512, 2)
-    cross_entropy_bwd_block(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs, const long long* __restrict__ target,
-                            const float2* __restrict__ normaliser, const float* __restrict__ divisor, T* dx, long long ds, long long ignore, float smoothing,
+    cross_entropy_bwd_block(int R, int C, const float* __restrict__ dloss, long long gs, const T* x, long long xs,
+        const long long* __restrict__ target,
+                            const float2* __restrict__ normaliser, const float* __restrict__ divisor, T* dx, long long ds, long long ignore,
+                            float smoothing,
                             float scale, float cap, int parts) {
     const Options o = {smoothing, scale, cap, ignore};
     const long long number = blockIdx.x / parts;

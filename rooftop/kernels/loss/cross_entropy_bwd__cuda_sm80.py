@@ -1,8 +1,9 @@
 """How cross_entropy_bwd__cuda_sm80.cu divides its rows among threads, for any number of rows and classes.
 
-A row is `vectors` vectors of 16 bytes. The work is elementwise: every thread should have about four vectors in flight, and short rows should not leave threads
-idle. Short 16-bit rows are bound by instructions: a vector takes a lane about 127, and what all lanes of a row compute (the terms of the slope) takes 100. So a
-row of 320 16-bit classes costs 35 instructions a class with 32 lanes and 24 with 16; a copy leaves time for 28."""
+A row is `vectors` vectors of 16 bytes. The work is elementwise: every thread should have about four vectors in flight, and short rows
+should not leave threads idle. Short 16-bit rows are bound by instructions: a vector takes a lane about 127, and what all lanes of a row
+compute (the terms of the slope) takes 100. So a row of 320 16-bit classes costs 35 instructions a class with 32 lanes and 24 with 16; a
+copy leaves time for 28."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def supports(p: Problem, head: Head) -> str | None:
 def _aligned(p: Problem) -> bool:
     x = p["input"]
     of_vector = 16 // x.itemsize
-    return x.shape[1] % of_vector == 0 and all(m.align >= 16 and (x.shape[0] == 1 or m.strides[0] % of_vector == 0) for m in (x, p["dinput"]))
+    return x.shape[1] % of_vector == 0 and all(
+        m.align >= 16 and (x.shape[0] == 1 or m.strides[0] % of_vector == 0) for m in (x, p["dinput"])
+    )
 
 
 def _vectors(p: Problem) -> int:
@@ -78,12 +81,12 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x, dloss = p["input"], p["dloss"]
     rows, columns = x.shape
     args: dict[str, tuple[str, Any]] = {
-        "R": ("i32", rows), "C": ("i32", columns), "dloss": ("ptr", "dloss"), "gs": ("i64", dloss.strides[0] if dloss.shape else 0), "x": ("ptr", "input"),
-        "xs": ("i64", x.strides[0]), "target": ("ptr", "target"), "normaliser": ("ptr", "normaliser"), "divisor": ("ptr", "divisor"),
-        "dx": ("ptr", "dinput"), "ds": ("i64", p["dinput"].strides[0]), "ignore": ("i64", int(p.option("ignore_index"))),
-        "smoothing": ("f32", float(p.option("label_smoothing"))), "scale": ("f32", float(p.option("lse_square_scale"))),
-        "cap": ("f32", float(p.option("softcap"))),
-    }  # fmt: skip
+        "R": ("i32", rows), "C": ("i32", columns), "dloss": ("ptr", "dloss"), "gs": ("i64", dloss.strides[0] if dloss.shape else 0),
+        "x": ("ptr", "input"), "xs": ("i64", x.strides[0]), "target": ("ptr", "target"), "normaliser": ("ptr", "normaliser"),
+        "divisor": ("ptr", "divisor"), "dx": ("ptr", "dinput"), "ds": ("i64", p["dinput"].strides[0]),
+        "ignore": ("i64", int(p.option("ignore_index"))), "smoothing": ("f32", float(p.option("label_smoothing"))),
+        "scale": ("f32", float(p.option("lse_square_scale"))), "cap": ("f32", float(p.option("softcap"))),
+    }
     lanes, vectors, abreast = config["lanes"], config["vectors"], config["rows"]
     last = f"{str(_aligned(p)).lower()}, {_bound(p)}>"
     element = DTYPES[x.dtype].cuda

@@ -1,6 +1,11 @@
 /* rooftop
-idea    = "The gradient of a logit needs only four numbers of its row. So adjacent rows are treated as one contiguous range, which each block takes a piece of: whole vectors of 16 bytes that ignore row boundaries. The block computes the four numbers once for each row of its piece, in shared memory, while its vectors are in flight. A thread finds the row of a vector with one multiplication by a reciprocal. A vector that belongs to two rows is left to the thread that computed the second one's numbers, so all other vectors take the same short path. The cost of an element is the same for all lengths and alignments of a row."
-limit   = "0.96 of the copy of the same bytes on an H200, with 144 and with 1200 classes of bf16. 16-bit rows of 64 to 1500 classes take 12 to 16 instructions an element, by the machine code; a copy leaves time for 27."
+idea    = """The gradient of a logit needs only four numbers of its row. So adjacent rows are treated as one contiguous range, which each \
+  block takes a piece of: whole vectors of 16 bytes that ignore row boundaries. The block computes the four numbers once for each row of \
+  its piece, in shared memory, while its vectors are in flight. A thread finds the row of a vector with one multiplication by a reciprocal. \
+  A vector that belongs to two rows is left to the thread that computed the second one's numbers, so all other vectors take the same short \
+  path. The cost of an element is the same for all lengths and alignments of a row."""
+limit   = """0.96 of the copy of the same bytes on an H200, with 144 and with 1200 classes of bf16. 16-bit rows of 64 to 1500 classes take \
+  12 to 16 instructions an element, by the machine code; a copy leaves time for 27."""
 dtypes  = ["f16", "bf16"]
 args    = ["C: i32", "input: T[R, C]"]
 tensors = ["dinput: T[R, C]", "target: i64[R]", "normaliser: f32[R, 2]"]
@@ -14,9 +19,7 @@ vectors = 4
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 
 constexpr int THREADS = 256, IGNORED = -(1 << 30), UNKNOWN = -(1 << 29);  // targets of rows that are ignored, and out of range
 
@@ -39,12 +42,14 @@ struct alignas(16) State {
     }
 };
 
-/// A block has THREADS · VECTORS vectors of R rows of C >= 8 elements, one after another. Positions in this piece count elements. part, part_long: 2^32 / C and
-/// 2^64 / C, rounded up. smoothed: the smoothing of one class; hit: 1 - label_smoothing.
+/// A block has THREADS · VECTORS vectors of R rows of C >= 8 elements, one after another. Positions in this piece count elements. part,
+/// part_long: 2^32 / C and 2^64 / C, rounded up. smoothed: the smoothing of one class; hit: 1 - label_smoothing.
 template <typename T, int VECTORS>
 __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : VECTORS <= 6 ? 4 : 3)
-    cross_entropy_bwd_stretch(int C, const T* x, long long elements, unsigned part, unsigned long long part_long, const float* __restrict__ dloss, long long gs,
-                              const long long* __restrict__ targets, const float2* __restrict__ normalisers, const float* __restrict__ divisor, T* dx,
+    cross_entropy_bwd_stretch(int C, const T* x, long long elements, unsigned part, unsigned long long part_long,
+        const float* __restrict__ dloss, long long gs,
+                              const long long* __restrict__ targets, const float2* __restrict__ normalisers,
+                              const float* __restrict__ divisor, T* dx,
                               long long ignore, float smoothed, float hit, float scale) {
     using P = Pack<T>;
     constexpr int N = P::N, STEP = THREADS * N, PIECE = STEP * VECTORS;
@@ -113,7 +118,8 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : VECTORS <= 6 ? 4 :
             P::store(to + i * STEP, true, of_rare.value && s.target == IGNORED ? make_uint4(0, 0, 0, 0) : P::narrow(f));
         }
     };
-    // Most pieces have neither ignored rows nor an infinite g: then g is multiplied into what it would otherwise be multiplied with in every element.
+    // Most pieces have neither ignored rows nor an infinite g: then g is multiplied into what it would otherwise be multiplied with in
+    // every element.
     if (__syncthreads_or(rare)) write(Flag<true>());
     else write(Flag<false>());
 #pragma unroll 1
@@ -127,7 +133,8 @@ __global__ void __launch_bounds__(THREADS, VECTORS <= 4 ? 5 : VECTORS <= 6 ? 4 :
 #pragma unroll
         for (int j = 0; j < N; ++j) {
             const bool before = j < cut;
-            const State s = {before ? one.shift : two.shift, before ? one.each : two.each, before ? one.g : two.g, before ? one.target : two.target};
+            const State s = {before ? one.shift : two.shift, before ? one.each : two.each, before ? one.g : two.g,
+                before ? one.target : two.target};
             f[j] = s.of<T>(f[j], place + j, smoothed, hit);
         }
         P::store(dx + place, true, P::narrow(f));

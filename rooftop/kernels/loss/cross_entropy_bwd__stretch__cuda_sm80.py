@@ -1,6 +1,7 @@
 """Which rows cross_entropy_bwd__stretch__cuda_sm80.cu takes, and how it divides them among blocks.
 
-A block has 256 threads with `vectors` vectors of 16 bytes each: with four, 16 KiB, of which six blocks keep 96 KiB of a multiprocessor in flight."""
+A block has 256 threads with `vectors` vectors of 16 bytes each: with four, 16 KiB, of which six blocks keep 96 KiB of a multiprocessor in
+flight."""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ def _one_after_another(m: Meta) -> bool:
 
 
 def _by_others(columns: int) -> float:
-    """Instructions a class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers (cross_entropy_bwd__cuda_sm80.py): lanes take
-    a row's vectors in turn. Triton runs programs of 2048 places, 16 a thread: 376 instructions of 128 threads, whether places are idle or not."""
+    """Instructions a class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers
+    (cross_entropy_bwd__cuda_sm80.py): lanes take a row's vectors in turn. Triton runs programs of 2048 places, 16 a thread: 376
+    instructions of 128 threads, whether places are idle or not."""
     vectors = columns // N
     if columns <= 1024:
         return min(lanes * (100 + 127 * -(-vectors // lanes)) for lanes in (8, 16, 32) if vectors <= 4 * lanes) / columns
@@ -62,7 +64,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         "targets": ("ptr", "target"), "normalisers": ("ptr", "normaliser"), "divisor": ("ptr", "divisor"), "dx": ("ptr", "dinput"),
         "ignore": ("i64", int(p.option("ignore_index"))), "smoothed": ("f32", smoothing / columns), "hit": ("f32", 1 - smoothing),
         "scale": ("f32", float(p.option("lse_square_scale"))),
-    }  # fmt: skip
+    }
     rows = min(x.shape[0], (piece + columns - 2) // columns + 1)  # of a piece, at most
     kernel = f"cross_entropy_bwd_stretch<{DTYPES[x.dtype].cuda}, {config['vectors']}>"
     return [

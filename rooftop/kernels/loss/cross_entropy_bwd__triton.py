@@ -1,4 +1,5 @@
-"""The gradient of cross-entropy over [R, C], given the rows' normalisers: a shift m and the sum of exp(logit - m). Contract: rooftop/ops/cross_entropy.py
+"""The gradient of cross-entropy over [R, C], given the rows' normalisers: a shift m and the sum of exp(logit - m). Contract:
+rooftop/ops/cross_entropy.py
 
 Bytes: each logit is read once, each gradient written once, in place if requested (every element is read and written by
 the same thread): the lower bound. Ignored rows are not read. Prediction: 0.97 of a copy from 256 MiB on."""
@@ -12,14 +13,13 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.loss._logits import EXACT, SHORT, capped, each, edges, exp, how, middle, raised
 
 
 @triton.jit
 def _slope(v, hit, most, each, smoothed, smoothing, cap, CAP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """d loss / d logit; `hit`: it is the target's; `most`: the row's shift; `each`: the factor of its exponentials; `smoothed`: the smoothing of
-    one class."""
+    """d loss / d logit; `hit`: it is the target's; `most`: the row's shift; `each`: the factor of its exponentials; `smoothed`: the
+    smoothing of one class."""
     if CAP == SHORT:
         part = libdevice.fast_dividef(2.0, raised(v, cap))  # tanh is 1 - part
         v = cap - cap * part
@@ -35,7 +35,7 @@ def _slope(v, hit, most, each, smoothed, smoothing, cap, CAP: tl.constexpr):  # 
 
 @triton.jit
 def _grad(dloss, x, target, normaliser, divisor, dx, C, blocks, xs, gs, ds, ignore, smoothing, scale, cap,
-          CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          CAP: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """BLOCK classes of one row. Row strides of x, dloss (0: one for all) and dx in elements. EACH: x and dx have the same alignment."""
     if CHAINED:
         gdc_wait()
@@ -92,6 +92,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args |= {"C": columns, "blocks": blocks}
     step = p["dloss"].strides[0] if p["dloss"].shape else 0
     args |= {"xs": p["input"].strides[0], "gs": step, "ds": p["dinput"].strides[0], "ignore": int(p.option("ignore_index"))}
-    args |= {"smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))}
-    args |= {"CAP": how(p), "EACH": each(p), "BLOCK": config.block, "CHAINED": chained(p.device)}
-    return [Launch(_grad, (rows * blocks,), args, config.warps, chained=chained(p.device))]
+    args |= {
+        "smoothing": float(p.option("label_smoothing")), "scale": float(p.option("lse_square_scale")), "cap": float(p.option("softcap"))
+    }
+    args |= {"CAP": how(p), "EACH": each(p), "BLOCK": config.block, "CHAINED": p.device.pdl}
+    return [Launch(_grad, (rows * blocks,), args, config.warps, chained=p.device.pdl)]

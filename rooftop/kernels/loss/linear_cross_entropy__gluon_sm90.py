@@ -1,13 +1,14 @@
-"""Linear and cross-entropy, forward, of the tokens that are not ignored, on Hopper; with memory="fast" also their gradients if requested. Contract:
-rooftop/ops/linear_cross_entropy.py
+"""Linear and cross-entropy, forward, of the tokens that are not ignored, on Hopper; with memory="fast" also their gradients if requested.
+Contract: rooftop/ops/linear_cross_entropy.py
 
-The plan and its reasons are those of linear_cross_entropy__triton. The difference: the first launch lists the tokens that are not ignored, in order and on the
-device. Chunks consist of these tokens, gathered to contiguous rows, and the products are persistent kernels of this library that read their number from device
-memory (rooftop/kernels/loss/_counted_gluon.py); cuBLAS needs its sizes on the host. So an ignored token costs 16 bytes of lists and zeros in dX, and nothing
-waits for the device. With no token ignored the gather and the scatter move 4 x dX; the products take hundreds of times as long.
+The plan and its reasons are those of linear_cross_entropy__triton. The difference: the first launch lists the tokens that are not ignored,
+in order and on the device. Chunks consist of these tokens, gathered to contiguous rows, and the products are persistent kernels of this
+library that read their number from device memory (rooftop/kernels/loss/_counted_gluon.py); cuBLAS needs its sizes on the host. So an
+ignored token costs 16 bytes of lists and zeros in dX, and nothing waits for the device. With no token ignored the gather and the scatter
+move 4 x dX; the products take hundreds of times as long.
 
-Memory in addition to the Triton plan: the gathered rows of a chunk, which the chunk's dX then overwrites; a chunk has correspondingly fewer rows. The loss
-alone gathers all of x."""
+Memory in addition to the Triton plan: the gathered rows of a chunk, which the chunk's dX then overwrites; a chunk has correspondingly fewer
+rows. The loss alone gathers all of x."""
 
 from __future__ import annotations
 
@@ -17,16 +18,17 @@ from dataclasses import dataclass
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._counted_gluon import counted
-from rooftop.kernels.loss._linear_counted import live_column_sums, live_rows, live_statistics
-from rooftop.kernels.loss._linear_passes import row_losses
+from rooftop.kernels.loss._linear_passes import live_column_sums, live_rows, live_statistics, row_losses
 from rooftop.kernels.loss._linear_plan import (
     SMALL,
     SPARE,
     bias_of,
     cap_of,
     classes,
+    copied,
     dense,
     evenly,
+    gathered,
     in_tiles,
     in_waves,
     matrix,
@@ -34,19 +36,21 @@ from rooftop.kernels.loss._linear_plan import (
     padded,
     row_shape,
     sizes,
+    sorted_out,
+    spread,
     taking,
     total,
+    turned,
 )
-from rooftop.kernels.loss._linear_steps import gathered, sorted_out, spread
-from rooftop.kernels.loss._torch_products import copied, turned
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
 
 @dataclass(frozen=True)
 class Config:
-    """As in linear_cross_entropy__triton: `rows` that count of a chunk (0: all), `columns` of its classes (0: all), and whether it is in the memory of dW;
-    `warps` of a program that processes a row for its loss only, `whole` of one that writes its gradient too, and its `stages`."""
+    """As in linear_cross_entropy__triton: `rows` that count of a chunk (0: all), `columns` of its classes (0: all), and whether it is in
+    the memory of dW; `warps` of a program that processes a row for its loss only, `whole` of one that writes its gradient too, and its
+    `stages`."""
 
     rows: int
     columns: int
@@ -80,7 +84,8 @@ def choose(p: Problem) -> Config:
     rows, width, columns = sizes(p)
     stride, weight = padded(columns), p.get("unit_weight")
     if not _wanted(p):
-        behind = columns * width * 2 if p.option("weight_grad") else 0  # as much as the backward takes: long slices, whose last wave matters little
+        # as much as the backward takes: long slices, whose last wave matters little
+        behind = columns * width * 2 if p.option("weight_grad") else 0
         most = max(SPARE if p.option("memory") == "fast" else SMALL, SMALL + behind) // (rows * 2)
         return Config(0, 0 if most >= columns else in_waves(columns, most, rows, p.device.sms))
     each = stride + width  # elements of a row: its logits and its x
@@ -135,7 +140,10 @@ def _metas(p: Problem, config: Config) -> dict[str, Meta]:
 def _by_classes(p: Problem, config: Config, losses: str) -> list[Step]:
     rows, width, columns = sizes(p)
     each, metas = config.columns or columns, _metas(p, config)
-    same = {**numbers(p), "z": "chunk", "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "losses": losses}
+    same = {
+        **numbers(p), "z": "chunk", "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state",
+        "losses": losses
+    }
     same |= {"zs": padded(each), "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows}
     same |= {"classes": classes(p), "start": int(p.option("start"))}
     found: list[Step] = [gathered(p, "taken", 0, rows)]
@@ -158,8 +166,14 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     weight_sum = "weight_sum" if aside else "unit_weight"
     bias, bias_sum = p.get("unit_bias"), "bias_sum" if "bias_sum" in metas else "unit_bias"
     piece, warps = row_shape(columns, 2, config.whole)
-    same = {**numbers(p), "z": memory, "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "losses": "losses"}
-    same |= {"divisor": "divisor", "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece}
+    same = {
+        **numbers(p), "z": memory, "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state",
+        "losses": "losses"
+    }
+    same |= {
+        "divisor": "divisor", "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p),
+        "COLUMNS": piece
+    }
     found: list[Step] = []
     for first in range(0, rows, each):
         height = min(each, rows - first)
@@ -172,7 +186,10 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
         if p.get("unit_x") is not None:
             found += [counted(metas, taken, chunk, weight, p.device.sms, first=first), spread(p, "taken", "unit_x", first, height)]
         if bias is not None:
-            args = {"z": memory, "live": "live", "out": bias_sum, "zo": 0, "zs": stride, "rows": height, "columns": columns, "first": 0, "chunk": first}
+            args = {
+                "z": memory, "live": "live", "out": bias_sum, "zo": 0, "zs": stride, "rows": height, "columns": columns, "first": 0,
+                "chunk": first
+            }
             found.append(taking(live_column_sums, {**args, "ADD": first > 0, "ROWS": 32, "COLUMNS": 64}, -(-columns // 64), 4))
     if aside:
         found.append(copied(dense("unit_weight", columns, width), dense("weight_sum", columns, width)))

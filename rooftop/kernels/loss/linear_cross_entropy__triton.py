@@ -2,17 +2,21 @@
 
 cuBLAS computes the products. Between them Triton kernels process a chunk of logits; only one chunk exists at a time. Two plans:
 
-classes  (the loss alone) All tokens by a slice of the classes: one product, then a pass that reads the slice into each token's running maximum and sum.
-tokens   (the loss and its gradient) Some tokens by all classes: one product, a pass that reads the rows for their losses and overwrites the logits with their
-         gradients, then dX of those tokens whole and dW += . Three products in all, the fewest possible: the backward only multiplies by dloss.
+classes  (the loss alone) All tokens by a slice of the classes: one product, then a pass that reads the slice into each token's running
+         maximum and sum.
+tokens   (the loss and its gradient) Some tokens by all classes: one product, a pass that reads the rows for their losses and overwrites the
+         logits with their gradients, then dX of those tokens whole and dW += . Three products in all, the fewest possible: the backward
+         only multiplies by dloss.
 
-tokens, memory: if all tokens fit 2.1 x dW (N <= 2.1 H) they are one chunk, and dW is one product, summed only within its tiles. Else dW is summed
-over chunks in float32 (2 x dW in 16 bits), and the chunk lies in the memory of dW itself, which is written at the very end: so 3 x dW + dX at most.
-Predicted for an H200, bf16, forward and backward, relative to the three products alone: 8192 x 4096 x 128256, one chunk: 1.03x (the pass reads 2 GiB from DRAM,
-again from L2, and writes 2 GiB); 32768 x 4096 x 262144, eight chunks whose float32 sums move 60 GiB: 1.08x; the loss alone relative to one product: 1.05x.
+tokens, memory: if all tokens fit 2.1 x dW (N <= 2.1 H) they are one chunk, and dW is one product, summed only within its tiles. Else dW is
+summed over chunks in float32 (2 x dW in 16 bits), and the chunk lies in the memory of dW itself, which is written at the very end: so 3 x
+dW + dX at most. Predicted for an H200, bf16, forward and backward, relative to the three products alone: 8192 x 4096 x 128256, one chunk:
+1.03x (the pass reads 2 GiB from DRAM, again from L2, and writes 2 GiB); 32768 x 4096 x 262144, eight chunks whose float32 sums move 60 GiB:
+1.08x; the loss alone relative to one
+product: 1.05x.
 
-Ignored tokens: their logits are not read, their gradients are zeros. The products still include their rows: cuBLAS needs its sizes on the host,
-and reading the number of tokens that count from the device would synchronise. linear_cross_entropy__gluon_sm90 leaves them out."""
+Ignored tokens: their logits are not read, their gradients are zeros. The products still include their rows: cuBLAS needs its sizes on the
+host, and reading the number of tokens that count from the device would synchronise. linear_cross_entropy__gluon_sm90 leaves them out."""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ from rooftop.kernels.loss._linear_plan import (
     bias_of,
     cap_of,
     classes,
+    copied,
     count,
     dense,
     evenly,
@@ -35,19 +40,21 @@ from rooftop.kernels.loss._linear_plan import (
     matrix,
     numbers,
     padded,
+    product,
     row_shape,
     sizes,
     sums_of_columns,
     taking,
     total,
+    turned,
 )
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 
 @dataclass(frozen=True)
 class Config:
-    """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it is in the memory of dW. `warps` of a program that processes a row
-    for its loss only, `whole` of one that writes its gradient too; `stages` - 1 of its tiles are in flight besides the one in use."""
+    """`rows` tokens of a chunk (0: all), `columns` of its classes (0: all). `inside`: it is in the memory of dW. `warps` of a program that
+    processes a row for its loss only, `whole` of one that writes its gradient too; `stages` - 1 of its tiles are in flight besides the one
+    in use."""
 
     rows: int
     columns: int
@@ -122,7 +129,9 @@ def _by_classes(p: Problem, config: Config) -> list[Step]:
     rows, _, columns = sizes(p)
     each = config.columns or columns
     losses = "loss" if p.option("reduction") == "none" else "losses"
-    same = {**numbers(p), "z": "chunk", "bias": bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0, "zs": padded(each)}
+    same = {
+        **numbers(p), "z": "chunk", "bias": bias_of(p), "target": "target", "state": "state", "losses": losses, "zo": 0, "zs": padded(each)
+    }
     same |= {"SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "R": rows, "classes": classes(p)}
     start = int(p.option("start"))
     found: list[Step] = []
@@ -145,7 +154,10 @@ def _by_tokens(p: Problem, config: Config) -> list[Step]:
     bias, bias_sum = p.get("unit_bias"), "bias_sum" if "bias_sum" in scratch(p, config) else "unit_bias"
     piece, warps = row_shape(columns, p["x"].itemsize, config.whole)
     same = {**numbers(p), "z": memory, "bias": bias_of(p), "target": "target", "state": "state", "losses": "losses", "divisor": "divisor"}
-    same |= {"zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece, "STAGES": config.stages}
+    same |= {
+        "zo": 0, "zs": stride, "columns": columns, "SMOOTH": p.option("label_smoothing") != 0, "CAP": cap_of(p), "COLUMNS": piece,
+        "STAGES": config.stages
+    }
     found: list[Step] = []
     for first in range(0, rows, each):
         height = min(each, rows - first)

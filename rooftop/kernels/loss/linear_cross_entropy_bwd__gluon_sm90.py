@@ -1,9 +1,10 @@
 """The gradient of linear and cross-entropy by the tokens that are not ignored, on Hopper, with recomputed logits. Contract:
 rooftop/ops/linear_cross_entropy.py
 
-The plan and its reasons are those of linear_cross_entropy_bwd__triton: all tokens by a slice of the classes at a time, whose logits are stored in the part of
-dW that later slices will fill. The difference is that of linear_cross_entropy__gluon_sm90: products of the tokens that count, gathered to contiguous rows. x of
-these tokens is stored in the memory of dX, which is written at the very end; the sum of dX over the slices has only their rows too."""
+The plan and its reasons are those of linear_cross_entropy_bwd__triton: all tokens by a slice of the classes at a time, whose logits are
+stored in the part of dW that later slices will fill. The difference is that of linear_cross_entropy__gluon_sm90: products of the tokens
+that count, gathered to contiguous rows. x of these tokens is stored in the memory of dX, which is written at the very end; the sum of dX
+over the slices has only their rows too."""
 
 from __future__ import annotations
 
@@ -13,18 +14,35 @@ from dataclasses import dataclass
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.core.tensor_maps import not_copied
 from rooftop.kernels.loss._counted_gluon import counted
-from rooftop.kernels.loss._linear_counted import live_column_sums, live_gradient
-from rooftop.kernels.loss._linear_plan import SMALL, SPARE, TILE, bias_of, cap_of, classes, dense, in_tiles, in_waves, matrix, numbers, padded, sizes, taking
-from rooftop.kernels.loss._linear_steps import gathered, sorted_out, spread
-from rooftop.kernels.loss._torch_products import turned
+from rooftop.kernels.loss._linear_passes import live_column_sums, live_gradient
+from rooftop.kernels.loss._linear_plan import (
+    SMALL,
+    SPARE,
+    TILE,
+    bias_of,
+    cap_of,
+    classes,
+    dense,
+    gathered,
+    in_tiles,
+    in_waves,
+    matrix,
+    numbers,
+    padded,
+    sizes,
+    sorted_out,
+    spread,
+    taking,
+    turned,
+)
 
 DEMANDS = {"has": ["HGMMA", "UTMALDG"]}
 
 
 @dataclass(frozen=True)
 class Config:
-    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may be in the memory of dW. `block`: elements of a program of
-    the gradient."""
+    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may be in the memory of dW. `block`: elements
+    of a program of the gradient."""
 
     columns: int
     inside: bool
@@ -45,7 +63,12 @@ def supports(p: Problem) -> str | None:
         return f"takes features in eights, which TMA moves; given {width}"
     if reason := not_copied(p["weight"]):
         return f"TMA does not read weight: {reason}"
-    return next((f"TMA does not write {n}: it begins at {m.align} bytes" for n in ("dx", "dweight") if (m := p.get(n)) is not None and m.align % 16), None)
+    return next(
+        (
+            f"TMA does not write {n}: it begins at {m.align} bytes" for n in ("dx", "dweight") if (m := p.get(n)) is not None
+            and m.align % 16
+        ), None
+    )
 
 
 def choose(p: Problem) -> Config:
@@ -57,7 +80,8 @@ def choose(p: Problem) -> Config:
 
 
 def _filled(most: int, p: Problem) -> int:
-    """The number of classes of a slice, from three quarters of `most` on, for which the partial waves of tiles of 128 x 256 cost the three products least."""
+    """The number of classes of a slice, from three quarters of `most` on, for which the partial waves of tiles of 128 x 256 cost the three
+    products least."""
     rows, width, _ = sizes(p)
 
     def each(classes: int) -> float:
@@ -68,8 +92,8 @@ def _filled(most: int, p: Problem) -> int:
 
 
 def slices(p: Problem, config: Config) -> Iterator[tuple[int, int, int | None]]:
-    """(first class, classes, element of dW at which the logits start, or None: they have memory of their own). That element is a multiple of the classes,
-    since TMA counts rows from the start of the memory."""
+    """(first class, classes, element of dW at which the logits start, or None: they have memory of their own). That element is a multiple
+    of the classes, since TMA counts rows from the start of the memory."""
     rows, width, columns = sizes(p)
     first = 0
     while first < columns:
@@ -117,7 +141,10 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
     taken = dense(_taken(p), rows, width)
     yield sorted_out(p, None, None)
     yield gathered(p, taken.tensor, 0, rows)
-    same = {**numbers(p), "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "dloss": "dloss", "divisor": "divisor"}
+    same = {
+        **numbers(p), "bias": bias_of(p), "order": "order", "live": "live", "target": "target", "state": "state", "dloss": "dloss",
+        "divisor": "divisor"
+    }
     same |= {"gs": p["dloss"].strides[0] if p["dloss"].shape else 0, "classes": classes(p), "start": int(p.option("start"))}
     same |= {"CAP": cap_of(p), "BLOCK": config.block}
     for first, each, offset in slices(p, config):
@@ -132,7 +159,10 @@ def _by_classes(p: Problem, config: Config) -> Iterator[Step]:
         if p.get("dweight") is not None:
             yield counted(metas, dense("dweight", each, width, first), turned(chunk), taken, sms, depth=True)
         if p.get("dbias") is not None:
-            args = {"z": memory, "live": "live", "out": "dbias", "zo": at, "zs": stride, "rows": rows, "columns": each, "first": first, "chunk": 0}
+            args = {
+                "z": memory, "live": "live", "out": "dbias", "zo": at, "zs": stride, "rows": rows, "columns": each, "first": first,
+                "chunk": 0
+            }
             yield taking(live_column_sums, {**args, "ADD": False, "ROWS": 32, "COLUMNS": 64}, -(-each // 64), 4)
     if p.get("dx") is not None:
         yield spread(p, "x_sum", "dx", 0, rows)

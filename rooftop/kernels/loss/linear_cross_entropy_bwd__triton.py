@@ -2,13 +2,16 @@
 
 If the forward has computed the gradients (memory="fast"), they are multiplied by dloss in place, and not touched if dloss is 1.
 
-Else the logits are recomputed, all tokens by a slice of the classes at a time, which with the forward's is four products, 1.33x of three. By classes, because
-lse is known: a slice of dW is then one product over all tokens, rounded once, and never summed over slices. Divided by tokens, dW would have to be summed in
-float32, which alone needs 2 x dW. The slices add to dX in float32: 2 x dX. A slice's logits are stored in the part of dW that later slices will fill: the slice
-from class a to a + v needs N·v elements of the (V - a - v)·H behind it, so each is H / (N + H) of the rest, and only the last uses 60 MiB of its own.
-So slices are long although the extra memory is small: nine instead of 31 at 8192 x 4096 x 128256, 37 instead of 256 at 32768 x 4096 x 262144, where dX in
-float32, 512 MiB, would otherwise be read and written 256 times. Peak: dW + 3 dX + 64 MiB. Predicted for an H200, 8192 x 4096 x 128256 bf16, with the forward:
-49.6 ms of products, 2 ms of passes over logits and 0.5 ms of dX, 1.40x three products."""
+Else the logits are recomputed, all tokens by a slice of the classes at a time, which with the forward's is four products, 1.33x of three.
+By classes, because
+lse is known: a slice of dW is then one product over all tokens, rounded once, and never summed over slices. Divided by tokens, dW would
+have to be summed in float32, which alone needs 2 x dW. The slices add to dX in float32: 2 x dX. A slice's logits are stored in the part of
+dW that later slices
+will fill: the slice from class a to a + v needs N·v elements of the (V - a - v)·H behind it, so each is H / (N + H) of the rest, and only
+the last uses 60 MiB of its own. So slices are long although the extra memory is small: nine instead of 31 at 8192 x 4096 x 128256, 37
+instead of 256 at 32768 x 4096 x 262144, where dX in float32, 512 MiB, would otherwise be read and written 256 times. Peak: dW + 3 dX + 64
+MiB. Predicted for an H200, 8192 x 4096 x 128256 bf16,
+with the forward: 49.6 ms of products, 2 ms of passes over logits and 0.5 ms of dX, 1.40x three products."""
 
 from __future__ import annotations
 
@@ -27,25 +30,28 @@ from rooftop.kernels.loss._linear_plan import (
     bias_of,
     cap_of,
     classes,
+    copied,
     dense,
     in_tiles,
     in_waves,
     matrix,
     numbers,
     padded,
+    product,
     sizes,
     sums_of_columns,
     taking,
+    turned,
 )
 from rooftop.kernels.loss._logits import EXACT, capped
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 
-# Of float32 logits, like `slice_gradient` of _linear_passes.py with exponentials accurate to float32's last digits. exp(v) computed as 2^(v · log2 e) has an
-# error of v times float32's rounding, which 16-bit results do not show; classes of small probability have a large |v|.
+# Of float32 logits, like `slice_gradient` of _linear_passes.py with exponentials accurate to float32's last digits. exp(v) computed as 2^(v
+# · log2 e) has an error of v times float32's rounding, which 16-bit results do not show; classes of small probability have a large |v|.
 @triton.jit
-def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale, cap,
-                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def exact_gradient(z, bias, target, state, dloss, divisor, zo, zs, gs, columns, blocks, first, start, classes, ignore, smoothing, scale,
+                   cap,
+                   CAP: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Replaces BLOCK logits of one row in a slice of the classes by their gradient. `gs`: stride of dloss, 0 if there is one for all."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     at = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -74,8 +80,8 @@ UNITS = (("dx", "unit_x"), ("dweight", "unit_weight"), ("dbias", "unit_bias"))
 
 @dataclass(frozen=True)
 class Config:
-    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may be in the memory of dW. `block`: elements of a program of
-    the gradient, or of the multiplication."""
+    """`columns`: classes of a slice whose logits have memory of their own. `inside`: slices may be in the memory of dW. `block`: elements
+    of a program of the gradient, or of the multiplication."""
 
     columns: int
     inside: bool

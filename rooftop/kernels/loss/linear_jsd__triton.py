@@ -1,11 +1,12 @@
-"""Generalised Jensen-Shannon divergence between the logits x · weightᵀ and a teacher's, and its gradients. Contract: rooftop/ops/linear_jsd.py
+"""Generalised Jensen-Shannon divergence between the logits x · weightᵀ and a teacher's, and its gradients. Contract:
+rooftop/ops/linear_jsd.py
 
-As linear_cross_entropy by tokens: two products compute a chunk of the student's and of the teacher's logits, one Triton pass reads both rows for their
-normalisers, again for the loss, and overwrites the student's logits with the gradient, then dX and dW += . Four products.
-With several chunks, the student's logits are stored in the memory of dW, which is written at the end, and dW is summed in float32: dX + 4 dW at most, or
-dX + 3 dW + 512 MiB if dW is small. Without gradients: two chunks of 256 MiB.
-H200, 8192 x 4096 x 128256 bf16, teacher as wide: predicted 49.6 ms of products, two chunks of 4096 tokens, 5 ms of passes (14 GiB, and eight special functions
-a class and token) and 2.2 ms of sums of dW, 1.15x; measured 54.4 ms at beta 0, 59.3 ms at beta 0.5, 4072 MiB."""
+As linear_cross_entropy by tokens: two products compute a chunk of the student's and of the teacher's logits, one Triton pass reads both
+rows for their normalisers, again for the loss, and overwrites the student's logits with the gradient, then dX and dW += . Four products.
+With several chunks, the student's logits are stored in the memory of dW, which is written at the end, and dW is summed in float32: dX + 4
+dW at most, or dX + 3 dW + 512 MiB if dW is small. Without gradients: two chunks of 256 MiB.
+H200, 8192 x 4096 x 128256 bf16, teacher as wide: predicted 49.6 ms of products, two chunks of 4096 tokens, 5 ms of passes (14 GiB, and
+eight special functions a class and token) and 2.2 ms of sums of dW, 1.15x; measured 54.4 ms at beta 0, 59.3 ms at beta 0.5, 4072 MiB."""
 
 from __future__ import annotations
 
@@ -17,9 +18,21 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_plan import SPARE, dense, evenly, in_tiles, matrix, padded, row_shape, sizes, total
+from rooftop.kernels.loss._linear_plan import (
+    SPARE,
+    copied,
+    dense,
+    evenly,
+    in_tiles,
+    matrix,
+    padded,
+    product,
+    row_shape,
+    sizes,
+    total,
+    turned,
+)
 from rooftop.kernels.loss._logits import exp as short_exp
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 FORWARD = tl.constexpr(0)  # KL(teacher || student), beta 0
@@ -56,15 +69,18 @@ def _log(v, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _shifted(z, at, columns, cool, most):  # type: ignore[no-untyped-def]
-    """Logits less the row's largest, divided by the temperature; -1e30 past the row, whose probability is 0. Less the logarithm of the row's sum they are
+    """Logits less the row's largest, divided by the temperature; -1e30 past the row, whose probability is 0. Less the logarithm of the
+    row's sum they are
     log-probabilities: lse as one number would be rounded at the magnitude of the logits."""
     v = tl.load(z + at, at < columns, other=0).to(tl.float32)
-    return tl.where(at < columns, (v - most) * cool, -1e30)  # the difference first: v * cool - most would be fused, and not 0 for the largest
+    # the difference first: v * cool - most would be fused, and not 0 for the largest
+    return tl.where(at < columns, (v - most) * cool, -1e30)
 
 
 @triton.jit
 def _against_mixture(own, other, share, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """log p - log m, with m = share · p + (1 - share) · q, from log p and log q: only their difference is needed, and no exponential overflows."""
+    """log p - log m, with m = share · p + (1 - share) · q, from log p and log q: only their difference is needed, and no exponential
+    overflows."""
     more = other - own
     if WIDE:  # log(1 + x) of a small x: if p and q are nearly equal, tl.log of their mixture loses all digits
         return -(tl.maximum(more, 0) + libdevice.log1p(tl.where(more > 0, share, 1 - share) * libdevice.expm1(-tl.abs(more))))
@@ -74,7 +90,7 @@ def _against_mixture(own, other, share, WIDE: tl.constexpr):  # type: ignore[no-
 
 @triton.jit
 def _rows(z, teacher, mask, losses, divisor, zs, ts, columns, row0, cool, beta,
-          MODE: tl.constexpr, WRITE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+          MODE: tl.constexpr, WRITE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     """The loss of one token and, with WRITE, its gradient, which replaces the student's logits. `cool`: 1 / temperature."""
     row = row0 + tl.program_id(0).to(tl.int64)
     z += tl.program_id(0).to(tl.int64) * zs
@@ -199,7 +215,10 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
     sums = dense("weight_sum" if _summed_aside(p, config) else "unit_weight", columns, width)
     block = 512 if rows <= 512 else 8192
     counted = {"mask": mask, "divisor": "divisor", "R": rows, "MEAN": p.option("reduction") == "mean", "BLOCK": block}
-    args = {"z": memory, "teacher": "teacher", "mask": mask, "losses": "losses", "divisor": "divisor", "zs": stride, "ts": stride, "columns": columns}
+    args = {
+        "z": memory, "teacher": "teacher", "mask": mask, "losses": "losses", "divisor": "divisor", "zs": stride, "ts": stride,
+        "columns": columns
+    }
     args |= {"cool": 1 / float(p.option("temperature")), "beta": beta}
     args |= {"MODE": int(beta) if beta in (0, 1) else MIXED.value, "WRITE": _wanted(p), "COLUMNS": piece}
     found: list[Step] = [Launch(_divisor, (1,), counted, max(4, block // 256))]
@@ -207,7 +226,9 @@ def steps(p: Problem, config: Config) -> Sequence[Step]:
         height = min(config.rows, rows - first)
         chunk, teacher = (View(name, (height, columns), (stride, 1)) for name in (memory, "teacher"))
         x = matrix(p, "x", first, height)
-        found += [product(chunk, x, turned(weight)), product(teacher, matrix(p, "teacher_x", first, height), turned(matrix(p, "teacher_weight")))]
+        found += [
+            product(chunk, x, turned(weight)), product(teacher, matrix(p, "teacher_x", first, height), turned(matrix(p, "teacher_weight")))
+        ]
         found.append(Launch(_rows, (height,), {**args, "row0": first}, warps))
         if p.get("unit_x") is not None:
             found.append(product(dense("unit_x", height, width, first), chunk, weight))

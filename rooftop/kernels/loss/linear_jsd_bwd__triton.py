@@ -1,4 +1,5 @@
-"""The gradients that the forward of linear_jsd computed, times dloss: in place, and not touched if dloss is 1. Contract: rooftop/ops/linear_jsd.py"""
+"""The gradients that the forward of linear_jsd computed, times dloss: in place, and not touched if dloss is 1. Contract:
+rooftop/ops/linear_jsd.py"""
 
 from __future__ import annotations
 

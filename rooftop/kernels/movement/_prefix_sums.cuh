@@ -1,4 +1,5 @@
-// Prefix sums: the types of the sums, and the words by which blocks pass their sums to later blocks of a single-pass scan (decoupled look-back).
+// Prefix sums: the types of the sums, and the words by which blocks pass their sums to later blocks of a single-pass scan (decoupled
+// look-back).
 #pragma once
 
 /// The accumulator type of long sums of T.
@@ -7,8 +8,8 @@ struct Sum { using type = float; };
 template <>
 struct Sum<float> { using type = double; };
 
-/// The sum of all earlier elements, to which float32 sums of a few elements are added. For float32 elements it is a pair of numbers (high and low part), so
-/// that it is not rounded before the addition.
+/// The sum of all earlier elements, to which float32 sums of a few elements are added. For float32 elements it is a pair of numbers (high
+/// and low part), so that it is not rounded before the addition.
 template <typename T>
 struct Base {
     float sum;
@@ -40,7 +41,8 @@ __device__ void run_along(float (&f)[V], const B& base) {
 
 /// A published word is the complement of a number's bits, with one NaN pattern, so it is never 0. A word of 0 is not published yet.
 __device__ inline void publish(unsigned long long* word, double v) {
-    *reinterpret_cast<volatile unsigned long long*>(word) = ~(v == v ? static_cast<unsigned long long>(__double_as_longlong(v)) : 0x7ff8000000000000ull);
+    *reinterpret_cast<volatile unsigned long long*>(word) =
+        ~(v == v ? static_cast<unsigned long long>(__double_as_longlong(v)) : 0x7ff8000000000000ull);
 }
 
 /// The sum of `count` words, `step` apart, added in order; waits until each of them is published. EACH loads are in flight together.

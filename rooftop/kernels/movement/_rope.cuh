@@ -74,8 +74,8 @@ __device__ inline long long whole(const void* p, bool wide, long long i) {
     return wide ? static_cast<const long long*>(p)[i] : static_cast<const int*>(p)[i];
 }
 
-/// The lanes of a head of D elements, of which the first R are rotated: first ROT lanes that rotate two packs of V elements each, then lanes that copy the
-/// COPY packs after them, two each.
+/// The lanes of a head of D elements, of which the first R are rotated: first ROT lanes that rotate two packs of V elements each, then
+/// lanes that copy the COPY packs after them, two each.
 template <int V, int ROT, int COPY>
 struct Lanes {
     static constexpr int R = 2 * ROT * V, SIDE = (COPY + 1) / 2, N = ROT + SIDE;
@@ -85,7 +85,8 @@ struct Lanes {
     __device__ static bool pair(int lane) { return lane < ROT || SIDE + lane - ROT < COPY; }
 };
 
-/// Which angle (of R / 2) rotates element i of a lane's two packs. `half`: element e is paired with e + R / 2, so both packs have the same V angles.
+/// Which angle (of R / 2) rotates element i of a lane's two packs. `half`: element e is paired with e + R / 2, so both packs have the same
+/// V angles.
 /// Interleaved: 2e is paired with 2e + 1, so each pack has its own V / 2 angles; packs of one element are the two elements of a pair.
 template <bool HALF, int V, int ROT>
 __device__ int angle_of(int lane, int i) {

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "One launch serves a prefill and a decode step. Each thread computes the slot of one token itself and moves two packs of a key and two of a value there; all its loads are in flight before the slot is known. Keys are rotated and codes are computed in registers, between load and store."
+idea    = """One launch serves a prefill and a decode step. Each thread computes the slot of one token itself and moves two packs of a key \
+  and two of a value there; all its loads are in flight before the slot is known. Keys are rotated and codes are computed in registers, \
+  between load and store."""
 predict = { speedup = 1.0 }
 limit   = "The copy of the same bytes; for a decode step two dependent loads, the length and the page."
 dtypes  = ["f32", "f16", "bf16"]
@@ -34,8 +36,9 @@ struct Scale {
     float n, part;
     bool plain;
     __device__ explicit Scale(float s) : n(s), part(__frcp_rn(s)), plain(fabsf(s) >= 0x1p-60f && fabsf(s) <= 0x1p60f) {}
-    /// v / n for plain scales, correctly rounded (Markstein 1990): three instructions, __fdiv_rn takes ten. Quotients too small for the residual to be exact are
-    /// smaller than any code. The product is returned where it is infinite, which makes the residual NaN, or a zero, whose sign would be lost.
+    /// v / n for plain scales, correctly rounded (Markstein 1990): three instructions, __fdiv_rn takes ten. Quotients too small for the
+    /// residual to be exact are smaller than any code. The product is returned where it is infinite, which makes the residual NaN, or a
+    /// zero, whose sign would be lost.
     __device__ float quotient(float v) const {
         const float q = v * part, found = fmaf(fmaf(-q, n, v), part, q);
         return fabsf(found) > 0 ? found : q;
@@ -69,15 +72,17 @@ __device__ void keep(typename Cached<T, CACHE>::type* to, Row<T, V>& x, const fl
     }
 }
 
-// A thread for each token, head and lane. Strides in elements; `room`: positions of a sequence; page_size: rows of a page. Without a page table a
-// sequence is its page. Numbers are int32, or int64 where their bit of `wide` is set: lengths 1, pages 2, starts 4, new lengths 8.
+// A thread for each token, head and lane. Strides in elements; `room`: positions of a sequence; page_size: rows of a page. Without a page
+// table a sequence is its page. Numbers are int32, or int64 where their bit of `wide` is set: lengths 1, pages 2, starts 4, new lengths 8.
 template <typename T, typename C, int CACHE, bool ROTATES, bool HALF, int V, int ROT, int COPY>
 __global__ void __launch_bounds__(256, ROTATES || CACHE != SAME ? 1 : 6) append_kv(
     const T* k, long long kb, long long ks, long long kh, const T* v, long long vb, long long vs, long long vh,
     long long kcp, long long kcr, long long kch, long long vcp, long long vcr, long long vch, int tokens, int N, int H,
-    typename Cached<T, CACHE>::type* k_cache, typename Cached<T, CACHE>::type* v_cache, int sequences, int pages, int page_size, int room, int wide,
+    typename Cached<T, CACHE>::type* k_cache, typename Cached<T, CACHE>::type* v_cache, int sequences, int pages, int page_size, int room,
+    int wide,
     const void* lengths, const void* page_table, long long tp, long long te, const void* starts, const void* new_lengths,
-    const C* cos, const C* sin, long long tr, long long step, int table_rows, const float* k_scale, const float* v_scale, int k_scales, int v_scales) {
+    const C* cos, const C* sin, long long tr, long long step, int table_rows, const float* k_scale, const float* v_scale, int k_scales,
+    int v_scales) {
     using P = Places<HALF, V, ROT, COPY>;
     const unsigned at = blockIdx.x * blockDim.x + threadIdx.x;
     const int lane = at % P::N, unit = at / P::N, head = unit % H, token = unit / H;
@@ -118,7 +123,8 @@ __global__ void __launch_bounds__(256, ROTATES || CACHE != SAME ? 1 : 6) append_
         if (page < 0 || page >= pages) return;
     }
 
-    const Scale k_unit(CACHE != SAME && k_scale ? k_scale[k_scales > 1 ? head : 0] : 1), v_unit(CACHE != SAME && v_scale ? v_scale[v_scales > 1 ? head : 0] : 1);
+    const Scale k_unit(CACHE != SAME && k_scale ? k_scale[k_scales > 1 ? head : 0] : 1),
+        v_unit(CACHE != SAME && v_scale ? v_scale[v_scales > 1 ? head : 0] : 1);
     const bool changed = ROTATES && turns;
     float f[V], g[V];
     k0.widen(f);

@@ -69,19 +69,20 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
 
     args, types = head.arguments(p, config)
     more: list[tuple[str, str, Any]] = [
-        ("k_cache", "ptr", "k_cache"), ("v_cache", "ptr", "v_cache"), ("sequences", "i32", p["lengths"].shape[0]), ("pages", "i32", cache.shape[0]),
-        ("page_size", "i32", cache.shape[1]), ("room", "i32", _room(p)), ("wide", "i32", wide), ("lengths", "ptr", "lengths"),
-        ("page_table", "ptr", table and "page_table"), ("tp", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
+        ("k_cache", "ptr", "k_cache"), ("v_cache", "ptr", "v_cache"), ("sequences", "i32", p["lengths"].shape[0]),
+        ("pages", "i32", cache.shape[0]), ("page_size", "i32", cache.shape[1]), ("room", "i32", _room(p)), ("wide", "i32", wide),
+        ("lengths", "ptr", "lengths"), ("page_table", "ptr", table and "page_table"),
+        ("tp", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
         ("te", "i64", table.strides[1] if table else 0), ("starts", "ptr", p.get("cu_seqlens") and "cu_seqlens"),
         ("new_lengths", "ptr", p.get("new_lengths") and "new_lengths"), ("cos", "ptr", cos and "cos"), ("sin", "ptr", cos and "sin"),
         ("tr", "i64", cos.strides[1] if cos else 0), ("step", "i64", cos.strides[2] if cos and cos.shape[2] > 1 else 1),
         ("table_rows", "i32", min(cos.shape[1], 2**31 - 1) if cos else 0), ("k_scale", "ptr", p.get("k_scale") and "k_scale"),
         ("v_scale", "ptr", p.get("v_scale") and "v_scale"), ("k_scales", "i32", scales("k_scale")), ("v_scales", "i32", scales("v_scale")),
-    ]  # fmt: skip
+    ]
     return [
         Launch(
             kernel=f"append_kv<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}>",
             grid=(-(-total // threads),), block=(threads,), chained=p.device.arch >= 90,
             args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
         )
-    ]  # fmt: skip
+    ]

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "A group of lanes computes the range of visible keys of its row once and then writes the row in packs of 16 bytes. All but two packs are one constant. Long rows are written by whole lines, wherever they start; the elements before the first and after the last pack by one store of as many lanes. The kernel reads only two lengths."
+idea    = """A group of lanes computes the range of visible keys of its row once and then writes the row in packs of 16 bytes. All but two \
+  packs are one constant. Long rows are written by whole lines, wherever they start; the elements before the first and after the last pack \
+  by one store of as many lanes. The kernel reads only two lengths."""
 predict = { speedup = 1.0 }
 limit   = "The write of the same bytes."
 dtypes  = ["f32", "f16", "bf16", "bool"]
@@ -31,14 +33,16 @@ __device__ unsigned repeated(T v) {
     return *reinterpret_cast<const unsigned char*>(&v) * 0x01010101u;
 }
 
-// A row has `parts` parts of PART bytes, LANES lanes a part. Elements of the range are true or 0; the others false or `fill`. Strides in elements.
+// A row has `parts` parts of PART bytes, LANES lanes a part. Elements of the range are true or 0; the others false or `fill`. Strides in
+// elements.
 template <typename T, bool BOOL, int LANES, int PART>
 __global__ void __launch_bounds__(256) attention_mask(
     T* mask, long long mb, long long mh, long long mr, int H, int R, int K, float fill,
     int units, int parts, int group, int left, int right, const void* lengths, const void* q_lengths, int wide) {
     constexpr int SIZE = sizeof(T), V = 16 / SIZE, PER = PART / SIZE;
     const int lane = threadIdx.x % LANES;
-    const int unit = blockIdx.x * (256 / LANES) + threadIdx.x / LANES, part = unit % parts, row = unit / parts % R, head = unit / parts / R % H, b = unit / parts / R / H;
+    const int unit = blockIdx.x * (256 / LANES) + threadIdx.x / LANES, part = unit % parts, row = unit / parts % R,
+        head = unit / parts / R % H, b = unit / parts / R / H;
     const T yes = BOOL ? T(true) : T(0.0f), no = BOOL ? T(false) : T(fill);
     const unsigned on = repeated(yes), off = repeated(no);
     gdc_wait();
@@ -63,7 +67,8 @@ __global__ void __launch_bounds__(256) attention_mask(
         }
         *reinterpret_cast<uint4*>(to + at) = make_uint4(w[0], w[1], w[2], w[3]);
     }
-    const int skew = static_cast<int>(address % 16) / SIZE, rest = (skew + K) % V;  // elements of the row's first pack before it, of its last pack in it
+    // elements of the row's first pack before it, of its last pack in it
+    const int skew = static_cast<int>(address % 16) / SIZE, rest = (skew + K) % V;
     if (skew == 0 && rest == 0) return;
     for (int i = lane; i < 2 * V; i += LANES) {
         const int k = i < V ? i - skew : K - rest + i - V;

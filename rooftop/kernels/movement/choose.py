@@ -1,4 +1,5 @@
-"""Which kernels move and add: cumsum, gemv, reduce, transpose. Measured on an H200 where a figure is given; configs are those of the kernels' files."""
+"""Which kernels move and add: cumsum, gemv, reduce, transpose. Measured on an H200 where a figure is given; configs are those of the
+kernels' files."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ def cumsum(p: Problem, named: str = "") -> Chosen | str:
 
 
 def gemv(p: Problem, named: str = "") -> Chosen | str:
-    """CUDA C++ for one 16-bit vector with aligned packs (7 to 23 % faster than Triton), and for several without; Triton's tensor cores for several aligned
-    vectors, and its masked loads for one vector of rows that begin anywhere."""
+    """CUDA C++ for one 16-bit vector with aligned packs (7 to 23 % faster than Triton), and for several without; Triton's tensor cores for
+    several aligned vectors, and its masked loads for one vector of rows that begin anywhere."""
     a, vectors = p["a"], p["x"].shape[1]
     _, down, along = a.strides
     if a.dtype == "f32":
@@ -65,8 +66,8 @@ def reduce(p: Problem, named: str = "") -> Chosen | str:
 
 
 def transpose(p: Problem, named: str = "") -> Chosen | str:
-    """Triton's tile for an exchange whose rows all begin on 16 bytes (1.01 to 1.56 times as fast); CUDA C++ where rows begin anywhere, where the contiguous
-    dimension stays contiguous, and for matrices narrower than a tile."""
+    """Triton's tile for an exchange whose rows all begin on 16 bytes (1.01 to 1.56 times as fast); CUDA C++ where rows begin anywhere,
+    where the contiguous dimension stays contiguous, and for matrices narrower than a tile."""
     x, out = p["x"], p["out"]
     rows, columns = x.shape[3:]
     size, per = x.itemsize, 16 // x.itemsize
@@ -80,9 +81,10 @@ def transpose(p: Problem, named: str = "") -> Chosen | str:
     if columns % per or rows % per:
         order.append(("transpose__spans__cuda_sm80", "small matrices one after another: whole spans of them"))
     order += [
-        ("transpose__cuda_sm80", "any layout, by words"), ("transpose__planes__cuda_sm80", "planes"), ("transpose__shifted__cuda_sm80", "shifted rows"),
+        ("transpose__cuda_sm80", "any layout, by words"), ("transpose__planes__cuda_sm80", "planes"),
+        ("transpose__shifted__cuda_sm80", "shifted rows"),
         ("transpose__spans__cuda_sm80", "small matrices"), ("transpose__triton", "any layout"),
-    ]  # fmt: skip
+    ]
     return in_order(p, named, order)
 
 

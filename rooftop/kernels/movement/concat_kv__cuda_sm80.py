@@ -44,7 +44,9 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
     for name, m in (("past", past), ("new", new)):
         args[name] = name if m.numel else None
         args.update({f"{name}{i}": m.strides[i] * m.itemsize // width if m.shape[i] > 1 and m.numel else 0 for i in range(3)})
-    args |= {"out": "out", "total": total, "B": out.shape[1], "S": out.shape[2], "P": past.shape[2], "L": out.shape[3] * out.itemsize // width}
+    args |= {
+        "out": "out", "total": total, "B": out.shape[1], "S": out.shape[2], "P": past.shape[2], "L": out.shape[3] * out.itemsize // width
+    }
     types = ("ptr", *("i64",) * 3) * 2 + ("ptr", *("u32",) * 5)
     grid = (-(-total // (THREADS * reps)),)
     return [Launch(f"concat<{width}, {reps}>", grid, args, types=types, block=(THREADS,), chained=p.device.arch >= 90)]

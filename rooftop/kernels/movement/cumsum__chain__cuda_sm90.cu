@@ -1,7 +1,12 @@
 /* rooftop
-idea    = "For few long rows, whose tiles wait for each other. One block a multiprocessor has a ring of tiles of 32 KiB in shared memory, and its warps divide the work: four load tiles and add them, one takes tickets and publishes the sums of tiles, one waits for the sums of the tiles before, eight scan and write. Each runs ahead of the next by some tiles, so that neither the memory's latency nor that of the published sums is on the way of the bytes. The order of additions is fixed: a tile adds the sums of its group of 512 tiles and the running sum at the end of the group before."
+idea    = """For few long rows, whose tiles wait for each other. One block a multiprocessor has a ring of tiles of 32 KiB in shared memory, \
+  and its warps divide the work: four load tiles and add them, one takes tickets and publishes the sums of tiles, one waits for the sums of \
+  the tiles before, eight scan and write. Each runs ahead of the next by some tiles, so that neither the memory's latency nor that of the \
+  published sums is on the way of the bytes. The order of additions is fixed: a tile adds the sums of its group of 512 tiles and the \
+  running sum at the end of the group before."""
 predict = { speedup = 1.4 }
-limit   = "One long row: what a multiprocessor copies with one block. A row of 16 MiB: the start of the kernel and the first sums, before anything can be written."
+limit   = """One long row: what a multiprocessor copies with one block. A row of 16 MiB: the start of the kernel and the first sums, before \
+  anything can be written."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -27,7 +32,8 @@ __device__ inline unsigned address_of(const unsigned long long& bar) { return st
 __device__ inline void start(unsigned long long& bar, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address_of(bar)), "r"(arrivals) : "memory");
 }
-__device__ inline void arrive(unsigned long long& bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_of(bar)) : "memory"); }
+__device__ inline void arrive(unsigned long long& bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_of(bar))
+    : "memory"); }
 __device__ inline void await(unsigned long long& bar, int phase) {
     unsigned done = 0;
     while (!done) {
@@ -47,8 +53,8 @@ struct Steps {
     __device__ unsigned ticket(int i) const { return tickets[i % TICKETS]; }
 };
 
-/// A tile of a row: pack p has the elements n(p) to n(p) + V - 1 of a sum over N elements. Rows start anywhere: the first and the last pack of a row may be partly
-/// outside, unless EVEN.
+/// A tile of a row: pack p has the elements n(p) to n(p) + V - 1 of a sum over N elements. Rows start anywhere: the first and the last pack
+/// of a row may be partly outside, unless EVEN.
 template <typename T, bool REVERSE, bool EVEN>
 struct Tile {
     static constexpr int V = 16 / sizeof(T);
@@ -123,8 +129,9 @@ __global__ void clear(unsigned long long* words, long long count) {
     if (at < count) words[at] = 0;
 }
 
-/// Ticket t is tile t / O of row t % O. words: a counter; the sums of tiles [O, tiles]; running sums at the ends of groups [O, groups]. S slots; sums of tiles are
-/// published up to LEAD + 1 tiles before the writers have taken them out of their slots, and S - LEAD tiles are loaded at once.
+/// Ticket t is tile t / O of row t % O. words: a counter; the sums of tiles [O, tiles]; running sums at the ends of groups [O, groups]. S
+/// slots; sums of tiles are published up to LEAD + 1 tiles before the writers have taken them out of their slots, and S - LEAD tiles are
+/// loaded at once.
 template <typename T, int S, int LEAD, int GROUP, bool REVERSE, bool EVEN>
 __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
     chain(const T* x, T* out, unsigned long long* words, unsigned O, int N, long long xo, long long oo, int tiles) {
@@ -162,7 +169,8 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
 #pragma unroll
             for (int u = 0; u < PACKS; ++u) upto[u] = pack_sum<A>(v[u]);
 #pragma unroll
-            for (int begin = 0; begin < PACKS; begin += 4) {  // four scans at a time: enough to hide the shuffles' latency, and few registers
+            // four scans at a time: enough to hide the shuffles' latency, and few registers
+            for (int begin = 0; begin < PACKS; begin += 4) {
 #pragma unroll
                 for (int step = 1; step < 32; step *= 2) {
 #pragma unroll
@@ -251,7 +259,8 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
         unsigned ticket = 0;
         const auto take = [&](int i) {
             if (ticket != NONE) {
-                ticket = atomicAdd(reinterpret_cast<unsigned*>(words), 1u);  // the tiles that a tile waits for have been taken by running blocks
+                // the tiles that a tile waits for have been taken by running blocks
+                ticket = atomicAdd(reinterpret_cast<unsigned*>(words), 1u);
                 if (ticket / O >= static_cast<unsigned>(tiles)) ticket = NONE;
             }
             steps.tickets[i % TICKETS] = ticket;
@@ -282,7 +291,8 @@ __global__ void __launch_bounds__(32 * (WRITERS + LOADERS + 2), 1)
         const int tile = static_cast<int>(ticket / O), g = tile / GROUP, place = tile % GROUP;
         const unsigned long long* word = words + 1 + r * tiles + tile;
         unsigned long long* end = words + 1 + static_cast<long long>(O) * tiles + r * groups + g;
-        double found = every_lane(awaited<GROUP < 32 ? 1 : GROUP / 32>(word - place + lane, place > lane ? (place - lane + 31) / 32 : 0, 32));
+        double found = every_lane(awaited<GROUP < 32 ? 1 : GROUP / 32>(word - place + lane, place > lane ? (place - lane + 31) / 32 : 0,
+            32));
         const double mine = place == GROUP - 1 ? awaited<1>(word, 1, 1) : 0;
         if (g > 0) found += awaited<1>(end - 1, 1, 1);
         if (lane > 0) continue;

@@ -24,8 +24,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """Half of the slots are for tiles that are loaded: 96 KiB of a multiprocessor, which it reads in 6 µs; half for those that wait for the sum before them.
-    The words of a group are read by one warp, 16 a lane in flight."""
+    """Half of the slots are for tiles that are loaded: 96 KiB of a multiprocessor, which it reads in 6 µs; half for those that wait for the
+    sum before them. The words of a group are read by one warp, 16 a lane in flight."""
     return {"slots": 6, "lead": 3, "group": 512}
 
 
@@ -48,12 +48,13 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     args: dict[str, tuple[Any, str]] = {
         "x": ("x", "ptr"), "out": ("out", "ptr"), "words": ("words", "ptr"), "O": (x.shape[0], "i32"), "N": (x.shape[1], "i32"),
         "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
-    }  # fmt: skip
+    }
     back, even = (str(bool(v)).lower() for v in (p.option("reverse"), _cumsum_rows.even(p)))
     return [
         Launch("clear", (-(-words // CLEAR),), {"words": "words", "count": words}, types=("ptr", "i64"), block=(CLEAR,), chained=True),
         Launch(
-            f"chain<{DTYPES[x.dtype].cuda}, {slots}, {config['lead']}, {config['group']}, {back}, {even}>", (min(p.device.sms, x.shape[0] * tiles),),
-            {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()), block=(32 * WARPS,), shared=slots * TILE * 16, chained=True,
+            f"chain<{DTYPES[x.dtype].cuda}, {slots}, {config['lead']}, {config['group']}, {back}, {even}>",
+            (min(p.device.sms, x.shape[0] * tiles),), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()),
+            block=(32 * WARPS,), shared=slots * TILE * 16, chained=True,
         ),
-    ]  # fmt: skip
+    ]

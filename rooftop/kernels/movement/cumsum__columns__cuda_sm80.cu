@@ -1,7 +1,12 @@
 /* rooftop
-idea    = "A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile is in registers, and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, a few threads a column scan the sums of the threads, and the sums of the tiles above are read as one word per tile and column. Tiles form groups: a tile waits for the sums of its group and for one running sum, so that the order of summation is the same in each run. The threads of the block divide these words among them, so that groups may be long and few: each group adds the latency of passing a running sum from block to block."
+idea    = """A block scans a tile: a strip of neighbouring columns, 128 bytes wide, and some hundred rows of it. The tile is in registers, \
+  and all its loads are in flight together: 224 bytes per thread. Each thread scans its own rows, a few threads a column scan the sums of \
+  the threads, and the sums of the tiles above are read as one word per tile and column. Tiles form groups: a tile waits for the sums of \
+  its group and for one running sum, so that the order of summation is the same in each run. The threads of the block divide these words \
+  among them, so that groups may be long and few: each group adds the latency of passing a running sum from block to block."""
 predict = { speedup = 2.2 }
-limit   = "The bytes in flight: 56 KiB a block, two blocks a multiprocessor, while a block waits for its ticket, its loads and the sums above, one after the other."
+limit   = """The bytes in flight: 56 KiB a block, two blocks a multiprocessor, while a block waits for its ticket, its loads and the sums \
+  above, one after the other."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { spills = 0 }
@@ -17,12 +22,14 @@ group  = 8
 #include "_rope.cuh"
 #include "_prefix_sums.cuh"
 
-/// Tiles of ty · U rows (ty = 256 / tx) and tx · V columns; thread (along, down) has the V columns from along · V on and the U rows from down · U on, in the
-/// order of the sum. A chain is the tiles of one strip of columns. words: a counter; sums of tiles [chains, tiles, columns]; running sums at the ends of
-/// groups [chains, groups, columns]. A reverse sum has negative row strides (xn, on) and starts from the last row (xb, ob). WHOLE: a strip is one tile.
+/// Tiles of ty · U rows (ty = 256 / tx) and tx · V columns; thread (along, down) has the V columns from along · V on and the U rows from
+/// down · U on, in the order of the sum. A chain is the tiles of one strip of columns. words: a counter; sums of tiles [chains, tiles,
+/// columns]; running sums at the ends of groups [chains, groups, columns]. A reverse sum has negative row strides (xn, on) and starts from
+/// the last row (xb, ob). WHOLE: a strip is one tile.
 template <typename T, int V, int U, bool WHOLE>
 __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 ? 2 : 3)
-    columns(const T* x, T* out, unsigned long long* words, int N, int I, int tx, int strips, int chains, int tiles, int group, long long xo, long long xn,
+    columns(const T* x, T* out, unsigned long long* words, int N, int I, int tx, int strips, int chains, int tiles, int group, long long xo,
+        long long xn,
             long long xb, long long oo, long long on, long long ob) {
     using A = typename Sum<T>::type;
     __shared__ __align__(16) A sums[256 * V];  // [down, column]
@@ -38,7 +45,8 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
         at = ticket;
     }
     const int chain = WHOLE ? at : at % chains, tile = WHOLE ? 0 : at / chains, outer = chain / strips;
-    const int column = (chain % strips) * wide + along * V, first = (tile * ty + down) * U, rows = down < ty && column < I ? min(U, N - first) : 0;
+    const int column = (chain % strips) * wide + along * V, first = (tile * ty + down) * U,
+        rows = down < ty && column < I ? min(U, N - first) : 0;
     const T* from = x + outer * xo + xb + first * xn + column;
     Row<T, V> v[U] = {};
     if (rows == U) {
@@ -85,15 +93,19 @@ __global__ void __launch_bounds__(256, sizeof(T) > 2 || U * V * sizeof(T) > 128 
             if (k == part) before = total;
             total += totals[k * wide + here];
         }
-        if (!WHOLE) {  // the sums of the tiles above: every thread waits for a part of the words of one column, every part of the words with all in flight
+        // the sums of the tiles above: every thread waits for a part of the words of one column, every part of the words with all in flight
+        if (!WHOLE) {
             const long long each = static_cast<long long>(wide);
             unsigned long long* mine = words + 1 + (static_cast<long long>(chain) * tiles + tile) * each + here;
             if (part == 0) publish(mine, total);
             const int groups = (tiles + group - 1) / group, g = tile / group, place = tile % group;
-            unsigned long long* end = words + 1 + static_cast<long long>(chains) * tiles * each + (static_cast<long long>(chain) * groups + g) * each + here;
+            unsigned long long* end = words + 1 + static_cast<long long>(chains) * tiles * each
+                + (static_cast<long long>(chain) * groups + g) * each + here;
             const bool ends = part == parts - 1 && g > 0;
-            const unsigned long long early = ends ? *reinterpret_cast<volatile unsigned long long*>(end - each) : 0;  // in flight with the others
-            double share = awaited<sizeof(T) == 4 ? 8 : 4>(mine - (place - part) * each, max(0, place - part + parts - 1) / parts, parts * each);
+            // in flight with the others
+            const unsigned long long early = ends ? *reinterpret_cast<volatile unsigned long long*>(end - each) : 0;
+            double share = awaited<sizeof(T) == 4 ? 8 : 4>(mine - (place - part) * each, max(0, place - part + parts - 1) / parts,
+                parts * each);
             if (ends) share += early ? __longlong_as_double(static_cast<long long>(~early)) : awaited<1>(end - each, 1, each);
             shares[threadIdx.x] = share;
         }

@@ -90,13 +90,15 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     strips, tiles = _shares(p, config)
     back = bool(p.option("reverse"))
     args: dict[str, tuple[Any, str]] = {
-        "x": ("x", "ptr"), "out": ("out", "ptr"), "words": (None if tiles == 1 else "words", "ptr"), "N": (along, "i32"), "I": (inner, "i32"),
-        "tx": (config["tx"], "i32"), "strips": (strips, "i32"), "chains": (outer * strips, "i32"), "tiles": (tiles, "i32"), "group": (config["group"], "i32"),
-        "xo": (x.strides[0], "i64"), "xn": (-x.strides[1] if back else x.strides[1], "i64"), "xb": ((along - 1) * x.strides[1] if back else 0, "i64"),
-        "oo": (out.strides[0], "i64"), "on": (-out.strides[1] if back else out.strides[1], "i64"), "ob": ((along - 1) * out.strides[1] if back else 0, "i64"),
-    }  # fmt: skip
+        "x": ("x", "ptr"), "out": ("out", "ptr"), "words": (None if tiles == 1 else "words", "ptr"), "N": (along, "i32"),
+        "I": (inner, "i32"), "tx": (config["tx"], "i32"), "strips": (strips, "i32"), "chains": (outer * strips, "i32"),
+        "tiles": (tiles, "i32"), "group": (config["group"], "i32"), "xo": (x.strides[0], "i64"),
+        "xn": (-x.strides[1] if back else x.strides[1], "i64"), "xb": ((along - 1) * x.strides[1] if back else 0, "i64"),
+        "oo": (out.strides[0], "i64"), "on": (-out.strides[1] if back else out.strides[1], "i64"),
+        "ob": ((along - 1) * out.strides[1] if back else 0, "i64"),
+    }
     name = f"columns<{DTYPES[x.dtype].cuda}, {config['vector']}, {config['rows']}, {str(tiles == 1).lower()}>"
     return [
-        Launch(name, (outer * strips * tiles,), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()), block=(THREADS,),
-               chained=p.device.arch >= 90)
-    ]  # fmt: skip
+        Launch(name, (outer * strips * tiles,), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()),
+               block=(THREADS,), chained=p.device.arch >= 90)
+    ]

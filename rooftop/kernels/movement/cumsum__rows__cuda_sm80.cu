@@ -1,7 +1,13 @@
 /* rooftop
-idea    = "Up to eight packs of 16 bytes per thread are in registers, all their loads in flight together. The packs of a warp are scanned by shuffles; float32 elements are scanned in float64, which costs one float64 addition for every four elements and step, not for each element. The elements of a pack are added in float32 to the sum before the pack, which is a pair of float32 numbers, so their rounding errors do not accumulate. Rows of more than 32 KiB are divided into tiles, which are read once: a tile waits for the sums of its group of 128 tiles, one word for each of 4 packs of lanes, and for one running sum. Rows that start on any address are read in the packs that contain them. A reverse sum reads the same packs from the end and mirrors them in registers."
+idea    = """Up to eight packs of 16 bytes per thread are in registers, all their loads in flight together. The packs of a warp are scanned \
+  by shuffles; float32 elements are scanned in float64, which costs one float64 addition for every four elements and step, not for each \
+  element. The elements of a pack are added in float32 to the sum before the pack, which is a pair of float32 numbers, so their rounding \
+  errors do not accumulate. Rows of more than 32 KiB are divided into tiles, which are read once: a tile waits for the sums of its group of \
+  128 tiles, one word for each of 4 packs of lanes, and for one running sum. Rows that start on any address are read in the packs that \
+  contain them. A reverse sum reads the same packs from the end and mirrors them in registers."""
 predict = { speedup = 1.5 }
-limit   = "On an H200 0.85 to 0.97 of a copy for many rows, in float32 as in 16 bits. Of one long row 0.60: the time from the load of a tile to the running sum of the tiles before it."
+limit   = """On an H200 0.85 to 0.97 of a copy for many rows, in float32 as in 16 bits. Of one long row 0.60: the time from the load of a \
+  tile to the running sum of the tiles before it."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["x: T[O, N, I]", "out: T[O, N, I]"]
 demands = { has = ["LDG.128"], spills = 0 }
@@ -29,8 +35,8 @@ struct Place {
     __device__ long long at() const { return REVERSE ? static_cast<long long>(N) - n - V : n; }
 };
 
-/// U packs, `step` elements apart, of which the first begins with element `first` of the N of a row. EVEN: rows begin and end on packs; else the first and the
-/// last pack of a row may be partly outside: they are copied element by element.
+/// U packs, `step` elements apart, of which the first begins with element `first` of the N of a row. EVEN: rows begin and end on packs;
+/// else the first and the last pack of a row may be partly outside: they are copied element by element.
 template <typename T, int V, int U, bool REVERSE, bool EVEN>
 struct Packs {
     int first, step, N;
@@ -99,8 +105,8 @@ __device__ A every_lane(A sum) {
     return sum;
 }
 
-/// A team of TEAM threads processes a tile of TEAM · U packs of a row; warp after warp, of each warp U times 32 neighbouring packs (of a smaller team all its
-/// threads). Rows of x and out start at the same distance from a multiple of 16 bytes. EVEN: both start
+/// A team of TEAM threads processes a tile of TEAM · U packs of a row; warp after warp, of each warp U times 32 neighbouring packs (of a
+/// smaller team all its threads). Rows of x and out start at the same distance from a multiple of 16 bytes. EVEN: both start
 /// and end on such multiples. WHOLE: a row is one tile; else a team is the block. words: a counter; the
 /// sums of tiles [O, tiles]; running sums at the ends of groups [O, groups].
 template <typename T, int U, int TEAM, bool REVERSE, bool EVEN, bool WHOLE, int GROUP>

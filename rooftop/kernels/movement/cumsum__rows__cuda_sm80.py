@@ -19,7 +19,8 @@ def supports(p: Problem, head: Head) -> str | None:
 
 
 def choose(p: Problem, head: Head) -> Mapping[str, Any]:
-    """The threads of a row read at least a line together, if the row has one; a row of more than 32 KiB is divided into tiles of equal size."""
+    """The threads of a row read at least a line together, if the row has one; a row of more than 32 KiB is divided into tiles of equal
+    size."""
     packs = _cumsum_rows.packs(p)
     most = WHOLE[p["x"].itemsize]
     if packs <= THREADS * most:
@@ -69,12 +70,15 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     whole, team = bool(config["whole"]), int(config["team"])
     tiles = _tiles(p, config)
     args: dict[str, tuple[Any, str]] = {
-        "x": ("x", "ptr"), "out": ("out", "ptr"), "words": (None if whole else "words", "ptr"), "O": (x.shape[0], "i64"), "N": (x.shape[1], "i32"),
-        "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
-    }  # fmt: skip
+        "x": ("x", "ptr"), "out": ("out", "ptr"), "words": (None if whole else "words", "ptr"), "O": (x.shape[0], "i64"),
+        "N": (x.shape[1], "i32"), "xo": (x.strides[0], "i64"), "oo": (out.strides[0], "i64"), "tiles": (tiles, "i32"),
+    }
     back, even, one = (str(bool(v)).lower() for v in (p.option("reverse"), _cumsum_rows.even(p), whole))
     name = f"rows<{DTYPES[x.dtype].cuda}, {config['packs']}, {team}, {back}, {even}, {one}, {GROUP}>"
     blocks = -(-x.shape[0] // (THREADS // team)) if whole else x.shape[0] * tiles
     return [
-        Launch(name, (blocks,), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()), block=(THREADS,), chained=p.device.arch >= 90)
-    ]  # fmt: skip
+        Launch(
+            name, (blocks,), {n: v for n, (v, _) in args.items()}, types=tuple(k for _, k in args.values()), block=(THREADS,),
+            chained=p.device.arch >= 90
+        )
+    ]

@@ -1,12 +1,13 @@
 """Running sums along the middle dimension of x[O, N, I]. Contract: rooftop/ops/cumsum.py
 
-Lanes are independent sums: rows if I is 1, positions of I otherwise. If they fit one tile, one program computes them. Longer ones are divided
-into tiles along N, all in flight together and each read once: a program publishes the sum of its tile, waits for those before it, and adds them up.
+Lanes are independent sums: rows if I is 1, positions of I otherwise. If they fit one tile, one program computes them. Longer ones are
+divided into tiles along N, all in flight together and each read once: a program publishes the sum of its tile, waits for those before it,
+and adds them up.
 
-The decoupled look-back differs from Merrill & Garland's, which adds whatever has been published first and so rounds differently from run to run. Here tiles
-form groups of GROUP. A tile adds the sums of the earlier tiles of its group, in one fixed tree, to the running sum at the end of the group before, which the
-last tile of that group publishes. A word of 64 bits holds a sum together with a flag that it is valid. Programs fetch their tiles from an atomic counter, so
-that a program only waits for programs that have already started."""
+The decoupled look-back differs from Merrill & Garland's, which adds whatever has been published first and so rounds differently from run to
+run. Here tiles form groups of GROUP. A tile adds the sums of the earlier tiles of its group, in one fixed tree, to the running sum at the
+end of the group before, which the last tile of that group publishes. A word of 64 bits holds a sum together with a flag that it is valid.
+Programs fetch their tiles from an atomic counter, so that a program only waits for programs that have already started."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
-ABSENT = tl.constexpr(0)  # a word that is not there yet; a published one is never 0: it is the complement of a number's bits, with one NaN pattern
+# a word that is not there yet; a published one is never 0: it is the complement of a number's bits, with one NaN pattern
+ABSENT = tl.constexpr(0)
 NAN = tl.constexpr(0x7FF8000000000000)
 
 
@@ -29,8 +30,9 @@ def _add(a, b):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _whole(x, out, N, L, blocks, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr, LANES: tl.constexpr, REVERSE: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def] # fmt: skip
+def _whole(x, out, N, L, blocks, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr, LANES: tl.constexpr,
+           REVERSE: tl.constexpr,
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """LANES whole lanes. ROWS: the tile is [LANES, HEIGHT], else [HEIGHT, LANES]. Strides of outer, along and lane, in elements."""
     if CHAINED:
         gdc_wait()
@@ -73,10 +75,11 @@ def _await(words, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _tiles(words, x, out, N, L, blocks, chains, tiles, groups, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr, LANES: tl.constexpr,
-           GROUP: tl.constexpr, REVERSE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def] # fmt: skip
-    """One tile of HEIGHT along N × LANES lanes. A chain is the tiles of one block of lanes; tiles are counted from the start of the sums. words: the
-    counter; then sums of tiles [chains, tiles, LANES]; then running sums at the ends of groups [chains, groups, LANES]."""
+def _tiles(words, x, out, N, L, blocks, chains, tiles, groups, xo, xn, xl, oo, on, ol, ROWS: tl.constexpr, HEIGHT: tl.constexpr,
+           LANES: tl.constexpr,
+           GROUP: tl.constexpr, REVERSE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One tile of HEIGHT along N × LANES lanes. A chain is the tiles of one block of lanes; tiles are counted from the start of the sums.
+    words: the counter; then sums of tiles [chains, tiles, LANES]; then running sums at the ends of groups [chains, groups, LANES]."""
     if CHAINED:
         gdc_wait()
     ticket = tl.atomic_add(words, 1, sem="relaxed")
@@ -212,7 +215,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         """Strides of outer, along and lane: with one inner position the rows are the lanes."""
         return dict(zip((f"{name}o", f"{name}n", f"{name}l"), (0, of[1], of[0]) if rows else of, strict=True))
 
-    early = chained(p.device)
+    early = p.device.pdl
     args = {"x": "x", "out": "out", "N": along, "L": _lanes(p), "blocks": blocks, **strides(x.strides, "x"), **strides(out.strides, "o")}
     args |= {"ROWS": rows, "HEIGHT": config.height, "LANES": config.lanes, "REVERSE": bool(p.option("reverse")), "CHAINED": early}
     if config.whole:

@@ -1,13 +1,16 @@
 /* rooftop
-idea    = "FMAs on the CUDA cores, for inputs that tensor cores do not support: float32, and rows at any address. If a is contiguous along K, a warp computes a few rows, so that each load of the vectors is used for all of them, and prefetches the next step before it multiplies. Many vectors of float32 form a small matrix product: tiles of a and x go through a ring of buffers in shared memory. If a is contiguous along its columns, a thread computes a few rows of y and loops over K, with the vectors in shared memory."
-limit   = "the read of a, up to 4 vectors; 16 vectors of float32 need two thirds of the FMAs that could be issued in that time, and three quarters of the shared-memory wavefronts"
+idea    = """FMAs on the CUDA cores, for inputs that tensor cores do not support: float32, and rows at any address. If a is contiguous \
+  along K, a warp computes a few rows, so that each load of the vectors is used for all of them, and prefetches the next step before it \
+  multiplies. Many vectors of float32 form a small matrix product: tiles of a and x go through a ring of buffers in shared memory. If a is \
+  contiguous along its columns, a thread computes a few rows of y and loops over K, with the vectors in shared memory."""
+limit   = """the read of a, up to 4 vectors; 16 vectors of float32 need two thirds of the FMAs that could be issued in that time, and three \
+  quarters of the shared-memory wavefronts"""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["a: T[B, M, K]", "x: T[B, R, K]", "y: T[B, R, M]"]
 demands = { has = ["FFMA"], spills = 0 }
 python  = ["supports", "choose", "launches", "scratch"]
 */
 #include "pdl.cuh"
-#include "lane_sums.cuh"
 #include "packs.cuh"
 
 /// CH elements of one lane as they are in memory: one access if TOGETHER, else every 32nd element.
@@ -44,11 +47,12 @@ __device__ void put(void* y, long long at, long long plane, float v) {
     else static_cast<float*>(y)[blockIdx.y * plane + at] = v;
 }
 
-/// Rows of a are contiguous along K. A warp has ROWS of them, and UNROLL steps of 32 · CH elements of each in flight. Strides of batches (ab, xb), of rows of
-/// a (am) and of vectors (xr); this block has `per` elements along K; plane: elements of y.
+/// Rows of a are contiguous along K. A warp has ROWS of them, and UNROLL steps of 32 · CH elements of each in flight. Strides of batches
+/// (ab, xb), of rows of a (am) and of vectors (xr); this block has `per` elements along K; plane: elements of y.
 template <typename T, int R, int ROWS, int UNROLL, bool TOGETHER>
 __global__ void __launch_bounds__(256, 2)
-    rows(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am, long long xb,
+    rows(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am,
+        long long xb,
          long long xr) {
     constexpr int CH = TOGETHER ? 16 / sizeof(T) : 4, STEP = 32 * CH * UNROLL;
     constexpr bool AHEAD = ROWS * R * CH < 192;  // whether registers hold the next step as well
@@ -119,19 +123,23 @@ __global__ void __launch_bounds__(256, 2)
 
 template <int BYTES>
 __device__ void copy(float* to, const float* from, bool there) {  // zeros if not `there`
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "n"(BYTES),
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from),
+        "n"(BYTES),
                  "r"(there ? BYTES : 0)
                  : "memory");
 }
 
-/// Many vectors of float32, a contiguous along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K go through a ring
-/// buffer of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. A warp has 8 lanes along K, 4 floats each, 2 along rows and 2 along vectors; a lane
-/// has 8 rows by VS / 2 vectors. COPY: copies of 16 bytes if rows of a and x are aligned to 16, else of 4.
+/// Many vectors of float32, a contiguous along K. A block has 128 rows of y, a warp 16, and R vectors padded to VS. Tiles of DEPTH along K
+/// go through a ring buffer of STAGES in shared memory: a [128][DEPTH], then x [VS][DEPTH]. A warp has 8 lanes along K, 4 floats each, 2
+/// along rows and 2 along vectors; a lane has 8 rows by VS / 2 vectors. COPY: copies of 16 bytes if rows of a and x are aligned to 16, else
+/// of 4.
 template <int R, int COPY, int STAGES>
 __global__ void __launch_bounds__(256, 2)
-    skinny(const float* __restrict__ a, const float* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab, long long am,
+    skinny(const float* __restrict__ a, const float* __restrict__ x, void* y, int M, int K, int per, long long plane, long long ab,
+        long long am,
            long long xb, long long xr) {
-    constexpr int DEPTH = 64, VS = (R + 1) / 2 * 2, STAGE = (128 + VS) * DEPTH, N = COPY / 4, ALONG = DEPTH / N;  // ALONG: copies a row of a tile
+    // ALONG: copies a row of a tile
+    constexpr int DEPTH = 64, VS = (R + 1) / 2 * 2, STAGE = (128 + VS) * DEPTH, N = COPY / 4, ALONG = DEPTH / N;
     extern __shared__ __align__(128) float ring[];
     gdc_wait();
     const int lane = threadIdx.x % 32, kk = lane % 8, down = threadIdx.x / 32 * 16 + lane / 8 % 2 * 8, across = lane / 16 * (VS / 2);
@@ -179,7 +187,8 @@ __global__ void __launch_bounds__(256, 2)
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();  // the tile has arrived for all threads, and the stage that is filled next has been read by all
         ask(tile + STAGES - 1);
-        const float *as = ring + tile % STAGES * STAGE + down * DEPTH + kk * 4, *xs = ring + tile % STAGES * STAGE + (128 + across) * DEPTH + kk * 4;
+        const float *as = ring + tile % STAGES * STAGE + down * DEPTH + kk * 4,
+            *xs = ring + tile % STAGES * STAGE + (128 + across) * DEPTH + kk * 4;
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 32) {
             float4 v[VS / 2];
@@ -189,7 +198,8 @@ __global__ void __launch_bounds__(256, 2)
             for (int i = 0; i < 8; ++i) {
                 const float4 f = *reinterpret_cast<const float4*>(as + i * DEPTH + k);
 #pragma unroll
-                for (int j = 0; j < VS / 2; ++j) acc[i][j] = fmaf(f.x, v[j].x, fmaf(f.y, v[j].y, fmaf(f.z, v[j].z, fmaf(f.w, v[j].w, acc[i][j]))));
+                for (int j = 0; j < VS / 2; ++j) acc[i][j] =
+                    fmaf(f.x, v[j].x, fmaf(f.y, v[j].y, fmaf(f.z, v[j].z, fmaf(f.w, v[j].w, acc[i][j]))));
             }
         }
     }
@@ -201,7 +211,8 @@ __global__ void __launch_bounds__(256, 2)
             float sum = acc[i][j];
 #pragma unroll
             for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-            if (kk == i && m < M && across + j < R) put<float>(y, (static_cast<long long>(blockIdx.z) * R + across + j) * M + m, plane, sum);
+            if (kk == i && m < M && across + j < R) put<float>(y, (static_cast<long long>(blockIdx.z) * R + across + j) * M + m, plane,
+                sum);
         }
     }
 }
@@ -211,11 +222,12 @@ struct __align__(sizeof(T) * V) Some {
     T e[V];
 };
 
-/// Columns of a are contiguous along M. A block is tx threads along M, V rows of y each, and ty along K; this block has `per` of K. Strides of batches (ab,
-/// xb), of K (ak, xk) and of vectors (xr).
+/// Columns of a are contiguous along M. A block is tx threads along M, V rows of y each, and ty along K; this block has `per` of K. Strides
+/// of batches (ab, xb), of K (ak, xk) and of vectors (xr).
 template <typename T, int R, int V>
 __global__ void __launch_bounds__(256, 2)
-    columns(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, int tx, int ty, long long plane, long long ab, long long ak,
+    columns(const T* __restrict__ a, const T* __restrict__ x, void* y, int M, int K, int per, int tx, int ty, long long plane, long long ab,
+        long long ak,
             long long xb, long long xr, long long xk) {
     constexpr int CHUNK = 4096 / R, EACH = V * sizeof(T) >= 8 ? 8 : 16;  // EACH: loads in flight
     __shared__ __align__(16) float xs[CHUNK * R];                         // [k, vector]

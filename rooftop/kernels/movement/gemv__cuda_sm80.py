@@ -20,7 +20,8 @@ def _together(p: Problem) -> bool:
     """Whether packs of 16 bytes along K are aligned in both operands."""
     n = 16 // p["a"].itemsize
     return p["a"].shape[2] % n == 0 and all(
-        m.align % 16 == 0 and all(step % n == 0 for extent, step in zip(m.shape[:2], m.strides[:2], strict=True) if extent > 1) for m in (p["a"], p["x"])
+        m.align % 16 == 0 and all(step % n == 0 for extent, step in zip(m.shape[:2], m.strides[:2], strict=True) if extent > 1)
+        for m in (p["a"], p["x"])
     )
 
 
@@ -55,8 +56,8 @@ TILE, DEPTH = 128, 64  # rows of a, elements along K, of a tile
 
 
 def _skinny(p: Problem) -> Mapping[str, Any]:
-    """Tiles in a ring buffer of three stages, or of two if a multiprocessor has 100 KiB. Split-K fills the waves of blocks: a wave takes its share of K, and
-    about three more tiles of latency for its first tile."""
+    """Tiles in a ring buffer of three stages, or of two if a multiprocessor has 100 KiB. Split-K fills the waves of blocks: a wave takes
+    its share of K, and about three more tiles of latency for its first tile."""
     b, m, k = p["a"].shape
     small = p.device.arch in (86, 89)
     blocks, slots = b * -(-m // TILE), p.device.sms * (1 if small else 2)
@@ -72,7 +73,10 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
     if _along(p):
         if p["a"].dtype == "f32" and r >= SKINNY[_together(p)] and m >= TILE:
             return _skinny(p)
-        rows = 2 if r == 1 else 8 if 2 < r <= 4 and _together(p) and p["a"].itemsize == 4 else 4 if r <= 8 else 3 if p["a"].itemsize == 4 else 2
+        rows = (
+            2 if r == 1 else 8 if 2 < r <= 4 and _together(p) and p["a"].itemsize == 4 else 4 if r <= 8 else 3 if p["a"].itemsize == 4
+            else 2
+        )
         unroll = 2 if r == 1 else 1
         blocks = b * -(-m // (8 * rows))
         step = 32 * (16 // p["a"].itemsize if _together(p) else 4) * unroll
@@ -102,8 +106,8 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         values, types = {n: value for n, (value, _) in args.items()}, tuple(kind for _, kind in args.values())
         return Launch(name, grid, values, types=types, block=(256,), shared=shared, chained=early)
 
-    args: dict[str, tuple[Any, str]] = {"a": ("a", "ptr"), "x": ("x", "ptr"), "y": ("parts" if splits > 1 else "y", "ptr"), "M": (m, "i32"), "K": (k, "i32"),
-                                        "per": (config["per"], "i32")}  # fmt: skip
+    args: dict[str, tuple[Any, str]] = {"a": ("a", "ptr"), "x": ("x", "ptr"), "y": ("parts" if splits > 1 else "y", "ptr"), "M": (m, "i32"),
+                                        "K": (k, "i32"), "per": (config["per"], "i32")}
     plane, ab, xb, xr = (y.numel, "i64"), (a.strides[0], "i64"), (x.strides[0], "i64"), (x.strides[1], "i64")
     if "copy" in config:
         args |= {"plane": plane, "ab": ab, "am": (a.strides[1], "i64"), "xb": xb, "xr": xr}
@@ -116,7 +120,7 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     else:
         tx = config["tx"]
         args |= {"tx": (tx, "i32"), "ty": (256 // tx, "i32"), "plane": plane, "ab": ab, "ak": (a.strides[2], "i64"), "xb": xb, "xr": xr,
-                 "xk": (x.strides[2], "i64")}  # fmt: skip
+                 "xk": (x.strides[2], "i64")}
         first = launch(f"columns<{t}, {r}, {config['wide']}>", (-(-m // (tx * config["wide"])), splits, b), args)
     if splits == 1:
         return [first]

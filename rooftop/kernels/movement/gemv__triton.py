@@ -1,8 +1,9 @@
 """y[B, R, M] = Σ_k a[B, M, K] · x[B, R, K]. Contract: rooftop/ops/gemv.py
 
-A program has `rows` rows of a and loops over K, `depth` at a time. One vector: each element of the tile accumulates its own products, and the tile is
-reduced once, at the end. More vectors: the tile is the left operand of a matrix product whose 16 columns are the vectors, so that tensor cores do the
-arithmetic (FMAs in float32) and a is read once. With few rows, `splits` programs share K (split-K), and a second launch adds their sums in order."""
+A program has `rows` rows of a and loops over K, `depth` at a time. One vector: each element of the tile accumulates its own products, and
+the tile is reduced once, at the end. More vectors: the tile is the left operand of a matrix product whose 16 columns are the vectors, so
+that tensor cores do the arithmetic (FMAs in float32) and a is read once. With few rows, `splits` programs share K (split-K), and a second
+launch adds their sums in order."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels._device.pdl import chained
 
 VECTORS = 16  # columns of the product; those beyond R are zeros
 
 
 @triton.jit
 def _one(a, x, y, M, K, each, plane, ab, am, ak, xb, xk, ROWS: tl.constexpr, DEPTH: tl.constexpr, ALONG: tl.constexpr, EVEN: tl.constexpr,
-         STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def] # fmt: skip
-    """One vector. ALONG: rows of a are contiguous along K, else columns along M. `each` chunks of DEPTH; EVEN: neither rows nor chunks extend past a."""
+         STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One vector. ALONG: rows of a are contiguous along K, else columns along M. `each` chunks of DEPTH; EVEN: neither rows nor chunks
+    extend past a."""
     if CHAINED:
         gdc_wait()
     batch = tl.program_id(2).to(tl.int64)
@@ -54,8 +55,9 @@ def _one(a, x, y, M, K, each, plane, ab, am, ak, xb, xk, ROWS: tl.constexpr, DEP
 
 
 @triton.jit
-def _several(a, x, y, M, K, R, each, plane, ab, am, ak, xb, xr, xk, ROWS: tl.constexpr, DEPTH: tl.constexpr, VECTORS: tl.constexpr, EVEN: tl.constexpr,
-             STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def] # fmt: skip
+def _several(a, x, y, M, K, R, each, plane, ab, am, ak, xb, xr, xk, ROWS: tl.constexpr, DEPTH: tl.constexpr, VECTORS: tl.constexpr,
+             EVEN: tl.constexpr,
+             STAGES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """R vectors, at most VECTORS."""
     if CHAINED:
         gdc_wait()
@@ -143,7 +145,9 @@ def choose(p: Problem) -> Config:
 
 def configs(p: Problem) -> list[Config]:
     r, size = p["x"].shape[1], p["a"].itemsize
-    chunk = [(64, 128), (32, 128), (64, 64), (32, 256), (128, 64)] if r > 1 else [(n, 16384 // size // n) for n in (2, 4, 8, 16, 32, 128, 256)]
+    chunk = [(64, 128), (32, 128), (64, 64), (32, 256), (128, 64)] if r > 1 else [
+        (n, 16384 // size // n) for n in (2, 4, 8, 16, 32, 128, 256)
+    ]
     first = choose(p)
     return [
         Config(rows, depth, warps, stages, s)
@@ -163,7 +167,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     a, x, y = p["a"], p["x"], p["y"]
     b, m, k = a.shape
     chunks = -(-k // config.depth)
-    early = chained(p.device)
+    early = p.device.pdl
     grid = (-(-m // config.rows), config.splits, b)
     each = -(-chunks // config.splits)
     even = m % config.rows == 0 and k % config.depth == 0
@@ -173,5 +177,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     if x.shape[1] == 1:
         first = Launch(_one, grid, {**args, "ALONG": _along(p)}, config.warps, config.stages, chained=early)
     else:
-        first = Launch(_several, grid, {**args, "R": x.shape[1], "xr": x.strides[1], "VECTORS": VECTORS}, config.warps, config.stages, chained=early)
+        first = Launch(
+            _several, grid, {**args, "R": x.shape[1], "xr": x.strides[1], "VECTORS": VECTORS}, config.warps, config.stages, chained=early
+        )
     return [first, *(column_sums([("parts", "y")], config.splits, y.numel, p.device) if config.splits > 1 else [])]

@@ -51,7 +51,9 @@ def _aligned(f: _Facts, count: int) -> bool:
     """Whether `count` neighbours from the start of any row are aligned to their size."""
     n = count * f.size
     along = 3 if f.rows else 4
-    return f.align % n == 0 and all(step * f.size % n == 0 for i, (m, step) in enumerate(zip(f.shape, f.strides, strict=True)) if i != along and m > 1)
+    return f.align % n == 0 and all(
+        step * f.size % n == 0 for i, (m, step) in enumerate(zip(f.shape, f.strides, strict=True)) if i != along and m > 1
+    )
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -92,7 +94,8 @@ def choose(p: Problem, head: Head) -> Mapping[str, Any]:
         return {"kernel": "spanned_rows", "lanes": lanes, "tile": tile, "blocks": -(-m // tile), "splits": 1}
     if m >= 32 * sms and d * f.size * b <= PIECE:
         return {"kernel": "rows", "team": 32, "each": d, "pieces": 1, "per": b, "blocks": -(-m // 8), "splits": 1}
-    resident, each = (3, 4 if f.size == 4 and f.op == "var" else 6) if f.op in ("var", "argmax") else (4, 4)  # blocks of a multiprocessor; packs in flight
+    # blocks of a multiprocessor; packs in flight
+    resident, each = (3, 4 if f.size == 4 and f.op == "var" else 6) if f.op in ("var", "argmax") else (4, 4)
     splits = max(1, min(-(-8 * resident * sms // m), b * d * f.size // PIECE))
     if splits == 1:
         return {"kernel": "rows", "team": 256, "each": d, "pieces": 1, "per": b, "blocks": m, "splits": 1}
@@ -120,7 +123,9 @@ def _columns(f: _Facts, sms: int) -> Mapping[str, Any]:
     splits = max(1, min(-(-8 * sms // blocks), f.reduced * tx * wide * f.size // PIECE, 65535))
     per = -(-f.reduced // splits)
     per = max(ty, -(-per // ty) * ty) if splits > 1 else f.reduced
-    return {"kernel": "columns", "wide": wide, "tx": tx, "ty": ty, "tiles": tiles, "per": per, "blocks": blocks, "splits": -(-f.reduced // per)}
+    return {
+        "kernel": "columns", "wide": wide, "tx": tx, "ty": ty, "tiles": tiles, "per": per, "blocks": blocks, "splits": -(-f.reduced // per)
+    }
 
 
 def scratch(p: Problem, config: Mapping[str, Any], head: Head) -> dict[str, Meta]:
@@ -141,12 +146,12 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     xa, xb, xc, xd, _ = f.strides
     results = {"out": ("out", "ptr"), "C": (c, "i64"), "E": (e, "i64"), "oa": (out.strides[0], "i64"), "oc": (out.strides[2], "i64"),
                "oe": (out.strides[4], "i64"), "count": (float(f.reduced), "f32"),
-               "freedom": (float(max(f.reduced - int(p.option("correction")), 0)), "f32")}  # fmt: skip
+               "freedom": (float(max(f.reduced - int(p.option("correction")), 0)), "f32")}
 
     def launch(name: str, grid: tuple[int, ...], args: Mapping[str, tuple[Any, str]], shared: int = 0) -> Launch:
         every = {**args, **results}
-        return Launch(name, grid, {n: value for n, (value, _) in every.items()}, types=tuple(kind for _, kind in every.values()), block=(256,),
-                      shared=shared, chained=p.device.arch >= 90)  # fmt: skip
+        return Launch(name, grid, {n: value for n, (value, _) in every.items()}, types=tuple(kind for _, kind in every.values()),
+                      block=(256,), shared=shared, chained=p.device.arch >= 90)
 
     parts = ("parts" if splits > 1 else None, "ptr")
     m = f.results
@@ -155,16 +160,20 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
         return [launch(f"packed_rows<{t}, {op}, {config['lanes']}>", (config["blocks"],), args)]
     if kernel == "spanned_rows":
         args = {"x": ("x", "ptr"), "M": (m, "i64"), "D": (d, "i32"), "tile": (config["tile"], "i32")}
-        return [launch(f"spanned_rows<{t}, {op}, {config['lanes']}>", (config["blocks"],), args, (config["tile"] * d * f.size + 15) // 16 * 16 + 32)]
+        return [
+            launch(
+                f"spanned_rows<{t}, {op}, {config['lanes']}>", (config["blocks"],), args, (config["tile"] * d * f.size + 15) // 16 * 16 + 32
+            )
+        ]
     if kernel == "rows":
         args = {"x": ("x", "ptr"), "parts": parts, "M": (m, "i64"), "B": (b, "i64"), "D": (d, "i64"), "each": (config["each"], "i64"),
-                "pieces": (config["pieces"], "i64"), "per": (config["per"], "i64"), "splits": (splits, "u32"), "xa": (xa, "i64"), "xb": (xb, "i64"),
-                "xc": (xc, "i64")}  # fmt: skip
+                "pieces": (config["pieces"], "i64"), "per": (config["per"], "i64"), "splits": (splits, "u32"), "xa": (xa, "i64"),
+                "xb": (xb, "i64"), "xc": (xc, "i64")}
         first = launch(f"rows<{t}, {op}, {config['team']}>", (config["blocks"],), args)
     else:
         args = {"x": ("x", "ptr"), "parts": parts, "M": (m, "i64"), "D": (d if b > 1 else 0, "u32"), "R": (f.reduced, "i64"),
                 "per": (config["per"], "i64"), "tx": (config["tx"], "i32"), "ty": (config["ty"], "i32"), "tiles": (config["tiles"], "u32"),
-                "xa": (xa, "i64"), "xb": (xb, "i64"), "xc": (xc, "i64"), "xd": (xd, "i64")}  # fmt: skip
+                "xa": (xa, "i64"), "xb": (xb, "i64"), "xc": (xc, "i64"), "xd": (xd, "i64")}
         first = launch(f"columns<{t}, {op}, {config['wide']}, {str(b > 1).lower()}>", (config["blocks"], splits), args)
     if splits == 1:
         return [first]

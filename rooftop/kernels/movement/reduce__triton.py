@@ -1,8 +1,8 @@
 """Reductions of x[A, B, C, D, E] over B and D. Contract: rooftop/ops/reduce.py
 
-A program has a tile of `positions` along the reduced dimensions × `lanes` results and loops over its part of them; each element of the tile accumulates on
-its own, and the tile is reduced at the end. With few results, `splits` programs share each: every program writes a partial result, and a second
-launch reduces those. The order of all this depends on shapes only.
+A program has a tile of `positions` along the reduced dimensions × `lanes` results and loops over its part of them; each element of the tile
+accumulates on its own, and the tile is reduced at the end. With few results, `splits` programs share each: every program writes a partial
+result, and a second launch reduces those. The order of all this depends on shapes only.
 
 Lanes are neighbouring results: positions of E if E > 1, else of A and C, whose elements are then contiguous along D."""
 
@@ -15,7 +15,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 SUM, MEAN, VAR, MAX, ARGMAX = (tl.constexpr(i) for i in range(5))
 CODES = {"sum": 0, "mean": 1, "var": 2, "max": 3, "argmax": 4}
@@ -24,8 +23,8 @@ NOWHERE = tl.constexpr(2**62)  # the place of a maximum that has not been seen
 
 @triton.jit
 def _gather(p, q, r, n, v, at, valid, OP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Adds one element in each position. p, q, r, n: the sum; the maximum, and its place (n); for a variance sums of distances (p) and of their squares (q)
-    from the position's first element (r), and their number (n)."""
+    """Adds one element in each position. p, q, r, n: the sum; the maximum, and its place (n); for a variance sums of distances (p) and of
+    their squares (q) from the position's first element (r), and their number (n)."""
     if OP == MAX:
         p = tl.where(valid & ((v > p) | (v != v)), v, p)
     elif OP == ARGMAX:
@@ -92,9 +91,10 @@ def _tiles(
     x, out, ps, qs, ns, low, K, freedom, M, C, D, E, blocks, each, chunks, chunks_of_d, xa, xb, xc, xd, xe, oa, oc, oe,
     OP: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     WHOLE: tl.constexpr, CHAINED: tl.constexpr,
-):  # type: ignore[no-untyped-def] # fmt: skip
-    """`each` chunks of POSITIONS positions for LANES results. ROWS: E is 1, and the tile is [LANES, POSITIONS], else [POSITIONS, LANES]. M results in all,
-    `blocks` programs for them (ROWS) or for the E of one outer index. WHOLE: no chunk and no lanes extend past the tensor."""
+):  # type: ignore[no-untyped-def]
+    """`each` chunks of POSITIONS positions for LANES results. ROWS: E is 1, and the tile is [LANES, POSITIONS], else [POSITIONS, LANES]. M
+    results in all, `blocks` programs for them (ROWS) or for the E of one outer index. WHOLE: no chunk and no lanes extend past the
+    tensor."""
     if CHAINED:
         gdc_wait()
     AXIS: tl.constexpr = 1 if ROWS else 0
@@ -152,9 +152,9 @@ def _tiles(
 
 @triton.jit
 def _parts(
-    ps, qs, ns, out, low, K, freedom, M, C, E, S, oa, oc, oe, OP: tl.constexpr, ACC: tl.constexpr, SPLITS: tl.constexpr, LANES: tl.constexpr,
-    CHAINED: tl.constexpr,
-):  # type: ignore[no-untyped-def] # fmt: skip
+    ps, qs, ns, out, low, K, freedom, M, C, E, S, oa, oc, oe, OP: tl.constexpr, ACC: tl.constexpr, SPLITS: tl.constexpr,
+    LANES: tl.constexpr, CHAINED: tl.constexpr,
+):  # type: ignore[no-untyped-def]
     """Combines the S partial results of each of LANES results."""
     if CHAINED:
         gdc_wait()
@@ -245,7 +245,10 @@ def choose(p: Problem) -> Config:
 
 def configs(p: Problem) -> list[Config]:
     first = choose(p)
-    return [Config(first.positions, first.lanes, w, max(1, s)) for w in (4, 8) for s in (first.splits // 2, first.splits, first.splits * 2) if s <= 1024]
+    return [
+        Config(first.positions, first.lanes, w, max(1, s)) for w in (4, 8) for s in (first.splits // 2, first.splits, first.splits * 2)
+        if s <= 1024
+    ]
 
 
 def _accumulator(p: Problem) -> tuple[str, object]:
@@ -278,7 +281,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     places = {"M": a * c * e, "C": c, "E": e, "oa": out.strides[0], "oc": out.strides[2], "oe": out.strides[4]}
     free = float(max(count - int(p.option("correction")), 0))
     same = {**parts, "out": "out", "low": low, "K": float(count), "freedom": free, **places, "OP": CODES[str(p.option("op"))]}
-    same |= {"ACC": tl.float32 if acc == "f32" else tl.int64, "CHAINED": chained(p.device)}
+    same |= {"ACC": tl.float32 if acc == "f32" else tl.int64, "CHAINED": p.device.pdl}
     steps = {f"x{n}": s for n, s in zip("abcde", x.strides, strict=True)}
     first = Launch(
         _tiles, (programs, config.splits),
@@ -286,11 +289,13 @@ def launches(p: Problem, config: Config) -> list[Launch]:
             "x": "x", **same, "D": d, "blocks": blocks, "each": -(-chunks // config.splits), "chunks": chunks, "chunks_of_d": of_d, **steps,
             "ROWS": rows, "POSITIONS": config.positions, "LANES": config.lanes, "SPLIT": split, "WHOLE": whole,
         },
-        config.warps, chained=chained(p.device),
-    )  # fmt: skip
+        config.warps, chained=p.device.pdl,
+    )
     if not split:
         return [first]
     splits = _pow2(config.splits)
     lanes = max(1, min(_pow2(a * c * e), 2048 // splits))
-    second = Launch(_parts, (-(-a * c * e // lanes),), {**same, "S": config.splits, "SPLITS": splits, "LANES": lanes}, 4, chained=chained(p.device))
+    second = Launch(
+        _parts, (-(-a * c * e // lanes),), {**same, "S": config.splits, "SPLITS": splits, "LANES": lanes}, 4, chained=p.device.pdl
+    )
     return [first, second]

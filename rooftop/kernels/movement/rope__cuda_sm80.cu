@@ -1,5 +1,8 @@
 /* rooftop
-idea    = "A thread keeps the angles of one token and one pack of a head in registers and rotates that pack in several heads, of Q and of K, with all its loads in flight before the first store. The strides decide whether neighbouring lanes of a warp process neighbouring heads or neighbouring tokens, so both memory orders are read and written in whole lines. If the two halves of the rotated part are not aligned to 16 bytes, each thread moves one pack, and the packs with that part are rotated in shared memory."
+idea    = """A thread keeps the angles of one token and one pack of a head in registers and rotates that pack in several heads, of Q and of \
+  K, with all its loads in flight before the first store. The strides decide whether neighbouring lanes of a warp process neighbouring \
+  heads or neighbouring tokens, so both memory orders are read and written in whole lines. If the two halves of the rotated part are not \
+  aligned to 16 bytes, each thread moves one pack, and the packs with that part are rotated in shared memory."""
 predict = { speedup = 1.0 }
 limit   = "The copy of the same bytes."
 dtypes  = ["f32", "f16", "bf16"]
@@ -32,8 +35,8 @@ struct Pair {
     }
 };
 
-/// What angle i of COUNT grows by from one position to the next, ratio^i / 2π turns, in units of 2^-64 turns without the whole turns. One thread a number,
-/// for the whole block. A double has 53 bits, whose last is radians at positions of 2^31 and more.
+/// What angle i of COUNT grows by from one position to the next, ratio^i / 2π turns, in units of 2^-64 turns without the whole turns. One
+/// thread a number, for the whole block. A double has 53 bits, whose last is radians at positions of 2^31 and more.
 template <bool MADE, int COUNT>
 __device__ void make_steps(unsigned long long (&steps)[MADE ? COUNT : 1], Pair ratio) {
     if (!MADE) return;
@@ -44,15 +47,18 @@ __device__ void make_steps(unsigned long long (&steps)[MADE ? COUNT : 1], Pair r
             if (i & bit) step = step.times(power);
             power = power.times(power);
         }
-        steps[i] = static_cast<unsigned long long>((step.high - floor(step.high)) * 0x1p64) + static_cast<long long>(rint(step.low * 0x1p64));
+        steps[i] = static_cast<unsigned long long>((step.high - floor(step.high)) * 0x1p64)
+            + static_cast<long long>(rint(step.low * 0x1p64));
     }
     __syncthreads();
 }
 
-/// Cosine and sine of an angle in units of 2^-64 turns, to about one unit in the last place. Integers wrap at a whole turn, so position · step is exact.
+/// Cosine and sine of an angle in units of 2^-64 turns, to about one unit in the last place. Integers wrap at a whole turn, so position ·
+/// step is exact.
 __device__ inline void make_angle(unsigned long long turns, float& c, float& s) {
     const unsigned quarters = (static_cast<unsigned>(turns >> 32) + 0x20000000u) >> 30;
-    const float x = static_cast<float>(static_cast<int>(static_cast<unsigned>(turns >> 30))) * 0x1p-32f, t = x * x;  // quarter turns, -1/2 to 1/2
+    // quarter turns, -1/2 to 1/2
+    const float x = static_cast<float>(static_cast<int>(static_cast<unsigned>(turns >> 30))) * 0x1p-32f, t = x * x;
     // minimax polynomials of sin(π/2 x) and cos(π/2 x), to 4e-9 and 6e-11; π/2 in two floats
     const float sine = fmaf(x, 1.5707964f, x * fmaf(t, fmaf(t, fmaf(t, -4.6053098e-3f, 7.9681579e-2f), -0.64596364f), -4.3711390e-8f));
     const float cosine = fmaf(t, fmaf(t, fmaf(t, fmaf(t, 9.0402167e-4f, -2.0860289e-2f), 0.25366924f), -1.2337005f), 1.0f);
@@ -64,30 +70,35 @@ __device__ inline void make_angle(unsigned long long turns, float& c, float& s) 
 /// n / d, 0 <= n < 2^31, with `part` and `bits` of d from the host: (n · (2^32 + part)) >> (32 + bits).
 __device__ inline int quotient(int n, unsigned part, int bits) { return (__umulhi(n, part) + n) >> bits; }
 
-/// One element of a token's head `head` in Q or in K, where it is read and written, and how far it is to the next head's. No head is `heads` or more.
+/// One element of a token's head `head` in Q or in K, where it is read and written, and how far it is to the next head's. No head is
+/// `heads` or more.
 template <typename T>
 struct Place {
     const T* from;
     T* to;
     long long from_step, to_step;
     int heads;
-    __device__ Place(const T* x, long long xb, long long xs, long long xh, T* y, long long yb, long long ys, long long yh, int b, int at, int head, int heads)
+    __device__ Place(const T* x, long long xb, long long xs, long long xh, T* y, long long yb, long long ys, long long yh, int b, int at,
+        int head, int heads)
         : from(x + b * xb + at * xs + head * xh), to(y + b * yb + at * ys + head * yh), from_step(xh), to_step(yh), heads(heads) {}
 };
 
-// lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times: one chunk of the heads of Q (the first q_chunks) or of K. Blocks are
-// counted through chunks of one group of tokens (heads_first) or through groups, `inner` of them. Strides in elements.
+// lanes × HEADS × rows threads: `rows` tokens, HEADS heads of them at once, REPS times: one chunk of the heads of Q (the first q_chunks) or
+// of K. Blocks are counted through chunks of one group of tokens (heads_first) or through groups, `inner` of them. Strides in elements.
 template <typename T, typename C, bool MADE, bool HALF, int V, int ROT, int COPY, int HEADS, int REPS>
 __global__ void __launch_bounds__(256) rope(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
     const T* k, long long kb, long long ks, long long kh, T* out_k, long long lb, long long ls, long long lh,
     int tokens, int S, int H, int offset, bool inverse,
-    int J, int rows, int q_chunks, bool heads_first, int inner, unsigned inner_part, int inner_bits, unsigned S_part, int S_bits, double ratio, double ratio_low,
-    const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb, long long ps, bool wide) {
+    int J, int rows, int q_chunks, bool heads_first, int inner, unsigned inner_part, int inner_bits, unsigned S_part, int S_bits,
+    double ratio, double ratio_low,
+    const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb,
+    long long ps, bool wide) {
     using P = Places<HALF, V, ROT, COPY>;
     __shared__ unsigned long long steps[MADE ? ROT * V : 1];
     make_steps<MADE, ROT * V>(steps, {ratio, ratio_low});
-    const int lane = threadIdx.x % P::N, unit = threadIdx.x / P::N, outer = quotient(blockIdx.x, inner_part, inner_bits), left = blockIdx.x - outer * inner;
+    const int lane = threadIdx.x % P::N, unit = threadIdx.x / P::N, outer = quotient(blockIdx.x, inner_part, inner_bits),
+        left = blockIdx.x - outer * inner;
     const int chunk = heads_first ? left : outer, group = heads_first ? outer : left;
     const int token = group * rows + unit / HEADS;
     if (token >= tokens) {
@@ -97,7 +108,8 @@ __global__ void __launch_bounds__(256) rope(
     const int b = quotient(token, S_part, S_bits), at = token - b * S, first = P::first(lane), second = P::second(lane);
     const bool pair = P::pair(lane), turns = lane < ROT, keys = chunk >= q_chunks;
     const int head = (keys ? chunk - q_chunks : chunk) * HEADS * REPS + unit % HEADS;
-    const Place<T> place = keys ? Place<T>(k, kb, ks, kh, out_k, lb, ls, lh, b, at, head, J) : Place<T>(q, qb, qs, qh, out_q, ob, os, oh, b, at, head, H);
+    const Place<T> place = keys ? Place<T>(k, kb, ks, kh, out_k, lb, ls, lh, b, at, head, J)
+        : Place<T>(q, qb, qs, qh, out_q, ob, os, oh, b, at, head, H);
     const int heads = turns || place.from != place.to ? place.heads : 0;  // in place: elements that are not rotated stay
     gdc_wait();
 
@@ -141,28 +153,35 @@ __global__ void __launch_bounds__(256) rope(
     }
 }
 
-/// The same if R / 2 elements are not whole packs. Each of the W packs of 16 bytes of a head has a thread, so that a warp reads and writes whole sectors. The
-/// first P of them, which hold the R elements to be rotated, are rotated in shared memory, each pair of elements or two by the next free thread.
+/// The same if R / 2 elements are not whole packs. Each of the W packs of 16 bytes of a head has a thread, so that a warp reads and writes
+/// whole sectors. The first P of them, which hold the R elements to be rotated, are rotated in shared memory, each pair of elements or two
+/// by the next free thread.
 template <typename T, typename C, bool MADE, bool HALF, int R, int P, int W, int HEADS, int REPS>
 __global__ void __launch_bounds__(256) rope_part(
     const T* q, long long qb, long long qs, long long qh, T* out_q, long long ob, long long os, long long oh,
     const T* k, long long kb, long long ks, long long kh, T* out_k, long long lb, long long ls, long long lh,
     int tokens, int S, int H, int offset, bool inverse,
-    int J, int rows, int q_chunks, bool heads_first, int inner, unsigned inner_part, int inner_bits, unsigned S_part, int S_bits, double ratio, double ratio_low,
-    const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb, long long ps, bool wide) {
+    int J, int rows, int q_chunks, bool heads_first, int inner, unsigned inner_part, int inner_bits, unsigned S_part, int S_bits,
+    double ratio, double ratio_low,
+    const C* cos, const C* sin, long long tb, long long tr, long long step, int table_rows, const void* positions, long long pb,
+    long long ps, bool wide) {
     constexpr int V = 16 / sizeof(T), HALVES = R / 2, UNITS = 256 / W, SLOTS = HEADS * REPS;
-    constexpr int E = HALF && sizeof(T) == 2 && HALVES % 2 == 0 ? 2 : 1, TASKS = HALVES / E;  // a task: E angles, so that elements are read in words of 4 bytes
+    // a task: E angles, so that elements are read in words of 4 bytes
+    constexpr int E = HALF && sizeof(T) == 2 && HALVES % 2 == 0 ? 2 : 1, TASKS = HALVES / E;
     __shared__ unsigned long long steps[MADE ? HALVES : 1];
     __shared__ uint4 packs[UNITS * REPS * P];
     __shared__ float2 angles[UNITS * HALVES];
     make_steps<MADE, HALVES>(steps, {ratio, ratio_low});
-    const int pack = threadIdx.x % W, unit = threadIdx.x / W, outer = quotient(blockIdx.x, inner_part, inner_bits), left = blockIdx.x - outer * inner;
+    const int pack = threadIdx.x % W, unit = threadIdx.x / W, outer = quotient(blockIdx.x, inner_part, inner_bits),
+        left = blockIdx.x - outer * inner;
     const int chunk = heads_first ? left : outer, group = heads_first ? outer : left;
     const int token = group * rows + unit / HEADS, b = quotient(token, S_part, S_bits), at = token - b * S;
     const bool turns = pack < P, keys = chunk >= q_chunks;
     const int first = (keys ? chunk - q_chunks : chunk) * SLOTS, head = first + unit % HEADS;
-    const Place<T> place = keys ? Place<T>(k, kb, ks, kh, out_k, lb, ls, lh, b, at, head, J) : Place<T>(q, qb, qs, qh, out_q, ob, os, oh, b, at, head, H);
-    const int heads = token < tokens && (turns || place.from != place.to) ? place.heads : 0;  // in place: elements that are not rotated stay
+    const Place<T> place = keys ? Place<T>(k, kb, ks, kh, out_k, lb, ls, lh, b, at, head, J)
+        : Place<T>(q, qb, qs, qh, out_q, ob, os, oh, b, at, head, H);
+    // in place: elements that are not rotated stay
+    const int heads = token < tokens && (turns || place.from != place.to) ? place.heads : 0;
     uint4* const mine = packs + (unit / HEADS * SLOTS + unit % HEADS) * P + pack;
     gdc_wait();
 

@@ -1,5 +1,5 @@
-"""The part of rope__cuda_sm80.cu's head that needs Python: the width of packs, the mapping of heads and tokens to a warp, tables and positions of several
-dtypes."""
+"""The part of rope__cuda_sm80.cu's head that needs Python: the width of packs, the mapping of heads and tokens to a warp, tables and
+positions of several dtypes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def _heads(p: Problem) -> tuple[int, int]:
 
 
 def _chunks(p: Problem, slots: int) -> tuple[int, int]:
-    """Of Q and of K, of `slots` heads each: a block has heads of one of the two, so that a head's address is the one before it plus a constant."""
+    """Of Q and of K, of `slots` heads each: a block has heads of one of the two, so that a head's address is the one before it plus a
+    constant."""
     q, k = _heads(p)
     return -(-q // slots), -(-k // slots)
 
@@ -103,8 +104,8 @@ def supports(p: Problem, head: Any) -> str | None:
 
 
 def choose(p: Problem, head: Any) -> Mapping[str, Any]:
-    """Four heads a thread, so that each has 128 bytes in flight; fewer if the card would not be filled. A block has so many that at most a quarter of the
-    places is past the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
+    """Four heads a thread, so that each has 128 bytes in flight; fewer if the card would not be filled. A block has so many that at most a
+    quarter of the places is past the last. Measured on an H200, bf16, 32 + 8 heads of 128, 256 MiB: four 70.3 µs, two 75.0, one 77.0."""
     vector, lanes, count = _width(p), _threads(p), sum(_heads(p))
     tokens = p["q"].shape[0] * p["q"].shape[1]
     reps = 4
@@ -136,12 +137,13 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
         ("inner", "i32", inner), ("inner_part", "u32", _quotient(inner)[0]), ("inner_bits", "i32", _quotient(inner)[1]),
         ("S_part", "u32", _quotient(length)[0]), ("S_bits", "i32", _quotient(length)[1]),
         ("ratio", "f64", ratio[0]), ("ratio_low", "f64", ratio[1]),
-        ("cos", "ptr", table and "cos"), ("sin", "ptr", table and "sin"), ("tb", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
+        ("cos", "ptr", table and "cos"), ("sin", "ptr", table and "sin"),
+        ("tb", "i64", table.strides[0] if table and table.shape[0] > 1 else 0),
         ("tr", "i64", table.strides[1] if table else 0), ("step", "i64", table.strides[2] if table and table.shape[2] > 1 else 1),
         ("table_rows", "i32", table.shape[1] if table else 0), ("positions", "ptr", positions and "positions"),
-        ("pb", "i64", positions.strides[0] if positions and positions.shape[0] > 1 else 0), ("ps", "i64", positions.strides[1] if positions else 0),
-        ("wide", "bool", positions is not None and positions.dtype == "i64"),
-    ]  # fmt: skip
+        ("pb", "i64", positions.strides[0] if positions and positions.shape[0] > 1 else 0),
+        ("ps", "i64", positions.strides[1] if positions else 0), ("wide", "bool", positions is not None and positions.dtype == "i64"),
+    ]
     kernel = f"rope<{', '.join((*kinds, *flags))}, {vector}, {rotating}, {copied}, {heads}, {reps}>"
     if part:
         kernel = f"rope_part<{', '.join((*kinds, *flags))}, {int(p.option('rotary_dim'))}, {part}, {lanes}, {heads}, {reps}>"
@@ -150,4 +152,4 @@ def launches(p: Problem, config: Mapping[str, Any], head: Any) -> list[Launch]:
             kernel=kernel, grid=(chunks * groups,), block=(lanes * heads * rows,), chained=p.device.arch >= 90,
             args={**args, **{name: value for name, _, value in more}}, types=(*types, *(kind for _, kind, _ in more)),
         )
-    ]  # fmt: skip
+    ]

@@ -1,7 +1,7 @@
 """All-gather over four TPUs in a ring, as a copy: each device has a quarter of the rows, and all have all of them after three steps.
 
-A step sends one block to the right neighbour by remote DMA; each link carries three quarters of the result, the minimum for a ring in one direction.
-All four copies are checked: if they differ, the result is made wrong."""
+A step sends one block to the right neighbour by remote DMA; each link carries three quarters of the result, the minimum for a ring in one
+direction. All four copies are checked: if they differ, the result is made wrong."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
 
     def gather(x: Any) -> Any:
         return call(
-            _kernel, on, name="all_gather", collective=0, in_specs=[hbm], out_specs=hbm, out_shape=like(x, x.dtype, 1, DEVICES, *x.shape[1:]),
+            _kernel, on, name="all_gather", collective=0, in_specs=[hbm], out_specs=hbm,
+            out_shape=like(x, x.dtype, 1, DEVICES, *x.shape[1:]),
             scratch_shapes=[semaphore, semaphore((DEVICES - 1,)), semaphore((DEVICES - 1,))],
-        )(x)  # fmt: skip
+        )(x)
 
     copies = spread(gather, on)(x).reshape(DEVICES, -1, c["columns"])[:, :rows, :columns]
     return {"out": jnp.where((copies == copies[:1]).all(0), copies[0], ~copies[0])}

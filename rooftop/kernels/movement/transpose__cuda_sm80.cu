@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "Each thread loads a square tile of N x N elements, N rows of one vector each, and transposes it in registers. The block then exchanges whole vectors once through shared memory, so that global loads and global stores are both coalesced and whole vectors wide."
+idea    = """Each thread loads a square tile of N x N elements, N rows of one vector each, and transposes it in registers. The block then \
+  exchanges whole vectors once through shared memory, so that global loads and global stores are both coalesced and whole vectors wide."""
 limit   = "rows that start at any address are read twice from L1 and shifted into place"
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
@@ -163,7 +164,8 @@ __device__ void exchange(const Vec<V> (&rows)[N], Vec<V> (&columns)[N]) {
 #pragma unroll
         for (int c = 0; c < N; ++c) {
 #pragma unroll
-            for (int r = 0; r < N; r += 2) columns[c].w[r / 2] = __byte_perm(rows[r].w[c / 2], rows[r + 1].w[c / 2], c % 2 ? 0x7632 : 0x5410);
+            for (int r = 0; r < N; r += 2) columns[c].w[r / 2] =
+                __byte_perm(rows[r].w[c / 2], rows[r + 1].w[c / 2], c % 2 ? 0x7632 : 0x5410);
         }
     } else {
 #pragma unroll
@@ -182,14 +184,15 @@ __device__ void exchange(const Vec<V> (&rows)[N], Vec<V> (&columns)[N]) {
 
 extern __shared__ __align__(128) char held[];
 
-/// A tile of VB matrices, VR x VC blocks of each. Shared memory holds its columns, VR vectors each, in an order in which both the writes of a warp (to
-/// different columns) and its reads (along columns) have no bank conflicts.
-/// X: rows of x start and end on vectors. OUT: columns do too. FLAT: columns do not, but are contiguous in `out`, and none is longer than a tile. SHIFT: they
-/// do not, and tiles overlap by SKIP rows: of each column a block writes rows from the last multiple of 32 bytes at or before its first row on, as many as
-/// tiles are apart, so that no two blocks write to one sector.
+/// A tile of VB matrices, VR x VC blocks of each. Shared memory holds its columns, VR vectors each, in an order in which both the writes of
+/// a warp (to different columns) and its reads (along columns) have no bank conflicts.
+/// X: rows of x start and end on vectors. OUT: columns do too. FLAT: columns do not, but are contiguous in `out`, and none is longer than a
+/// tile. SHIFT: they do not, and tiles overlap by SKIP rows: of each column a block writes rows from the last multiple of 32 bytes at or
+/// before its first row on, as many as tiles are apart, so that no two blocks write to one sector.
 template <int SIZE, int VR, int VC, int VB, int THREADS, bool X, bool OUT, bool FLAT, bool SHIFT>
 __global__ void __launch_bounds__(THREADS, 768 / THREADS)
-    tile(int R, int C, unsigned B2, unsigned B3, unsigned batches, const void* x, void* out, long long span, long long x1, long long x2, long long x3,
+    tile(int R, int C, unsigned B2, unsigned B3, unsigned batches, const void* x, void* out, long long span, long long x1, long long x2,
+        long long x3,
          long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = SIZE < 4 ? 8 : 16 / SIZE, V = N * SIZE, TR = VR * N, TC = VC * N, BLOCKS = VR * VC * VB, BANKS = 128 / V;
     constexpr int SKIP = SHIFT ? 32 / SIZE : 0, APART = TR - SKIP;
@@ -239,7 +242,8 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
         for (int b = 0; b < VB && matrix + b < batches; ++b) {
             char* to = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + c0 * oc) * SIZE;
             const int n = rows * columns, head = min(n, static_cast<int>((V - beyond(to, V)) % V / SIZE)), packs = (n - head) / N;
-            const auto element = [&](int e) { return *reinterpret_cast<raw<SIZE>*>(slot(b, e / rows, e % rows / N) + e % rows % N * SIZE); };
+            const auto element = [&](int e) { return *reinterpret_cast<raw<SIZE>*>(slot(b, e / rows, e % rows / N) + e % rows % N * SIZE);
+            };
             for (int m = tid; m < packs; m += THREADS) {
                 Vec<V> v;
                 int column = (head + m * N) / rows, row = (head + m * N) % rows;
@@ -293,21 +297,24 @@ __global__ void __launch_bounds__(THREADS, 768 / THREADS)
         v.store(to + (head + m * N) * SIZE);
     }
     if (OUT) return;
-    for (int s = tid; s < VB * TC * 2 * N; s += THREADS) {  // single elements: fewer than N before the first vector of a column, and after the last
+    // single elements: fewer than N before the first vector of a column, and after the last
+    for (int s = tid; s < VB * TC * 2 * N; s += THREADS) {
         const int e = s % (2 * N), column = s / (2 * N) % TC, b = s / (2 * N * TC);
         if (matrix + b >= batches || column >= columns) continue;
         char* to = static_cast<char*>(out) + (offset(matrix + b, o1, o2, o3) + (c0 + column) * oc + r0) * SIZE;
-        const int head = min(rows, static_cast<int>((V - beyond(to, V)) % V / SIZE)), row = e < N ? e : head + (rows - head) / N * N + e - N;
+        const int head = min(rows, static_cast<int>((V - beyond(to, V)) % V / SIZE)),
+            row = e < N ? e : head + (rows - head) / N * N + e - N;
         if (e < N ? e >= head : row >= rows) continue;
         reinterpret_cast<raw<SIZE>*>(to)[row] = *reinterpret_cast<raw<SIZE>*>(slot(b, column, row / N) + row % N * SIZE);
     }
 }
 
-/// Runs of C contiguous elements, which stay contiguous: `out` is written from start to end, n elements, in vectors of 16 bytes. TOGETHER: runs start and end
-/// on vectors. I: the type of element counts.
+/// Runs of C contiguous elements, which stay contiguous: `out` is written from start to end, n elements, in vectors of 16 bytes. TOGETHER:
+/// runs start and end on vectors. I: the type of element counts.
 template <int SIZE, bool TOGETHER, typename I>
 __global__ void __launch_bounds__(256, 4)
-    runs(long long n, long long C, long long R, long long B2, long long B3, const void* x, void* out, long long span, long long x1, long long x2,
+    runs(long long n, long long C, long long R, long long B2, long long B3, const void* x, void* out, long long span, long long x1,
+        long long x2,
          long long x3, long long xr) {
     constexpr int V = 16, N = V / SIZE, EACH = 4;
     const char* begin = static_cast<const char*>(x);
@@ -317,7 +324,8 @@ __global__ void __launch_bounds__(256, 4)
         return begin + (static_cast<long long>(r) * xr + b3 * x3 + rest % static_cast<I>(B2) * x2 + rest / static_cast<I>(B2) * x1) * SIZE;
     };
     const auto inside = [&](const char* p) { return p - beyond(p, V) >= begin && p - beyond(p, V) + 2 * V <= end; };
-    const auto amid_at = [&](const char* p) { return amid(Vec<V>::load(p - beyond(p, V)), Vec<V>::load(p - beyond(p, V) + V), beyond(p, V)); };
+    const auto amid_at = [&](const char* p) { return amid(Vec<V>::load(p - beyond(p, V)), Vec<V>::load(p - beyond(p, V) + V),
+        beyond(p, V)); };
     gdc_wait();
     Vec<V> v[EACH];
 #pragma unroll
@@ -355,7 +363,8 @@ __global__ void __launch_bounds__(256, 4)
         if (e + N <= static_cast<I>(n)) {
             v[u].store(to);
         } else {
-            for (int i = 0; i < N && e + i < static_cast<I>(n); ++i) reinterpret_cast<raw<SIZE>*>(to)[i] = reinterpret_cast<raw<SIZE>*>(&v[u])[i];
+            for (int i = 0; i < N && e + i < static_cast<I>(n); ++i) reinterpret_cast<raw<SIZE>*>(to)[i] =
+                reinterpret_cast<raw<SIZE>*>(&v[u])[i];
         }
     }
 }

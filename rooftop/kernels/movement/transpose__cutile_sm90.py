@@ -71,7 +71,10 @@ def choose(p: Problem) -> Config:
 
 
 def configs(p: Problem) -> list[Config]:
-    return [Config(r, c, w, tma) for r, c in ((64, 64), (128, 64), (64, 128), (128, 128), (32, 64), (32, 32)) for w in (4, 8) for tma in (False, True)]
+    return [
+        Config(r, c, w, tma) for r,
+        c in ((64, 64), (128, 64), (64, 128), (128, 128), (32, 64), (32, 32)) for w in (4, 8) for tma in (False, True)
+    ]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
@@ -83,8 +86,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     if turned:
         shape, strides = (batch, columns, rows), (out_step, out.strides[4], out.strides[3])
     args = {
-        "x": View("x", (batch, rows, columns), (x_step, *x.strides[3:])), "out": View("out", shape, strides), "ROWS": config.rows, "COLUMNS": config.columns,
-        "TURNED": turned, "TMA": config.tma,
-    }  # fmt: skip
+        "x": View("x", (batch, rows, columns), (x_step, *x.strides[3:])), "out": View("out", shape, strides), "ROWS": config.rows,
+        "COLUMNS": config.columns, "TURNED": turned, "TMA": config.tma,
+    }
     tiles = batch * -(-rows // config.rows) * -(-columns // config.columns)
     return [Launch(exchange, (tiles,), args, options={"num_worker_warps": config.warps})]

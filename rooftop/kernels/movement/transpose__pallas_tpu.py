@@ -1,7 +1,8 @@
 """Two dimensions exchanged, or a copy, by explicit DMA copies in the kernel: HBM to VMEM to HBM, two tiles in flight.
 
-The tensor stays in HBM; the kernel starts the copy of the next tile before it waits for this one, and writes this one while the next arrives. Tiles are
-transposed in VMEM, 128 x 128 words at a time by the transpose unit. HBM bandwidth is the limit: each byte is read once and written once."""
+The tensor stays in HBM; the kernel starts the copy of the next tile before it waits for this one, and writes this one while the next
+arrives. Tiles are transposed in VMEM, 128 x 128 words at a time by the transpose unit. HBM bandwidth is the limit: each byte is read once
+and written once."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def choose(p: Problem) -> dict[str, int]:
     if not copies(p):
         return {"rows": tile(rows, LANES, SIDE), "columns": tile(columns, LANES, SIDE)}
     wide = tile(columns, LANES, 1 << 14)
-    return {"rows": tile(prod(batch) * rows, WORD[p["x"].dtype], max(WORD[p["x"].dtype], BLOCK // (wide * p["x"].itemsize))), "columns": wide}
+    return {
+        "rows": tile(prod(batch) * rows, WORD[p["x"].dtype], max(WORD[p["x"].dtype], BLOCK // (wide * p["x"].itemsize))), "columns": wide
+    }
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
@@ -43,14 +46,17 @@ def vmem(p: Problem, c: Mapping[str, int]) -> int:
 
 
 def _kernel(x: Any, out: Any, came: Any, goes: Any, arriving: Any, leaving: Any, *, turned: bool) -> None:
-    """x [B, R, C] and out ([B, C, R] if transposed) in HBM; `came` (loaded) and `goes` (to be stored) [2, a tile] in VMEM; two semaphores each way."""
+    """x [B, R, C] and out ([B, C, R] if transposed) in HBM; `came` (loaded) and `goes` (to be stored) [2, a tile] in VMEM; two semaphores
+    each way."""
     rows, columns = came.shape[1:]
     down, across = x.shape[1] // rows, x.shape[2] // columns
     steps = x.shape[0] * down * across
 
     def at(s: Any) -> tuple[Any, Any, Any]:
         batch, rest = lax.div(s, down * across), lax.rem(s, down * across)
-        return batch, pl.ds(pl.multiple_of(lax.div(rest, across) * rows, rows), rows), pl.ds(pl.multiple_of(lax.rem(rest, across) * columns, columns), columns)
+        return batch, pl.ds(pl.multiple_of(lax.div(rest, across) * rows, rows), rows), pl.ds(
+            pl.multiple_of(lax.rem(rest, across) * columns, columns), columns
+        )
 
     def fetch(s: Any, slot: Any) -> Any:
         batch, r, c = at(s)
@@ -88,12 +94,14 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
     came = pltpu.VMEM((2, c["rows"], c["columns"]), x.dtype)
     scratch = [came, pltpu.VMEM((2, c["columns"], c["rows"]), x.dtype)] if turned else [came]
     shape = (many, x.shape[2], x.shape[1]) if turned else x.shape
-    kernel = partial(_kernel, turned=True) if turned else lambda x, out, came, *semaphores: _kernel(x, out, came, came, *semaphores, turned=False)
+    kernel = partial(_kernel, turned=True) if turned else lambda x, out, came, *semaphores: _kernel(
+        x, out, came, came, *semaphores, turned=False
+    )
     hbm = pl.BlockSpec(memory_space=pltpu.HBM)
     out = call(
         kernel, on, name="transpose", in_specs=[hbm], out_specs=hbm, out_shape=like(x, x.dtype, *shape),
         scratch_shapes=[*scratch, pltpu.SemaphoreType.DMA((2,)), pltpu.SemaphoreType.DMA((2,))],
-    )(x)  # fmt: skip
+    )(x)
     return {"out": out[:, :s, :r] if turned else out[:, :r, :s]}
 
 

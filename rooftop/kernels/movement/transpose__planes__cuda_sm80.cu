@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Two to eight long rows (planes of an image) and their interleaved form (its pixels). Each thread loads a pack of 16 bytes of each plane, interleaves them in registers, and the warp exchanges the packs through shared memory, so that loads and stores are coalesced and 16 bytes wide. Pixels to planes: the same the other way round."
+idea    = """Two to eight long rows (planes of an image) and their interleaved form (its pixels). Each thread loads a pack of 16 bytes of \
+  each plane, interleaves them in registers, and the warp exchanges the packs through shared memory, so that loads and stores are coalesced \
+  and 16 bytes wide. Pixels to planes: the same the other way round."""
 predict = { speedup = 2.1 }
 limit   = "The copy of the same bytes; 0.95 of it on an H200 at 3x33554432 bytes."
 dtypes  = ["i8", "i16", "i32", "i64"]
@@ -58,7 +60,8 @@ template <int SIZE, int F, bool SPLIT>
 __device__ void exchange(const Pack (&a)[F], Pack (&b)[F]) {
     constexpr int N = 16 / SIZE;
     const auto byte = [&](int k, int i, int& shift) {  // the word of a that has byte i of pack k of b, and where in it
-        const int e = SPLIT ? i / SIZE * F + k : k * N + i / SIZE, from = SPLIT ? e / N : e % F, at = (SPLIT ? e % N : e / F) * SIZE + i % SIZE;
+        const int e = SPLIT ? i / SIZE * F + k : k * N + i / SIZE, from = SPLIT ? e / N : e % F,
+            at = (SPLIT ? e % N : e / F) * SIZE + i % SIZE;
         shift = at % 4;
         return a[from].w[at / 4];
     };
@@ -109,9 +112,11 @@ constexpr int common(int a, int b) { return b == 0 ? a : common(b, a % b); }
 /// F planes of `many` elements, `plane` elements apart, and their pixels, contiguous. A warp takes 32 packs of each plane.
 template <int SIZE, int F, bool SPLIT>
 __global__ void __launch_bounds__(256)
-    planes(long long many, unsigned tiles, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out, long long x1, long long x2, long long x3,
+    planes(long long many, unsigned tiles, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out, long long x1,
+        long long x2, long long x3,
            long long o1, long long o2, long long o3, long long plane) {
-    constexpr int N = 16 / SIZE, GAP = 8 * F / common(F, 8);  // packs between two that are left out: neighbouring lanes, F packs apart, meet in no bank
+    // packs between two that are left out: neighbouring lanes, F packs apart, meet in no bank
+    constexpr int N = 16 / SIZE, GAP = 8 * F / common(F, 8);
     __shared__ uint4 held[8][32 * F + 32 * F / GAP];
     const unsigned b = blockIdx.x / tiles, b3 = b % B3, b2 = b / B3 % B2, b1 = b / B3 / B2;
     const int lane = threadIdx.x % 32;

@@ -1,7 +1,11 @@
 /* rooftop
-idea    = "Rows that start at any address. Asynchronous copies of 16 bytes bring the packs that contain a tile's rows to shared memory. There a row is as far from a multiple of 16 bytes as it is in memory, because the pitch of the tile leaves the same remainder as the stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element is shifted in registers. Eight lanes read eight rows apart and four columns, without bank conflicts if the stride is odd."
+idea    = """Rows that start at any address. Asynchronous copies of 16 bytes bring the packs that contain a tile's rows to shared memory. \
+  There a row is as far from a multiple of 16 bytes as it is in memory, because the pitch of the tile leaves the same remainder as the \
+  stride of the rows. Each pack of the output is gathered element by element, from addresses that differ by the constant pitch: no element \
+  is shifted in registers. Eight lanes read eight rows apart and four columns, without bank conflicts if the stride is odd."""
 predict = { speedup = 1.2 }
-limit   = "On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and 1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."
+limit   = """On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and \
+  1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDGSTS.128", "STG.128"], spills = 0 }
@@ -51,12 +55,13 @@ using raw = typename Raw<BYTES>::type;
 
 extern __shared__ __align__(128) char held[];
 
-/// A tile of TR rows and TC columns. Of each column a block writes APART rows from the last multiple of 32 bytes at or before row r0 + SKIP on, so that no two
-/// blocks write to one sector. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead` + j · PITCH + c · SIZE bytes after the
-/// start of shared memory, where `lead` is the remainder of the address of element (0, 0).
+/// A tile of TR rows and TC columns. Of each column a block writes APART rows from the last multiple of 32 bytes at or before row r0 + SKIP
+/// on, so that no two blocks write to one sector. LEFT: the stride of the rows in bytes, modulo 16. Element (j, c) of the tile lies `lead`
+/// + j · PITCH + c · SIZE bytes after the start of shared memory, where `lead` is the remainder of the address of element (0, 0).
 template <int SIZE, int LEFT>
 __global__ void __launch_bounds__(256, 5)
-    shifted(int R, int C, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out, long long span,
+    shifted(int R, int C, unsigned tiles_r, unsigned tiles_c, unsigned B2, unsigned B3, const void* __restrict__ x, void* __restrict__ out,
+        long long span,
             long long x1, long long x2, long long x3, long long xr, long long o1, long long o2, long long o3, long long oc) {
     constexpr int N = 16 / SIZE, SKIP = 32 / SIZE, APART = 128, TR = APART + SKIP, TC = 256 / SIZE, PITCH = 272 + LEFT, CHUNKS = 17;
     constexpr int GROUP = 16;  // tiles along C before the next along R
@@ -69,7 +74,8 @@ __global__ void __launch_bounds__(256, 5)
     const int rows = min(TR, R - r0), columns = min(TC, C - c0);
     const char* begin = static_cast<const char*>(x);
     const char* end = begin + span * SIZE;
-    const char* first = begin + (b1 * x1 + b2 * x2 + b3 * x3 + r0 * xr + c0) * SIZE;  // r0 may be negative: rows before the first are not read
+    // r0 may be negative: rows before the first are not read
+    const char* first = begin + (b1 * x1 + b2 * x2 + b3 * x3 + r0 * xr + c0) * SIZE;
     const int lead = static_cast<int>(reinterpret_cast<unsigned long long>(first) % 16);
     char* to = static_cast<char*>(out) + (b1 * o1 + b2 * o2 + b3 * o3 + c0 * oc) * SIZE;
 
@@ -84,7 +90,8 @@ __global__ void __launch_bounds__(256, 5)
             __pipeline_memcpy_async(slot, from, 16);
         } else {
 #pragma unroll 1
-            for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) = *reinterpret_cast<const E*>(from + i);
+            for (int i = 0; i < static_cast<int>(end - from); i += SIZE) *reinterpret_cast<E*>(slot + i) =
+                *reinterpret_cast<const E*>(from + i);
         }
     }
     __pipeline_commit();
@@ -96,7 +103,8 @@ __global__ void __launch_bounds__(256, 5)
         const int column = s / 8 % TC, m = s % 8 + s / (8 * TC) * 8;
         if (column >= columns) continue;
         char* top = to + column * oc * SIZE;
-        const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + m * N, row = r0 + at;  // row of the tile; of the matrix
+        // row of the tile; of the matrix
+        const int at = SKIP - static_cast<int>(reinterpret_cast<unsigned long long>(top) % 32) / SIZE + m * N, row = r0 + at;
         if (row <= -N || row >= R) continue;
         const char* source = held + lead + at * PITCH + column * SIZE;
         uint4 v;

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Small matrices stored one after another. A block processes as many of them as are needed for the span to begin and end on 16 bytes. It copies the span to shared memory and writes the transposed span, each pack of 16 bytes gathered from shared memory element by element."
+idea    = """Small matrices stored one after another. A block processes as many of them as are needed for the span to begin and end on 16 \
+  bytes. It copies the span to shared memory and writes the transposed span, each pack of 16 bytes gathered from shared memory element by \
+  element."""
 limit   = "one shared-memory load for each element"
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["n: i64 = numel(x)", "R: u32", "C: u32", "tile: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
@@ -41,7 +43,8 @@ extern __shared__ __align__(128) uint4 held[];
 
 /// n elements in all, copied as bits.
 template <int SIZE>
-__global__ void __launch_bounds__(256) spans(long long n, unsigned R, unsigned C, unsigned tile, const void* __restrict__ x, void* __restrict__ out) {
+__global__ void __launch_bounds__(256) spans(long long n, unsigned R, unsigned C, unsigned tile, const void* __restrict__ x,
+    void* __restrict__ out) {
     using E = typename Raw<SIZE>::type;
     constexpr unsigned N = 16 / SIZE, EACH = 4;
     gdc_wait();

@@ -13,7 +13,9 @@ from rooftop.core.spec import Launch, Problem
 
 
 @triton.jit
-def _exchange(x, out, R, C, down, across, B2, B3, x1, x2, x3, xr, xc, o1, o2, o3, orow, oc, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _exchange(  # type: ignore[no-untyped-def]
+    x, out, R, C, down, across, B2, B3, x1, x2, x3, xr, xc, o1, o2, o3, orow, oc, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     """Strides of the batch dimensions, rows and columns of x and out, in elements."""
     pid = tl.program_id(0).to(tl.int64)
     batch, tile = pid // (down * across), pid % (down * across)
@@ -68,6 +70,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = x.shape[3:]
     down, across = -(-rows // config.rows), -(-columns // config.columns)
     args = {"x": "x", "out": "out", "R": rows, "C": columns, "down": down, "across": across, "B2": x.shape[1], "B3": x.shape[2]}
-    args |= dict(zip(("x1", "x2", "x3", "xr", "xc"), x.strides, strict=True)) | dict(zip(("o1", "o2", "o3", "orow", "oc"), out.strides, strict=True))
+    args |= dict(zip(("x1", "x2", "x3", "xr", "xc"), x.strides, strict=True)) | dict(
+        zip(("o1", "o2", "o3", "orow", "oc"), out.strides, strict=True)
+    )
     args |= {"ROWS": config.rows, "COLUMNS": config.columns}
     return [Launch(_exchange, (x.numel // (rows * columns) * down * across,), args, config.warps)]

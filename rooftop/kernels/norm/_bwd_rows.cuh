@@ -3,28 +3,29 @@
 //
 //     dx = scale * (g - mean of g - n * mean of (g n)) + ds     dweight = sum over rows of dy n     dbias = sum over rows of dy
 //
-// The kernels are persistent: the grid has as many blocks as are resident at once, and each loops over its rows. A thread owns the same columns of every row,
-// so it sums their dweight and dbias in registers. Rows in flight are in a ring buffer in shared memory (_ring.cuh). At its end a block writes one partial
-// row of each sum in float32, and norm_bwd_columns adds the partial rows in a fixed order, so the result is deterministic.
+// The kernels are persistent: the grid has as many blocks as are resident at once, and each loops over its rows. A thread owns the same
+// columns of every row, so it sums their dweight and dbias in registers. Rows in flight are in a ring buffer in shared memory (_ring.cuh).
+// At its end a block writes one partial row of each sum in float32, and norm_bwd_columns adds the partial rows in a fixed order, so the
+// result is deterministic.
 //
-// In the order of this file: statistics of a row (Part), the work of a thread on its columns (Columns), the kernels norm_bwd_warp (one or several rows a
-// warp), norm_bwd_block (one row a block) and norm_bwd_columns.
+// In the order of this file: statistics of a row (Part), the work of a thread on its columns (Columns), the kernels norm_bwd_warp (one or
+// several rows a warp), norm_bwd_block (one row a block) and norm_bwd_columns.
 #pragma once
 #include "pdl.cuh"
-#include "lane_sums.cuh"
-#include "division.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
-constexpr int SPAN = 16;  // float32 sums are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding error
+// float32 sums are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding error
+constexpr int SPAN = 16;
 
-/// Statistics of some elements of a row: the mean of s, the sum of squares about it, the sum of g, the sum of g (s - mean). Without CENTRE mean and level are
-/// 0.
+/// Statistics of some elements of a row: the mean of s, the sum of squares about it, the sum of g, the sum of g (s - mean). Without CENTRE
+/// mean and level are 0.
 struct Part {
     float mean, squares, level, products;
 };
 
-/// Four sums over LANES neighbouring lanes, in all of them. After the first step half the lanes continue with two of the sums, then a quarter with one: 10
-/// shuffles for 32 lanes instead of 20.
+/// Four sums over LANES neighbouring lanes, in all of them. After the first step half the lanes continue with two of the sums, then a
+/// quarter with one: 10 shuffles for 32 lanes instead of 20.
 template <int LANES>
 __device__ void four_sums(float (&v)[4]) {
     if (LANES < 4) return lanes_sums<LANES>(v);
@@ -39,8 +40,9 @@ __device__ void four_sums(float (&v)[4]) {
     for (int i = 0; i < 4; ++i) v[i] = __shfl_sync(~0u, sum, i / 2 * (LANES / 2) + i % 2 * (LANES / 4), LANES);
 }
 
-/// Combines the parts of LANES neighbouring lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements. Means are summed as
-/// distances from the first part's: exact if all elements are equal. EXACT: the mean first, then the squares about it. Otherwise all sums at once, then moved
+/// Combines the parts of LANES neighbouring lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979); `total`: their elements.
+/// Means are summed as distances from the first part's: exact if all elements are equal. EXACT: the mean first, then the squares about it.
+/// Otherwise all sums at once, then moved
 /// to the mean: the squares may lose a few roundings for each part, which 16-bit results do not show.
 template <bool CENTRE, bool EXACT, int LANES>
 __device__ Part whole_of(const Part& p, float n, const Divisor& total) {
@@ -55,7 +57,8 @@ __device__ Part whole_of(const Part& p, float n, const Divisor& total) {
         float sums[4] = {share, p.squares + n * from_base * from_base, p.level, p.products + p.level * from_base};
         four_sums<LANES>(sums);
         const float squares = sums[1] - total.n * sums[0] * sums[0];
-        return {base + sums[0], squares < 0 ? 0 : squares, sums[2], sums[3] - sums[2] * sums[0]};  // not fmaxf, which would turn a NaN into 0
+        // not fmaxf, which would turn a NaN into 0
+        return {base + sums[0], squares < 0 ? 0 : squares, sums[2], sums[3] - sums[2] * sums[0]};
     }
     const float mean = base + lanes_sum<LANES>(share), off = n > 0 ? p.mean - mean : 0;
     float sums[3] = {p.squares + n * off * off, p.level, p.products + p.level * off};
@@ -96,13 +99,15 @@ struct Sums {
     }
 };
 
-/// Partial rows start such that vectors of a row are on 16 bytes in them too: column c of a row that has `head` elements before its first vector.
+/// Partial rows start such that vectors of a row are on 16 bytes in them too: column c of a row that has `head` elements before its first
+/// vector.
 template <typename T, bool ALIGNED>
 __device__ int place(int column, int head) { return ALIGNED ? column : column - head + Pack<T>::N; }
 template <typename T, bool ALIGNED>
 __device__ int pitch_of(int C) { return ALIGNED ? C : (C + 2 * Pack<T>::N) / 4 * 4; }
 
-/// A thread's work on its columns of the rows of its team. The ring buffer has s, dy and, with SECOND, ds; the weight stays in shared memory.
+/// A thread's work on its columns of the rows of its team. The ring buffer has s, dy and, with SECOND, ds; the weight stays in shared
+/// memory.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
     using Base = Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED>;
@@ -114,7 +119,8 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
     Sums<VECTORS, N, WEIGHT> dweight;
     Sums<VECTORS, N, BIAS> dbias;
 
-    __device__ void begin(const Walk& walk, const T* s, long long ss, const T* dy, long long dys, const T* ds, long long dss, const T* weight) {
+    __device__ void begin(const Walk& walk, const T* s, long long ss, const T* dy, long long dys, const T* ds, long long dss,
+        const T* weight) {
         const T* const tensors[3] = {s, dy, ds};
         const long long strides[3] = {ss, dys, dss};
         if (WEIGHT) Base::keep(0, weight);
@@ -142,9 +148,9 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         }
         if (row.has_single()) use(single(S), product(single(DY), kept_single[0]));
     }
-    /// Statistics of the n elements of the row that LANES neighbouring lanes hold, in all of them. EXACT: the mean first; its rounding error is found
-    /// together with the squares about it. Otherwise one pass about a pivot, the first lane's first element; the squares then lose at most as many roundings
-    /// as the lanes have elements.
+    /// Statistics of the n elements of the row that LANES neighbouring lanes hold, in all of them. EXACT: the mean first; its rounding
+    /// error is found together with the squares about it. Otherwise one pass about a pivot, the first lane's first element; the squares
+    /// then lose at most as many roundings as the lanes have elements.
     template <int LANES>
     __device__ Part part(const Divisor& n) const {
         if (!CENTRE) {
@@ -218,8 +224,8 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
         if (WEIGHT) pw[at] = dweight.total_single();
         if (BIAS) pb[at] = dbias.total_single();
     }
-    /// Adds the sums of `teams` teams of the block in order, through the shared memory of the ring buffer, and writes them to a partial row of each. The
-    /// columns of each team are located, and the sums flushed in each thread with `mine`.
+    /// Adds the sums of `teams` teams of the block in order, through the shared memory of the ring buffer, and writes them to a partial row
+    /// of each. The columns of each team are located, and the sums flushed in each thread with `mine`.
     __device__ void leave_together(int team, int teams, bool mine, int C, float* pw, float* pb) {
         const int pitch = pitch_of<T, ALIGNED>(C);
         float* const of_teams = reinterpret_cast<float*>(ring);
@@ -247,8 +253,10 @@ struct Columns : Ring<T, VECTORS, STAGES, SECOND ? 3 : 2, WEIGHT, ALIGNED> {
 /// Short rows: LANES lanes a row. No barrier in the loop over rows.
 template <typename T, int LANES, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(512, 1)
-    norm_bwd_warp(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
-                  const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb) {
+    norm_bwd_warp(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s,
+        long long ss,
+                  const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw,
+                  float* __restrict__ pb) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Walk walk(R, period, blockIdx.x, gridDim.x, threadIdx.x / LANES, blockDim.x / LANES);
     const int rows = __shfl_sync(~0u, walk.count, 0);  // of the warp's first team; no other team of the warp has more rows
@@ -278,16 +286,19 @@ __global__ void __launch_bounds__(512, 1)
     columns.leave_together(warp, blockDim.x / 32, lane < LANES, C, pw + partial, pb + partial);
 }
 
-/// Longer rows: `teams` teams of whole warps, each with one row at a time. One barrier a row: a warp writes its part of row k, then finishes row k - 1, whose
-/// parts were written before the barrier, so it has work while other warps are late.
+/// Longer rows: `teams` teams of whole warps, each with one row at a time. One barrier a row: a warp writes its part of row k, then
+/// finishes row k - 1, whose parts were written before the barrier, so it has work while other warps are late.
 template <typename T, int VECTORS, int STAGES, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(512, 1)
-    norm_bwd_block(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
-                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb,
+    norm_bwd_block(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s,
+        long long ss,
+                   const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw,
+                   float* __restrict__ pb,
                    int teams) {
     using Mine = Columns<T, VECTORS, STAGES, ALIGNED, CENTRE, SECOND, WEIGHT, BIAS>;
     __shared__ Part parts[2][16];  // of the warps, for this row and the one before
-    const int threads = blockDim.x / teams, warps = threads / 32, team = threadIdx.x / threads, thread = threadIdx.x % threads, lane = threadIdx.x % 32;
+    const int threads = blockDim.x / teams, warps = threads / 32, team = threadIdx.x / threads, thread = threadIdx.x % threads,
+        lane = threadIdx.x % 32;
     const Walk walk(R, period, blockIdx.x, gridDim.x, team, teams), first(R, period, blockIdx.x, gridDim.x, 0, teams);
     Mine columns;
     columns.row.locate(s + walk.phase * ss, C, thread, threads);
@@ -328,18 +339,20 @@ __global__ void __launch_bounds__(512, 1)
         columns.leave_together(team, teams, true, C, pw + partial, pb + partial);
 }
 
-/// dweight (blockIdx.y 0, if there is one) and dbias: the sums of `count` partial rows, always in the same order. A block of 32 x HEIGHT threads takes 32
-/// columns; a thread has loads of DEEP partial rows in flight.
+/// dweight (blockIdx.y 0, if there is one) and dbias: the sums of `count` partial rows, always in the same order. A block of 32 x HEIGHT
+/// threads takes 32 columns; a thread has loads of DEEP partial rows in flight.
 template <typename T, int HEIGHT, int DEEP, bool ALIGNED>
 __global__ void __launch_bounds__(32 * HEIGHT)
-    norm_bwd_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dweight, const float* __restrict__ pb, T* __restrict__ dbias,
+    norm_bwd_columns(int count, int C, const float* __restrict__ pw, T* __restrict__ dweight, const float* __restrict__ pb,
+        T* __restrict__ dbias,
                      const T* s, long long ss, int period) {
     __shared__ float sums[HEIGHT][32];
     const bool of_weight = dweight != nullptr && blockIdx.y == 0;
     const float* const parts = of_weight ? pw : pb;
     const int column = blockIdx.x * 32 + threadIdx.x, pitch = pitch_of<T, ALIGNED>(C);
     const auto at = [&](int k) {
-        const int head = ALIGNED ? 0 : min(C, static_cast<int>(-reinterpret_cast<unsigned long long>(s + k % period * ss) % 16 / sizeof(T)));
+        const int head = ALIGNED ? 0 : min(C,
+            static_cast<int>(-reinterpret_cast<unsigned long long>(s + k % period * ss) % 16 / sizeof(T)));
         return k * static_cast<long long>(pitch) + place<T, ALIGNED>(column, head);
     };
     float sum = 0;

@@ -1,8 +1,8 @@
 """Backward of rms_norm and layer_norm in Triton. CENTRE is true for layer_norm.
 
-Bytes: dy and s read once, dx written once; the statistics are recomputed, which reads nothing more. dweight and dbias: each program adds its rows in float32
-in a fixed order and writes one partial row; a last launch adds the partial rows in a fixed order. No atomics, so the result is deterministic. Partial rows
-are programs / rows · 2 of the traffic, under 2 %. Two kernels:
+Bytes: dy and s read once, dx written once; the statistics are recomputed, which reads nothing more. dweight and dbias: each program adds
+its rows in float32 in a fixed order and writes one partial row; a last launch adds the partial rows in a fixed order. No atomics, so the
+result is deterministic. Partial rows are programs / rows · 2 of the traffic, under 2 %. Two kernels:
     tile   a program loops over rows that it holds whole, with its partial row in registers: each byte is moved once.
     slabs  one launch writes four statistics a row; a second processes blocks of columns down slabs of rows. 5/3 of the bytes.
 Choice: tile, with loads one row ahead (2 stages), up to 8192 columns: 0.9 of a copy; slabs above: 0.6."""
@@ -18,7 +18,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevic
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm._fwd_triton import affine, both, lanes_of, load, over, pow2, reason, scale_of, seen, wide_access
 
 
@@ -30,11 +29,12 @@ def _four(a, b, c, d, e, f, g, h):  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["R", "blocks", "programs"])  # these follow the row kernels of a call
 def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, programs,
               CENTRE: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr, KEEP: tl.constexpr,
-              CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+              CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
     """Blocks of LANES whole rows, `programs` apart; this program's parts of dweight and dbias are written to pw, pb[program, C].
 
-    KEEP: the weight is loaded once, broadcast to the size of the tile. If a warp has whole rows, a weight of one row would be distributed over all warps,
-    the tile would get that layout, and each of its reductions would be an exchange between the warps. FIRST: the first of two launches."""
+    KEEP: the weight is loaded once, broadcast to the size of the tile. If a warp has whole rows, a weight of one row would be distributed
+    over all warps, the tile would get that layout, and each of its reductions would be an exchange between the warps. FIRST: the first of
+    two launches."""
     if CHAINED:
         gdc_wait()
         if FIRST:
@@ -84,8 +84,11 @@ def _tile_bwd(dy, ds, s, w, dx, pw, pb, R, C, dys, dss, ss, dxs, eps, blocks, pr
 
 
 @triton.jit
-def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Writes mean, scale, mean of g n and mean of g of one row to found[row, 4]. With CENTRE the co-moment is updated about running means."""
+def _rows_bwd(  # type: ignore[no-untyped-def]
+    dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+):
+    """Writes mean, scale, mean of g n and mean of g of one row to found[row, 4]. With CENTRE the co-moment is updated about running
+    means."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -129,8 +132,9 @@ def _rows_bwd(dy, s, w, found, C, dys, ss, eps, rounds, CENTRE: tl.constexpr, CO
 
 @triton.jit(do_not_specialize=["R"])
 def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks, height,
-               COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias are written to pw, pb[slab, C]. FIRST: another launch follows."""
+               COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """COLUMNS columns of a slab of `height` rows; its parts of dweight and dbias are written to pw, pb[slab, C]. FIRST: another launch
+    follows."""
     if CHAINED:
         gdc_wait()
         if FIRST:
@@ -167,8 +171,8 @@ def _slabs_bwd(dy, ds, s, w, dx, pw, pb, found, R, C, dys, dss, ss, dxs, blocks,
 
 @dataclass(frozen=True)
 class Config:
-    """`columns` × `lanes` elements at a time by `warps` warps. `way` tile: `parts` programs a multiprocessor, `stages` rows in flight. `way` slabs: `parts`
-    rows a slab."""
+    """`columns` × `lanes` elements at a time by `warps` warps. `way` tile: `parts` programs a multiprocessor, `stages` rows in flight.
+    `way` slabs: `parts` rows a slab."""
 
     way: str
     columns: int
@@ -191,7 +195,8 @@ def programs(p: Problem, config: Config) -> int:
 
 
 def shared(p: Problem, config: Config) -> int:
-    """An upper bound of the bytes of shared memory: Triton keeps each tensor's tile once for each stage, and at most 8 KiB for reductions."""
+    """An upper bound of the bytes of shared memory: Triton keeps each tensor's tile once for each stage, and at most 8 KiB for
+    reductions."""
     tile = config.columns * config.lanes * p["s"].itemsize
     return 8192 + (config.stages * (2 if p.get("ds") is None else 3) * tile if config.stages > 1 else 0)
 
@@ -207,7 +212,8 @@ def choose(p: Problem) -> Config:
     if wide >= 4096 and wide_access(p) and rows >= 4 * p.device.sms:  # one program a multiprocessor, with two or three rows in flight
         full = 4 * columns > 3 * wide
         lanes, warps, parts, stages = (1, 8, 1, 3) if wide == 8192 else (2, 8, 1, 3) if full else (1, 4, 2, 3)
-        if wide == 8192 and full == p.op.startswith("layer_norm") and p.get("ds") is None:  # measured: which one is faster depends on what is summed
+        # measured: which one is faster depends on what is summed
+        if wide == 8192 and full == p.op.startswith("layer_norm") and p.get("ds") is None:
             warps, stages = 16, 3 if full else 4
         elif wide == 4096 and not full and not p.op.startswith("layer_norm"):
             lanes, warps, parts, stages = 2, 8, 1, 4
@@ -237,11 +243,11 @@ def configs(p: Problem) -> list[Config]:
         for stages in (1, 2, 3)
         if 8 * 32 * warps <= wide * lanes <= 32 * 32 * warps and lanes <= pow2(rows) and parts * warps <= 32
         and shared(p, Config("tile", wide, lanes, warps, parts, stages)) <= p.device.shared_per_block
-    ]  # fmt: skip
+    ]
     found += [
         Config("slabs", size, lanes, size * lanes // 1024, height)
         for size in (512, 1024, 2048) for lanes in (2, 4, 8) for height in (16, 32, 64, 128) if size <= wide and size * lanes >= 2048
-    ]  # fmt: skip
+    ]
     return found
 
 
@@ -255,14 +261,19 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["s"].shape
     made = scratch(p, config)
-    names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+    names = {
+        "dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None,
+        "pb": "pb" if "pb" in made else None
+    }
     strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
-    eps, chain = float(p.option("eps")), chained(p.device)
+    eps, chain = float(p.option("eps")), p.device.pdl
     size = {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chain}
     sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
     if config.way == "tile":
         centre = p.op.startswith("layer_norm")
-        blocks = {"eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centre, "STAGES": config.stages}
+        blocks = {
+            "eps": eps, "blocks": -(-rows // config.lanes), "programs": programs(p, config), "CENTRE": centre, "STAGES": config.stages
+        }
         keep = p.get("weight") is not None and config.lanes > 1 and config.columns * p["s"].itemsize < 16 * 32 * config.warps
         more = {"KEEP": keep, "FIRST": bool(sums)}
         args = {**names, "R": rows, "C": columns, **strides, **blocks, **size, **more}

@@ -1,7 +1,8 @@
-"""The sizes of cluster_slices.cuh on the host: how rows are divided among the blocks of clusters, which its kernels are compiled and launched with.
+"""The sizes of cluster_slices.cuh on the host: how rows are divided among the blocks of clusters, which its kernels are compiled and
+launched with.
 
-A row is packs of 16 bytes. A block of a cluster has a slice of them, a thread `pieces` packs of the slice. Unaligned rows have up to two partial packs at
-either end, the edge; the four edge packs have slots of their own, and the first warp processes their elements."""
+A row is packs of 16 bytes. A block of a cluster has a slice of them, a thread `pieces` packs of the slice. Unaligned rows have up to two
+partial packs at either end, the edge; the four edge packs have slots of their own, and the first warp processes their elements."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ SHARED_OF_BLOCK = 232448
 SYSTEM = 1024
 EDGE = 4  # edge packs of an unaligned row
 SATURATED = 0.8  # this part of the resident clusters moves nearly as many bytes as all of them
-EMPTY = 6  # rounds that a cluster loses while its ring runs empty and is filled again: two runs of 9 rows took 1.24 times as long as fewer clusters with 23
+# rounds that a cluster loses while its ring runs empty and is filled again: two runs of 9 rows took 1.24 times as long as fewer clusters
+# with 23
+EMPTY = 6
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class Slices:
         return self.columns * self.itemsize
 
     def threads(self, cluster: int, pieces: int) -> int:
-        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines of 128 bytes are
-        not split."""
+        """Threads of a block: as many warps as its slice needs with `pieces` packs a thread. If several blocks divide an aligned row, lines
+        of 128 bytes are not split."""
         line = 1 if cluster == 1 else 8 if self.aligned else 2
         packs = -(-self.row_bytes // 16) + (0 if self.aligned else 2)
         of_block = -(-packs // (line * cluster)) * line
@@ -53,9 +56,10 @@ class Slices:
         return 1 if self.aligned else sector // gcd(self.stride, sector)
 
     def clusters(self, rows: int, room: int, group: int = 1) -> int:
-        """Clusters of a persistent kernel's grid, of which `room` are resident at once: all of them get equally many rows, in groups of `group`. The offset
-        of unaligned rows from 32 bytes repeats with a period. If the number of clusters is a multiple of it, all rows of a cluster have one offset. Otherwise
-        a cluster has several runs of rows, between which its ring runs empty (_same_alignment.cuh)."""
+        """Clusters of a persistent kernel's grid, of which `room` are resident at once: all of them get equally many rows, in groups of
+        `group`. The offset of unaligned rows from 32 bytes repeats with a period. If the number of clusters is a multiple of it, all rows
+        of a cluster have one offset. Otherwise a cluster has several runs of rows, between which its ring runs empty
+        (_same_alignment.cuh)."""
         if self.aligned:
             each = -(-max(rows, 1) // room)
             return group * max(1, (-(-rows // each) + group - 1) // group)
@@ -92,7 +96,10 @@ def rows_aligned(m: Meta | None) -> bool:
 
 def fits(blocks: int, threads: int, shared: int, static: int) -> bool:
     """Whether so many blocks are resident on a multiprocessor at once."""
-    return threads <= 1024 and 256 <= blocks * threads <= 2048 and blocks * (shared + SYSTEM + static) <= SHARED and shared + static <= SHARED_OF_BLOCK
+    return (
+        threads <= 1024 and 256 <= blocks * threads <= 2048 and blocks * (shared + SYSTEM + static) <= SHARED
+        and shared + static <= SHARED_OF_BLOCK
+    )
 
 
 def resident(card: Device, cluster: int, blocks: int) -> int:

@@ -1,7 +1,8 @@
-// Forward of rms_norm and layer_norm (CENTRE) for rows that a cluster of blocks shares, in packs of 16 bytes (cluster_slices.cuh). Two kernels: norm_persistent,
-// whose clusters live for the whole launch and loop over rows, and norm_streaming, whose clusters take one or two rows and end. Statistics: each
-// thread in one pass about its first element (float32: the mean of its first four), then the parts of warps and blocks are combined after Chan, Golub &
-// LeVeque 1979 (_moments.cuh), the formula of which Welford's update is the case of one new element.
+// Forward of rms_norm and layer_norm (CENTRE) for rows that a cluster of blocks shares, in packs of 16 bytes (cluster_slices.cuh). Two
+// kernels: norm_persistent, whose clusters live for the whole launch and loop over rows, and norm_streaming, whose clusters take one or two
+// rows and end. Statistics: each thread in one pass about its first element (float32: the mean of its first four), then the parts of warps
+// and blocks are combined after Chan, Golub & LeVeque 1979 (_moments.cuh), the formula of which Welford's update is the case of one new
+// element.
 #pragma once
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -32,7 +33,8 @@ __device__ Moments part_of_thread(const Slice<T, PIECES, THREADS, CLUSTER, FIT>&
     using P = Pack<T>;
     float f[P::N];
     P::widen(*at(0), f);
-    // The pivot for float32 is the mean of the first four elements (exact if they are equal): a single outlier as pivot would cost accuracy.
+    // The pivot for float32 is the mean of the first four elements (exact if they are equal): a single outlier as pivot would cost
+    // accuracy.
     Pass<CENTRE> pass(P::N == 4 ? (f[0] * 0.25f + f[1] * 0.25f) + (f[2] * 0.25f + f[3] * 0.25f) : f[0]);
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
@@ -50,19 +52,23 @@ struct alignas(8 * ROWS) Together {
     Moments of[ROWS];
 };
 
-/// A persistent kernel: the grid is `clusters` clusters, as many as are resident at once; cluster c takes rows c, c + clusters, c + 2 clusters, ..., or runs
-/// of rows that start at the same place within 32 bytes (_same_alignment.cuh). The weight and the bias, which a long row would otherwise read from the L2 every time, are read once into shared memory. Beside them is a ring of STAGES
-/// rows, filled by cp.async. Each thread owns PIECES packs and reads only what it copied itself, so the ring needs no barrier. Software pipeline: while
-/// the statistics of row k travel between the blocks, row k - 1 is normalised and stored; STAGES is at least 3. FIT: the alignment of the rows of all four
-/// tensors (cluster_slices.cuh). RUNS: a cluster has several runs of rows.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool RUNS, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
+/// A persistent kernel: the grid is `clusters` clusters, as many as are resident at once; cluster c takes rows c, c + clusters, c + 2
+/// clusters, ..., or runs of rows that start at the same place within 32 bytes (_same_alignment.cuh). The weight and the bias, which a long
+/// row would otherwise read from the L2 every time, are read once into shared memory. Beside them is a ring of STAGES rows, filled by
+/// cp.async. Each thread owns PIECES packs and reads only what it copied itself, so the ring needs no barrier. Software pipeline: while the
+/// statistics of row k travel between the blocks, row k - 1 is normalised and stored; STAGES is at least 3. FIT: the alignment of the rows
+/// of all four tensors (cluster_slices.cuh). RUNS: a cluster has several runs of rows.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int BLOCKS, int STAGES, int FIT, bool RUNS, bool CENTRE, bool RESIDUAL,
+    bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    norm_persistent(int R, int C, int clusters, int period, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
+    norm_persistent(int R, int C, int clusters, int period, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs,
+        const T* __restrict__ w,
               const T* __restrict__ b, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     using P = Pack<T>;
     using Packs = Slice<T, PIECES, THREADS, CLUSTER, FIT>;
     constexpr bool EDGE = Packs::EDGE;
-    constexpr int N = P::N, SLOTS = Packs::SLOTS, STAGE = (RESIDUAL ? 2 : 1) * SLOTS, LANES = lanes_for(THREADS / 32 > CLUSTER ? THREADS / 32 : CLUSTER);
+    constexpr int N = P::N, SLOTS = Packs::SLOTS, STAGE = (RESIDUAL ? 2 : 1) * SLOTS,
+        LANES = lanes_for(THREADS / 32 > CLUSTER ? THREADS / 32 : CLUSTER);
     constexpr bool EXACT = sizeof(T) == 4;
     using Parts = Exchange<Together<1>, THREADS, CLUSTER>;
     __shared__ typename Parts::Shared shared;
@@ -172,9 +178,9 @@ struct Constant {
     static constexpr int VALUE = V;
 };
 
-/// A cluster takes ROWS rows and ends. As many rows are in flight as the shared memory of a multiprocessor holds, and the hardware starts the next cluster
-/// where one ended, which balances the load: multiprocessors do not get equal shares of the memory bandwidth. The weight and the bias are read from the L2
-/// again every ROWS rows.
+/// A cluster takes ROWS rows and ends. As many rows are in flight as the shared memory of a multiprocessor holds, and the hardware starts
+/// the next cluster where one ended, which balances the load: multiprocessors do not get equal shares of the memory bandwidth. The weight
+/// and the bias are read from the L2 again every ROWS rows.
 template <typename T, int PIECES, int ROWS, int THREADS, int CLUSTER, int BLOCKS, int FIT, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_streaming(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -190,7 +196,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     __shared__ typename Parts::Shared shared;
     const int tid = threadIdx.x, lane = tid % 32, rank = CLUSTER == 1 ? 0 : blockIdx.x % CLUSTER;
     const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * ROWS;
-    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };  // ROWS = 2 and an odd R: the last row is computed twice and stored once
+    // ROWS = 2 and an odd R: the last row is computed twice and stored once
+    const auto inside = [&](int k) { return ROWS == 1 || first + k < R; };
     const auto row = [&](int k) { return inside(k) ? first + k : R - 1LL; };
     const Packs slice(C, EDGE ? beyond(x + first * xs) : 0, rank);
     const auto slots = [&](int k) { return [=](int i) { return held + k * SLOTS + i * THREADS + tid; }; };

@@ -2,11 +2,12 @@
 
 Bytes: x (and the residual) read once, y (and the sum) written once; the weight comes from the L2. Three kernels:
     tile   a program holds whole rows in registers: each byte is moved once.
-    loop   a program processes one long row in pieces, twice: forwards for the statistics, then backwards for the result, so that the pieces that were read
+    loop   a program processes one long row in pieces, twice: forwards for the statistics, then backwards for the result, so that the pieces
+           that were read
       last and are still in the L2 are read first. Up to 1.5 times the bytes of `tile`.
     split  `parts` programs share a row: one launch writes their statistics, a second combines them and normalises. For few, long rows.
-Choice: tile up to 32768 columns; above, loop from two rows a multiprocessor on, else split. For rows longer than a block holds, a cluster that reads once is
-faster than both."""
+Choice: tile up to 32768 columns; above, loop from two rows a multiprocessor on, else split. For rows longer than a block holds, a cluster
+that reads once is faster than both."""
 
 from __future__ import annotations
 
@@ -17,7 +18,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 # -- device code -----------------------------------------------------------------------------------------------------
 
@@ -29,8 +29,8 @@ def load(pointer, at, inside):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def over(v, n):  # type: ignore[no-untyped-def]
-    """v / n for an integer n (a plain number if Triton specialises a 1): by 1 / n, which is computed before v is known, and one correction step; correctly
-    rounded but for rare last bits, and without the function call of div_rn. For an infinite v the step would give NaN."""
+    """v / n for an integer n (a plain number if Triton specialises a 1): by 1 / n, which is computed before v is known, and one correction
+    step; correctly rounded but for rare last bits, and without the function call of div_rn. For an infinite v the step would give NaN."""
     n = tl.full((), n, tl.float32)
     part = 1.0 / n
     q = v * part
@@ -46,7 +46,8 @@ def seen(columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def scale_of(squares, count, eps):  # type: ignore[no-untyped-def]
-    """1 / sqrt(squares / count + eps), accurate to about the last bit: rsqrt and one Newton step. For 0 and infinity the step would give NaN."""
+    """1 / sqrt(squares / count + eps), accurate to about the last bit: rsqrt and one Newton step. For 0 and infinity the step would give
+    NaN."""
     v = over(squares, count) + eps
     r = libdevice.rsqrt(v)
     found = tl.fma(0.5 * r, tl.fma(-v * r, r, 1.0), r)
@@ -69,8 +70,8 @@ def both(a, b, c, d):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _folded(v, u, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Reshapes [LANES, COLUMNS] into pieces of MORE columns, adds them, and adds u. If a thread has at most 8 MORE / (32 warps) columns, it adds only its
-    own values."""
+    """Reshapes [LANES, COLUMNS] into pieces of MORE columns, adds them, and adds u. If a thread has at most 8 MORE / (32 warps) columns, it
+    adds only its own values."""
     if MORE > 0:
         v = tl.sum(tl.reshape(v, (LANES, COLUMNS // MORE, MORE)), 1) + u
     return v
@@ -112,13 +113,13 @@ def _before(pointer, column, C):  # type: ignore[no-untyped-def]
 @triton.jit
 def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
           CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
-          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be absent. EARLY:
-    weight and bias are loaded together with the row, not after its sums: less latency, more registers.
+          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be
+    absent. EARLY: weight and bias are loaded together with the row, not after its sums: less latency, more registers.
 
-    With CENTRE the rounding error of the mean, which is the mean of the differences, is subtracted too (Chan, Golub & LeVeque 1983), so that rows of equal
-    elements give exactly 0. A reduction of parts with their own means would save one exchange between the warps, but Triton then converts a layout, which
-    costs more."""
+    With CENTRE the rounding error of the mean, which is the mean of the differences, is subtracted too (Chan, Golub & LeVeque 1983), so
+    that rows of equal elements give exactly 0. A reduction of parts with their own means would save one exchange between the warps, but
+    Triton then converts a layout, which costs more."""
     if CHAINED:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
@@ -198,7 +199,9 @@ def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _loop(  # type: ignore[no-untyped-def]
+    x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+):
     """One row, COLUMNS columns at a time, in `rounds` iterations, twice."""
     if CHAINED:
         gdc_wait()
@@ -217,7 +220,9 @@ def _loop(x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr
 
 
 @triton.jit
-def _part(x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _part(  # type: ignore[no-untyped-def]
+    x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+):
     """Writes the statistics of one part, `width` columns, of a row to found[row, part, 2]."""
     if CHAINED:
         gdc_wait()
@@ -234,7 +239,9 @@ def _part(x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.conste
 
 
 @triton.jit
-def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fold(  # type: ignore[no-untyped-def]
+    found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr
+):
     """The result of one part of a row, given the statistics of all its parts."""
     if CHAINED:
         gdc_wait()
@@ -255,8 +262,8 @@ def _fold(found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.c
 
 @dataclass(frozen=True)
 class Config:
-    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop or split. `parts` programs share a row. `early`: weight
-    and bias are loaded together with the row."""
+    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop or split. `parts` programs share a row.
+    `early`: weight and bias are loaded together with the row."""
 
     way: str
     columns: int
@@ -272,16 +279,20 @@ def pow2(n: int) -> int:
 
 
 def pieces(columns: int, lanes: int, warps: int, itemsize: int) -> tuple[int, int]:
-    """Splits a row into one power of two, or into two if their sum is smaller: 5120 = 4096 + 1024 leaves no thread idle, 8192 three of eight. The second is
-    at least what all threads load in one access, so that each thread adds its own columns of both."""
+    """Splits a row into one power of two, or into two if their sum is smaller: 5120 = 4096 + 1024 leaves no thread idle, 8192 three of
+    eight. The second is at least what all threads load in one access, so that each thread adds its own columns of both."""
     wide, most = pow2(columns), pow2(columns + 1) // 2
     more = max(pow2(columns - most) if columns > most else 0, 32 * warps * 16 // itemsize // lanes)
     return (most, more) if most + more < wide and more <= most else (wide, 0)
 
 
 def wide_access(p: Problem) -> bool:
-    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by 16."""
-    return all(m.align >= 16 and m.shape[-1] % 16 == 0 and (len(m.shape) == 1 or m.shape[0] <= 1 or m.strides[0] % 16 == 0) for _, m in p.tensors if m)
+    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by
+    16."""
+    return all(
+        m.align >= 16 and m.shape[-1] % 16 == 0 and (len(m.shape) == 1 or m.shape[0] <= 1 or m.strides[0] % 16 == 0) for _,
+        m in p.tensors if m
+    )
 
 
 def reason(p: Problem, main: str) -> str | None:
@@ -333,7 +344,10 @@ def configs(p: Problem) -> list[Config]:
         for early in (False, True)
         if 8 * 32 * warps <= wide * lanes <= (16 if early else 64) * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
     ]
-    found += [Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide and size // warps <= 1024]
+    found += [
+        Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide
+        and size // warps <= 1024
+    ]
     found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
     return found
 
@@ -347,7 +361,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["x"].shape
     names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
     strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
-    eps, chain = float(p.option("eps")), chained(p.device)
+    eps, chain = float(p.option("eps")), p.device.pdl
     if config.way == "tile":
         args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
         args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}

@@ -1,8 +1,9 @@
 #pragma once
 
-#include "words.cuh"
+#include "packs.cuh"
 
-/// A block's share of a row (Share, words.cuh) in whole lines of 128 bytes, for rows that start on one: no two blocks of the cluster then copy the same line.
+/// A block's share of a row (Share, words.cuh) in whole lines of 128 bytes, for rows that start on one: no two blocks of the cluster then
+/// copy the same line.
 template <typename T, int CLUSTER>
 struct LineShare : Share<T, CLUSTER> {
     __device__ LineShare(const T* row, int C, int rank) : Share<T, CLUSTER>(row, C, rank) {

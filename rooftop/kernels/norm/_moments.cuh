@@ -1,16 +1,15 @@
-// Mean and sum of squares of parts of a row: of a thread's elements, of a warp's, and many parts combined into one after Chan, Golub & LeVeque 1979 (as
-// Welford's update, for sets of elements), so that one exchange between the warps is enough. Without CENTRE (rms_norm): sums of squares alone.
+// Mean and sum of squares of parts of a row: of a thread's elements, of a warp's, and many parts combined into one after Chan, Golub &
+// LeVeque 1979 (as Welford's update, for sets of elements), so that one exchange between the warps is enough. Without CENTRE (rms_norm):
+// sums of squares alone.
 #pragma once
 
-#include "lane_sums.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 
 /// A pivot: v, or 0 if v is so large that a distance from it might overflow (the squares are infinite then, whatever the pivot).
 __device__ inline float finite_or_zero(float v) { return fabsf(v) < 1e36f ? v : 0; }
 
-/// Squares about a pivot minus `more`, the part that comes from the pivot's distance to the mean: the squares about the mean. Never below 0; infinite
-/// squares stay infinite.
+/// Squares about a pivot minus `more`, the part that comes from the pivot's distance to the mean: the squares about the mean. Never below
+/// 0; infinite squares stay infinite.
 __device__ inline float squares_less(float squares, float more) { return fmaxf(squares - fminf(more, 3.4e38f), 0); }
 
 /// A part of a row (its number of elements is known elsewhere): the mean, and the sum of squares about it. Without CENTRE all means are 0.
@@ -18,8 +17,8 @@ struct alignas(8) Moments {
     float mean, squares;
 };
 
-/// The moments of a thread's elements in one pass about a pivot: its first element, or the mean of its first four (_fwd_slices_sm90.cuh). Cancellation is bounded
-/// by the spread of the elements about it.
+/// The moments of a thread's elements in one pass about a pivot: its first element, or the mean of its first four (_fwd_slices_sm90.cuh).
+/// Cancellation is bounded by the spread of the elements about it.
 template <bool CENTRE>
 struct Pass {
     float pivot, total = 0, squares = 0;
@@ -46,11 +45,13 @@ struct Pass {
     }
 };
 
-/// Combines the parts that LANES lanes hold, n elements each, into one, for K rows at once; all lanes get the result (Chan, Golub & LeVeque 1979).
-/// `total`: the number of all elements. Means are summed as distances from `base`, the mean of one of the parts: exact if all means are equal.
-/// EXACT (float32): two rounds of shuffles, first the mean, then the squares about it. Otherwise one round with both sums: the squares about `base` are
-/// at most (parts + 1) times those about the mean, so the relative error grows by that factor, which a 16-bit result does not show.
-/// n is the first factor of n * off * off: a part without elements gives 0 even if off * off overflows.
+/// Combines the parts that LANES lanes hold, n elements each, into one, for K rows at once; all lanes get the result (Chan, Golub & LeVeque
+/// 1979).
+/// `total`: the number of all elements. Means are summed as distances from `base`, the mean of one of the parts: exact if all means are
+/// equal.
+/// EXACT (float32): two rounds of shuffles, first the mean, then the squares about it. Otherwise one round with both sums: the squares
+/// about `base` are at most (parts + 1) times those about the mean, so the relative error grows by that factor, which a 16-bit result does
+/// not show. n is the first factor of n * off * off: a part without elements gives 0 even if off * off overflows.
 template <bool CENTRE, bool EXACT, int LANES, int K>
 __device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Divisor& total) {
     float first[K], second[K], both[2 * K];
@@ -93,9 +94,11 @@ __device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
     fold<CENTRE, EXACT, LANES>(p, base, n, total);
 }
 
-/// A warp's parts of K rows, of which a lane holds PIECES packs in registers; has(i) says whether pack i is inside the row (others hold zeros).
-/// of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, its first element, then one fold. Float32: two passes, first the
-/// mean, then the squares about it together with the mean's own rounding error: an outlier as a pivot would cost digits that a float32 result shows.
+/// A warp's parts of K rows, of which a lane holds PIECES packs in registers; has(i) says whether pack i is inside the row (others hold
+/// zeros).
+/// of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, its first element, then one fold. Float32:
+/// two passes, first the mean, then the squares about it together with the mean's own rounding error: an outlier as a pivot would cost
+/// digits that a float32 result shows.
 template <typename T, bool CENTRE, int K, int PIECES, typename Has>
 __device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
     using P = Pack<T>;

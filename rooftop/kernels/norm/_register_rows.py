@@ -8,10 +8,11 @@ ceil(vectors / team) vectors. The kernel is compiled for that number and not for
     rows in flight    several rows a multiprocessor: one is loaded while another is summed and a third is stored
     padding           threads with fewer vectors than the others idle
 
-Example: layer_norm of bf16, 16384 rows of 8192 columns, on an H200. A row is 8192 * 2 / 16 = 1024 vectors. It does not fit a warp (32 lanes * 8
-vectors), so a block takes it, of at most 512 threads. The candidates are tried in the order 4, 3, 5, 6, 2, 7, 8 vectors a thread. 4 vectors
-need 256 threads: no padding. The kernel is compiled for up to 64 registers and uses 48 (`rooftop inspect`), so five such blocks are resident and
-5 * 16 KiB = 80 KiB are in flight, more than `FLYING` (64 KiB): the config is team=256, vectors=4, registers=64.
+Example: layer_norm of bf16, 16384 rows of 8192 columns, on an H200. A row is 8192 * 2 / 16 = 1024 vectors. It does not fit a warp (32 lanes
+* 8 vectors), so a block takes it, of at most 512 threads. The candidates are tried in the order 4, 3, 5, 6, 2, 7, 8 vectors a thread. 4
+vectors
+need 256 threads: no padding. The kernel is compiled for up to 64 registers and uses 48 (`rooftop inspect`), so five such blocks are
+resident and 5 * 16 KiB = 80 KiB are in flight, more than `FLYING` (64 KiB): the config is team=256, vectors=4, registers=64.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from dataclasses import dataclass
 
 from rooftop.core.spec import Device, Meta, Problem
 
-ROW_BYTES = 65536  # the longest row: 512 threads of 8 vectors, two blocks a multiprocessor; with a residual 1024 threads of 4 vectors of each tensor
+# the longest row: 512 threads of 8 vectors, two blocks a multiprocessor; with a residual 1024 threads of 4 vectors of each tensor
+ROW_BYTES = 65536
 REGISTER_FILE = 65536
-FLYING = 64 * 1024  # bytes that should be in flight to a multiprocessor: 40 KiB are enough while loading, but part of a row's time is arithmetic
+# bytes that should be in flight to a multiprocessor: 40 KiB are enough while loading, but part of a row's time is arithmetic
+FLYING = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class Rows:
 
 
 def of(p: Problem, names: tuple[str, ...]) -> Rows:
-    """The facts of p["x"]. `names`: the tensors whose rows must all start on 16 bytes and be whole vectors; otherwise rows have single elements at
-    their ends."""
+    """The facts of p["x"]. `names`: the tensors whose rows must all start on 16 bytes and be whole vectors; otherwise rows have single
+    elements at their ends."""
     x = p["x"]
     of_vector = 16 // x.itemsize
     columns = x.shape[1]
@@ -48,11 +51,14 @@ def of(p: Problem, names: tuple[str, ...]) -> Rows:
 
 
 def _aligned(m: Meta) -> bool:
-    return m.align >= 16 and all(m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.strides[d] != 1 and m.shape[d] > 1)
+    return m.align >= 16 and all(
+        m.strides[d] * m.itemsize % 16 == 0 for d in range(len(m.shape) - 1) if m.strides[d] != 1 and m.shape[d] > 1
+    )
 
 
 def _config(team: int, vectors: int, rows: int, r: Rows) -> dict[str, int]:
-    """`registers`: the most registers a thread may use (it sets __launch_bounds__). With 32, 2048 threads are resident on a multiprocessor; with 64,
+    """`registers`: the most registers a thread may use (it sets __launch_bounds__). With 32, 2048 threads are resident on a multiprocessor;
+    with 64,
     1024. Unaligned rows need more than 32, for the addresses of their ends."""
     return {"team": team, "vectors": vectors, "rows": rows, "registers": 32 if vectors <= 2 and rows == r.tensors == r.least == 1 else 64}
 
@@ -63,8 +69,8 @@ def _team(vectors: int, each: int) -> int:
 
 
 def _flying(r: Rows, each: int, team: int) -> int:
-    """Bytes in flight to a multiprocessor when all its resident blocks have just issued their loads. 28 registers for addresses and sums and 4 for each vector
-    is what the compiler uses, in steps of 8."""
+    """Bytes in flight to a multiprocessor when all its resident blocks have just issued their loads. 28 registers for addresses and sums
+    and 4 for each vector is what the compiler uses, in steps of 8."""
     held = each * r.tensors
     registers = 32 if held <= 2 and r.tensors == 1 else min(64, 8 * -(-(28 + 4 * held) // 8))
     return min(32, 2048 // team, REGISTER_FILE // (registers * team)) * r.vectors * r.tensors * 16
@@ -80,11 +86,13 @@ def choose(r: Rows) -> dict[str, int]:
         # A row fits a warp: no barrier. Rows of up to 512 bytes take as many lanes as they have vectors; a warp holds several of them.
         lanes = min(32, max(r.least, 1 << (r.vectors - 1).bit_length()))
         each = -(-r.vectors // lanes)
-        rows = max(1, (4 if r.least == 1 else 2) // (each * r.tensors))  # four vectors a thread; two for unaligned rows, each with its own start
+        # four vectors a thread; two for unaligned rows, each with its own start
+        rows = max(1, (4 if r.least == 1 else 2) // (each * r.tensors))
         while rows > 1 and (rows == 3 or r.rows * lanes < rows * 512 * r.device.sms):
             rows -= 1  # more warps before more rows a warp, until there are 16 warps a multiprocessor
         return _config(lanes, each, rows, r)
-    # One block a row. The first candidate with at most 6 % padding and enough bytes in flight; if there is none, the one with the least padding.
+    # One block a row. The first candidate with at most 6 % padding and enough bytes in flight; if there is none, the one with the least
+    # padding.
     threads = 512 if r.vectors <= 512 * most else 1024  # two blocks of 512 beat one of 1024: one loads while the other computes
     found = [(each, _team(r.vectors, each)) for each in (4, 3, 5, 6, 2, 7, 8) if each <= most and _team(r.vectors, each) <= threads]
     padding = {(each, team): each * team / r.vectors - 1 for each, team in found}

@@ -1,16 +1,16 @@
-// Prefetching in a persistent kernel: a ring buffer in shared memory that cp.async fills several rows ahead. A thread reads only what it copied itself, so the
-// ring needs no barrier.
+// Prefetching in a persistent kernel: a ring buffer in shared memory that cp.async fills several rows ahead. A thread reads only what it
+// copied itself, so the ring needs no barrier.
 #pragma once
 #include <cuda_pipeline.h>
 
-#include "register_rows.cuh"
+#include "packs.cuh"
 
 // Aligned to 128 bytes: with a less aligned destination, cp.async requests each line two or three times from the L2.
 extern __shared__ __align__(128) uint4 ring[];
 
-/// Which rows a team processes: its k-th row is first + k * step. Rows `period` apart have the same offset from a 16-byte boundary, and all rows of a team have
-/// the same one (row % period), so its columns are the same in each. Place p of `places` (blocks, or groups of blocks; a multiple of the period) has `teams`
-/// teams.
+/// Which rows a team processes: its k-th row is first + k * step. Rows `period` apart have the same offset from a 16-byte boundary, and all
+/// rows of a team have the same one (row % period), so its columns are the same in each. Place p of `places` (blocks, or groups of blocks;
+/// a multiple of the period) has `teams` teams.
 struct Walk {
     int phase, first, step, count;
     __device__ Walk(int R, int period, int p, int places, int team, int teams) : phase(p % period) {
@@ -19,10 +19,11 @@ struct Walk {
     }
 };
 
-/// One thread's vectors and single element of each row of its team: STAGES rows of TENSORS tensors in the ring, and KEPT tensors that stay in shared memory,
-/// such as the weight. `row`: the position of the thread's vectors, computed for the first tensor.
-/// SECTORS, for unaligned rows of which a block has one at a time: a row that starts in the middle of a 32-byte sector is one vector further on in the ring. If a
-/// warp copies the second half of a sector to the first half of 32 bytes, it requests each vector separately from the L2.
+/// One thread's vectors and single element of each row of its team: STAGES rows of TENSORS tensors in the ring, and KEPT tensors that stay
+/// in shared memory, such as the weight. `row`: the position of the thread's vectors, computed for the first tensor.
+/// SECTORS, for unaligned rows of which a block has one at a time: a row that starts in the middle of a 32-byte sector is one vector
+/// further on in the ring. If a warp copies the second half of a sector to the first half of 32 bytes, it requests each vector separately
+/// from the L2.
 template <typename T, int VECTORS, int STAGES, int TENSORS, int KEPT, bool ALIGNED, bool SECTORS = false>
 struct Ring {
     using P = Pack<T>;
@@ -86,7 +87,8 @@ struct Ring {
         for (int t = 0; t < TENSORS; ++t) {
             const bool together = ALIGNED || aligned(ahead[t] + row.head);
             if (SECTORS) {
-                const unsigned bit = 1u << (STAGES * t + filled), half = reinterpret_cast<unsigned long long>(ahead[t] + row.head) % 32 / 16;
+                const unsigned bit = 1u << (STAGES * t + filled),
+                    half = reinterpret_cast<unsigned long long>(ahead[t] + row.head) % 32 / 16;
                 halves = half ? halves | bit : halves & ~bit;
             }
 #pragma unroll
@@ -102,8 +104,8 @@ struct Ring {
         __pipeline_commit();
         filled = filled + 1 < STAGES ? filled + 1 : 0;
     }
-    /// Single elements are too small for cp.async: they are loaded to a register, one row ahead. Returns those of this row; `there`: whether there is a next
-    /// row.
+    /// Single elements are too small for cp.async: they are loaded to a register, one row ahead. Returns those of this row; `there`:
+    /// whether there is a next row.
     __device__ void take_singles(bool there) {
         if (!row.has_single()) return;
 #pragma unroll
@@ -114,3 +116,46 @@ struct Ring {
         }
     }
 };
+
+// Rows too long for one block: each block of a group has a slice, and the blocks exchange the statistics of their slices through global
+// memory.
+//
+// All blocks of the grid are resident (a cooperative launch), so they may wait for each other. A message is one 64-bit word, which holds a
+// float and the number of its row; it is stored at once, so no fence is needed. The mailbox starts as zeros, which is the number of no row.
+// Messages of row k are read LAG rows later, when they have usually arrived. A block that sends row k knows that all blocks have read row k
+// - 2 LAG - 2, so it may reuse that row's slot of the mailbox.
+
+constexpr int MAIL_ROWS = 8;    // at least 2 LAG + 2
+constexpr int GROUP_MOST = 128;  // blocks of a group
+
+template <int WORDS>
+struct Mail {
+    volatile unsigned long long* const words;  // of the group: [MAIL_ROWS][WORDS][blocks]
+    const int blocks, rank;
+
+    __device__ Mail(unsigned long long* all, int blocks) : words(all + blockIdx.x / blocks * (MAIL_ROWS * WORDS * blocks)), blocks(blocks),
+        rank(blockIdx.x % blocks) {}
+
+    __device__ volatile unsigned long long& word(int k, int at) const { return words[k % MAIL_ROWS * WORDS * blocks + at]; }
+    __device__ void send(int k, int which, float v) const {
+        word(k, which * blocks + rank) = static_cast<unsigned long long>(k + 1) << 32 | __float_as_uint(v);
+    }
+    /// Loads one word a thread, which may not have arrived yet; issued early, so that its L2 latency is hidden.
+    __device__ unsigned long long look(int k) const { return threadIdx.x < WORDS * blocks ? word(k, threadIdx.x) : 0; }
+    /// Waits for all messages of row k and writes them to inbox[which][block]. All threads call it, and read the inbox after a barrier. The
+    /// block has at least WORDS * blocks threads.
+    __device__ void take(int k, unsigned long long looked, float (&inbox)[WORDS][GROUP_MOST]) const {
+        const bool mine = threadIdx.x < WORDS * blocks;
+        while (__any_sync(~0u, mine && looked >> 32 != k + 1)) looked = look(k);
+        if (mine) inbox[threadIdx.x / blocks][threadIdx.x % blocks] = __uint_as_float(static_cast<unsigned>(looked));
+    }
+};
+
+/// The number of a row's elements that block `rank` of a group has.
+template <typename T, int VECTORS, bool ALIGNED>
+__device__ int elements_of_block(const Row<T, VECTORS, ALIGNED>& row, int rank) {
+    int n = 0;
+    const int threads = blockDim.x;
+    for (int i = 0; i < VECTORS; ++i) n += max(0, min(threads, row.vectors - i * row.team - rank * threads));
+    return n * (16 / sizeof(T)) + (rank == 0 ? row.singles : 0);
+}

@@ -1,10 +1,11 @@
-"""How rows that are too long for a block are divided among the blocks of a group (_mailbox.cuh), for any number of rows and columns.
+"""How rows that are too long for a block are divided among the blocks of a group (Mail of _ring.cuh), for any number of rows and columns.
 
-The kernels are persistent, one block a multiprocessor, or `beside` smaller ones, of which one computes or waits while another loads. `blocks` blocks are a
-group, which processes one row after another. A block's slice of a row is in its ring buffer from the time the copy is issued until the row is finished, `lag`
-rows after the statistics of the slice were sent. The choice weighs
+The kernels are persistent, one block a multiprocessor, or `beside` smaller ones, of which one computes or waits while another loads.
+`blocks` blocks are a group, which processes one row after another. A block's slice of a row is in its ring buffer from the time the copy is
+issued until the row is finished, `lag` rows after the statistics of the slice were sent. The choice weighs
 
-    shared memory   `stages` rows of all tensors that are read: at least `lag` + 2, since one is being loaded, one computed, and others wait for messages
+    shared memory   `stages` rows of all tensors that are read: at least `lag` + 2, since one is being loaded, one computed, and others wait
+                    for messages
     idle blocks     blocks that do not make a whole group, and groups that have one row less than others
     messages        an iteration costs an exchange, however short the slice: OVERHEAD vectors"""
 
@@ -49,11 +50,16 @@ class LongRows:
 
 def besides(r: LongRows, beside: int) -> LongRows:
     """The same rows for `beside` blocks a multiprocessor; `sms` then counts places for blocks."""
-    return replace(r, sms=r.sms * beside, shared=(r.shared + SYSTEM) // beside - SYSTEM, beside=beside, threads=THREADS // beside) if beside > 1 else r
+    return replace(
+        r, sms=r.sms * beside, shared=(r.shared + SYSTEM) // beside - SYSTEM, beside=beside, threads=THREADS // beside
+    ) if beside > 1 else r
 
 
-def of(p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int, most: int = 4, overhead: int = OVERHEAD) -> LongRows:
-    """For the rows of `row` [R, C, ...]; if all of `tensors` are aligned to 16 bytes with whole vectors a row, there are no single elements."""
+def of(
+    p: Problem, row: Meta, tensors: Sequence[Meta], read: int, kept: int, words: int, most: int = 4, overhead: int = OVERHEAD
+) -> LongRows:
+    """For the rows of `row` [R, C, ...]; if all of `tensors` are aligned to 16 bytes with whole vectors a row, there are no single
+    elements."""
     of_vector = 16 // row.itemsize
     aligned = row.shape[1] % of_vector == 0 and all(_aligned(m) for m in tensors)
     period = 1 if aligned or row.shape[0] == 1 else 16 // gcd(16, row.strides[0] * row.itemsize)
@@ -77,7 +83,9 @@ def refuses(r: LongRows, row: Meta) -> str | None:
 
 def ring(r: LongRows, threads: int, vectors: int, stages: int) -> int:
     """Bytes, in the layout of _ring.cuh: the rows, the tensors that stay, the single elements."""
-    return threads * (16 * vectors * (stages * r.tensors + r.kept) + (0 if r.aligned else 4 * stages * r.tensors)) + (32 * stages if r.sectors else 0)
+    return threads * (
+        16 * vectors * (stages * r.tensors + r.kept) + (0 if r.aligned else 4 * stages * r.tensors)
+    ) + (32 * stages if r.sectors else 0)
 
 
 def groups(r: LongRows, blocks: int) -> int:
@@ -104,8 +112,8 @@ def _candidates(r: LongRows) -> tuple[dict[str, int], ...]:
 
 
 def _cost(r: LongRows, c: Mapping[str, int]) -> int:
-    """Vectors that a multiprocessor of the busiest group could move in the time that its blocks take: one after another those of a row and its exchange; if
-    it has several blocks, the exchange of one is hidden behind the others' traffic."""
+    """Vectors that a multiprocessor of the busiest group could move in the time that its blocks take: one after another those of a row and
+    its exchange; if it has several blocks, the exchange of one is hidden behind the others' traffic."""
     slice_ = -(-r.vectors // c["blocks"])
     more = slice_ * (r.beside - 1)
     return -(-r.count // groups(r, c["blocks"])) * round(slice_ + max(more, r.overhead) + (1 - HIDDEN) * min(more, r.overhead))

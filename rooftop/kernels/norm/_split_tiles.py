@@ -1,13 +1,14 @@
-"""Rows too long for a cluster: they are divided into tiles, one program each, in two launches. The first computes the statistics of each tile; the second
-combines those of a row and reads the tile again for the result, the last tiles first, since they are still in the L2.
+"""Rows too long for a cluster: they are divided into tiles, one program each, in two launches. The first computes the statistics of each
+tile; the second combines those of a row and reads the tile again for the result, the last tiles first, since they are still in the L2.
 
     bytes   a row is read twice and written once: 1.5 times the copy, less what hits the L2
     even    the tiles of all rows are one list: few rows keep all multiprocessors as busy as many rows do
-    whole   tiles start on 16-byte boundaries of memory wherever the row starts, so every access is 16 bytes a thread. The elements of a row before its first
-            and after its last whole vector, up to 2 (V - 1) with V elements a vector, are a tile of their own: its singles.
+    whole   tiles start on 16-byte boundaries of memory wherever the row starts, so every access is 16 bytes a thread. The elements of a row
+            before its first and after its last whole vector, up to 2 (V - 1) with V elements a vector, are a tile of their own: its
+            singles.
 
-The tile is in registers, so its mean is computed first and then the squares about it, with no division an element. Kernels are not specialised on sizes: the
-binary depends on dtypes, on which tensors are absent, and on whether there are singles."""
+The tile is in registers, so its mean is computed first and then the squares about it, with no division an element. Kernels are not
+specialised on sizes: the binary depends on dtypes, on which tensors are absent, and on whether there are singles."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ SINGLES = 16  # elements of a tile of singles
 
 @triton.jit
 def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
-    """For a row, in elements: the 16-byte boundary at or before its start; the number of elements from there to the row (its shift); and the places, counted
-    from that boundary, of the first whole vector and past the last one."""
+    """For a row, in elements: the 16-byte boundary at or before its start; the number of elements from there to the row (its shift); and
+    the places, counted from that boundary, of the first whole vector and past the last one."""
     start = row * stride
     begin = start // V * V
     shift = (start - begin).to(tl.int32)
@@ -33,8 +34,9 @@ def located(row, stride, C, V: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def places(tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The places of a tile's elements, counted as in `located`, and which of them are in the row: whole vectors, or with SINGLES the row's single elements,
-    those before the first whole vector and then those after the last. A row without a whole vector has only single elements."""
+    """The places of a tile's elements, counted as in `located`, and which of them are in the row: whole vectors, or with SINGLES the row's
+    single elements, those before the first whole vector and then those after the last. A row without a whole vector has only single
+    elements."""
     if SINGLES > 0:
         e = tl.arange(0, SINGLES)
         before = tl.minimum(first - shift, C)
@@ -65,7 +67,8 @@ def vector(m: Meta) -> int:
 
 
 def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
-    """Why rows of p[row] [R, C, ...] are not supported, or None. `alike`: the tensors whose rows must have the same offset from 16 bytes."""
+    """Why rows of p[row] [R, C, ...] are not supported, or None. `alike`: the tensors whose rows must have the same offset from 16
+    bytes."""
     x = p[row]
     rows, columns = x.shape[:2]
     if x.numel == 0:
@@ -85,11 +88,14 @@ def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
 
 
 def choose(p: Problem, row: str, bytes_a_thread: int = 64) -> Config:
-    """64 bytes of each tensor a thread: 1024 threads have 64 KiB in flight to a multiprocessor. For 16 bits, which take more instructions a byte, programs have
+    """64 bytes of each tensor a thread: 1024 threads have 64 KiB in flight to a multiprocessor. For 16 bits, which take more instructions a
+    byte, programs have
     256 threads: while one computes, three others load."""
     x = p[row]
     rows, columns = x.shape[:2]
-    whole = columns % vector(x) == 0 and (rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2]))
+    whole = columns % vector(x) == 0 and (
+        rows == 1 or all(m.strides[0] % vector(x) == 0 for _, m in p.tensors if m is not None and m.shape[:2] == x.shape[:2])
+    )
     warps = 16 if x.itemsize == 4 else 8
     return Config(32 * warps * bytes_a_thread // x.itemsize, warps, not whole)
 

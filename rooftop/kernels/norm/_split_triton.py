@@ -1,8 +1,8 @@
 """rms_norm and layer_norm (CENTRE) of rows too long for a cluster: rows are divided into tiles (_split_tiles.py).
 
-Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row; then blocks of
-columns are processed down the rows, so that dweight and dbias are summed in registers (`slabs`, _bwd_triton.py): dy and s are read twice, dx is written once,
-5/3 of the fewest bytes."""
+Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row;
+then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`slabs`, _bwd_triton.py): dy and s
+are read twice, dx is written once, 5/3 of the fewest bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._fwd_triton import affine, load, over, scale_of
 from rooftop.kernels.norm._split_tiles import Config, located, places
@@ -23,7 +22,8 @@ CLUSTER = 1800000  # bytes: the longest row that a cluster supports
 
 @triton.jit
 def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The number of elements of a tile; of several at once if `tile` is a tensor. With SINGLES the last tile is that of the single elements."""
+    """The number of elements of a tile; of several at once if `tile` is a tensor. With SINGLES the last tile is that of the single
+    elements."""
     whole = tl.maximum(tl.minimum(last, (tile + 1) * COLUMNS) - tl.maximum(first, tile * COLUMNS), 0)
     if SINGLES > 0:
         whole = tl.where(tile == tiles - 1, C - tl.maximum(last - first, 0), whole)
@@ -32,8 +32,8 @@ def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.co
 
 @triton.jit
 def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Mean (0 without CENTRE), distances from it, and the sum of their squares. The rounding error of the mean is subtracted (Chan, Golub & LeVeque 1983),
-    so that equal elements give exactly 0."""
+    """Mean (0 without CENTRE), distances from it, and the sum of their squares. The rounding error of the mean is subtracted (Chan, Golub &
+    LeVeque 1983), so that equal elements give exactly 0."""
     if CENTRE:
         mean = over(tl.sum(v, 0), tl.maximum(n, 1))
         off = tl.where(inside, v - mean, 0)
@@ -44,7 +44,9 @@ def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def
 
 
 @triton.jit
-def _tile(x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(  # type: ignore[no-untyped-def]
+    x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr
+):
     at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = load(x, at, inside)
     if r is not None:
@@ -57,13 +59,15 @@ def _tile(x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SI
 
 
 @triton.jit(do_not_specialize=["R", "C", "xs", "rs", "ss", "tiles"])
-def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
-                CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr,
+                CENTRE: tl.constexpr,
+                CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """found[row, tile] = mean and sum of squares about it of one tile of x, or of s = x + r, which is stored too."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
-    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R  # tile by tile over all rows, which then share the weight's tile in the L2
+    # tile by tile over all rows, which then share the weight's tile in the L2
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R
     begin, shift, first, last = located(row, xs, C, V)
     if r is not None:
         r += (row * rs) // V * V
@@ -77,15 +81,18 @@ def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMN
 
 
 @triton.jit
-def _write(v, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _write(  # type: ignore[no-untyped-def]
+    v, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS: tl.constexpr, SINGLES: tl.constexpr
+):
     at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     n = affine((load(v, at, inside) - mean) * scale, w, b, at - shift, inside)
     tl.store(y + at, n.to(y.dtype.element_ty), inside)
 
 
 @triton.jit(do_not_specialize=["R", "C", "vs", "ys", "tiles", "programs"])
-def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+           SINGLES: tl.constexpr,
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile, given the statistics of all tiles of its row; the last ones first."""
     if CHAINED:
         gdc_wait()
@@ -107,7 +114,9 @@ def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexp
 
 
 @triton.jit
-def _tile_bwd(dy, s, w, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile_bwd(  # type: ignore[no-untyped-def]
+    dy, s, w, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr
+):
     at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
     v = load(s, at, inside)
     g = affine(load(dy, at, inside), w, None, at - shift, inside)
@@ -120,9 +129,11 @@ def _tile_bwd(dy, s, w, to, tile, shift, first, last, C, n, COLUMNS: tl.constexp
 
 
 @triton.jit(do_not_specialize=["R", "C", "gs", "ss", "tiles"])
-def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
-                    CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
-    """found[row, tile] = mean of s, squares about it, mean of g = dy w, and the sum of products of the distances of both from their means."""
+def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr,
+                    CENTRE: tl.constexpr,
+                    CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """found[row, tile] = mean of s, squares about it, mean of g = dy w, and the sum of products of the distances of both from their
+    means."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -138,8 +149,9 @@ def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUM
 
 
 @triton.jit(do_not_specialize=["C", "ss", "tiles"])
-def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr,
-              CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
+              CENTRE: tl.constexpr,
+              CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """rows[row] = mean, scale, mean of g n and mean of g (0 without CENTRE), the input of slabs."""
     if CHAINED:
         gdc_wait()
@@ -169,6 +181,6 @@ def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.const
 def _shared(p: Problem, row: str, config: Config) -> dict[str, Any]:
     x = p[row]
     return {
-        "found": "found", "C": x.shape[1], "tiles": _split_tiles.tiles(p, row, config), "V": _split_tiles.vector(x), "COLUMNS": config.columns,
-        "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chained(p.device),
-    }  # fmt: skip
+        "found": "found", "C": x.shape[1], "tiles": _split_tiles.tiles(p, row, config), "V": _split_tiles.vector(x),
+        "COLUMNS": config.columns, "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": p.device.pdl,
+    }

@@ -3,7 +3,8 @@
     a row in registers         *__cuda_sm80       up to 64 KiB: some lanes of a warp, or a block. One tile a program: *__triton
     short rows, staged         *__staged          a block copies a range of rows to shared memory, whatever their starts
     a row in shared memory     *__cuda_sm90       a block, or the blocks of a cluster; rows that follow are fetched meanwhile
-    longer rows                *__long            all blocks of the card, which exchange sums through global memory; *__split__triton in two passes
+    longer rows                *__long            all blocks of the card, which exchange sums through global memory; *__split__triton in two
+                               passes
 
 Figures are shares of a copy, or times relative to another kernel, measured on an H200 unless another card is named."""
 
@@ -13,10 +14,11 @@ from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _bwd_rows, _register_rows, _row_groups
+from rooftop.kernels.norm import _register_rows, _row_groups
 from rooftop.kernels.norm import norms__cuda_sm90 as clusters
 from rooftop.kernels.norm import norms__long__cuda_sm80 as long_rows
 from rooftop.kernels.norm import norms__staged__cuda_sm80 as staged
+from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
 from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
 from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
@@ -27,7 +29,7 @@ STAGED, ROWS, CLUSTERS, LONG, SPLIT, TILE = (
     ("staged__cuda_sm80", "short rows, a range of them staged in shared memory"), ("cuda_sm80", "rows in registers"),
     ("cuda_sm90", "rows in the shared memory of a block or a cluster"), ("long__cuda_sm80", "a row over blocks of the whole card"),
     ("split__triton", "long rows in two passes"), ("triton", "a program a row"),
-)  # fmt: skip
+)
 
 
 def _chosen(op: str, p: Problem, named: str, order: Order) -> Chosen | str:
@@ -79,16 +81,17 @@ def _forward(p: Problem, centre: bool) -> Order:
 
 
 def _stages(p: Problem, size: int, centre: bool) -> bool:
-    """From counted instructions; 0.82 to 0.93 at the odd and aligned lengths of one sweep. For odd rows, and for short rows of whole vectors of 16-bit types,
-    which leave lanes idle if a warp holds them in registers. Only if every resident block has a range to copy, and no ring holds the rows: from 4 KiB on two
-    blocks of eight lone rows each have too few warps (0.72 at 1159 columns of float32)."""
+    """From counted instructions; 0.82 to 0.93 at the odd and aligned lengths of one sweep. For odd rows, and for short rows of whole
+    vectors of 16-bit types, which leave lanes idle if a warp holds them in registers. Only if every resident block has a range to copy, and
+    no ring holds the rows: from 4 KiB on two blocks of eight lone rows each have too few warps (0.72 at 1159 columns of float32)."""
     many = p["x"].shape[0] * size >= staged.RESIDENT * p.device.sms
     return many and (size % 16 != 0 or (p["x"].itemsize == 2 and size <= 1280 and (centre or size & (size - 1) != 0)))
 
 
 def _in_registers(p: Problem, size: int, centre: bool, ring: bool) -> bool:
-    """1.0 to 1.17 times as fast as the kernel chosen before. Slower for powers of two of columns: rms_norm 0.90 to 0.99, layer_norm in float32 0.97 and in
-    tensors under 64 MiB 0.90 to 0.94. And layer_norm at rows of more than 8192 columns that are not whole vectors (0.92), or that a ring holds (0.70 to 0.75 of
+    """1.0 to 1.17 times as fast as the kernel chosen before. Slower for powers of two of columns: rms_norm 0.90 to 0.99, layer_norm in
+    float32 0.97 and in tensors under 64 MiB 0.90 to 0.94. And layer_norm at rows of more than 8192 columns that are not whole vectors
+    (0.92), or that a ring holds (0.70 to 0.75 of
     a copy here): shifting weight and bias for each of them costs instructions; persistent blocks do it once."""
     x = p["x"]
     columns = x.shape[1]
@@ -99,14 +102,18 @@ def _in_registers(p: Problem, size: int, centre: bool, ring: bool) -> bool:
 
 
 def _clusters(p: Problem, size: int, centre: bool, ring: bool) -> bool:
-    """Faster than Triton on an H100: rows too long for a program, unaligned rows of more than 6 KiB (of layer_norm 4 KiB in a ring), others from 2 KiB
-    (rms_norm, in large tensors) or 512 bytes on (layer_norm at powers of two). Clusters of a few rows leave most of the card idle."""
+    """Faster than Triton on an H100: rows too long for a program, unaligned rows of more than 6 KiB (of layer_norm 4 KiB in a ring), others
+    from 2 KiB (rms_norm, in large tensors) or 512 bytes on (layer_norm at powers of two). Clusters of a few rows leave most of the card
+    idle."""
     x = p["x"]
     rows, columns = x.shape
     if size > 65536 and 16 * rows < p.device.sms // 2:
         return False
     odd = columns % 16 != 0 or x.strides[0] % 16 != 0 or x.align < 16
-    if size > (64 if centre else 128) * KIB or (not centre and size > 64 * KIB and columns > 32768) or (odd and (size > 6 * KIB or (centre and ring))):
+    if (
+        size > (64 if centre else 128) * KIB or (not centre and size > 64 * KIB and columns > 32768)
+        or (odd and (size > 6 * KIB or (centre and ring)))
+    ):
         return True
     if p.get("residual") is not None or not clusters.of(p).slices.aligned:
         return False
@@ -116,7 +123,8 @@ def _clusters(p: Problem, size: int, centre: bool, ring: bool) -> bool:
 
 
 def _split(p: Problem, size: int, centre: bool) -> bool:
-    """For rows too long for a cluster or a group of blocks; for layer_norm, whose streaming blocks read weight and bias for each row, also for long rows that
+    """For rows too long for a cluster or a group of blocks; for layer_norm, whose streaming blocks read weight and bias for each row, also
+    for long rows that
     a cluster holds: 0.41 to 0.54 there."""
     if p.device.arch >= 90 and size <= CLUSTER:
         return centre and size > (1400000 if p["x"].shape[1] % (16 // p["x"].itemsize) == 0 else 1 << 19)
@@ -130,7 +138,7 @@ def _backward(p: Problem, centre: bool) -> Order:
     s, hopper = p["s"], p.device.arch >= 90
     rows, columns = s.shape
     size, second = columns * s.itemsize, p.get("ds") is not None
-    in_registers = _bwd_rows.refuses(p) is None
+    in_registers = bwd_rows.refuses(p) is None
     order: Order = []
     if not second and s.nbytes >= bwd_staged.MANY and (size % 16 or _padded(p, size)):
         order.append(STAGED)
@@ -141,23 +149,24 @@ def _backward(p: Problem, centre: bool) -> Order:
     many = s.nbytes > 32 << 20 or (rows >= 2 * p.device.sms - 8 and columns <= 4096 and not (centre and second))
     if hopper and columns >= 1024 and many and (centre or not (second and size <= 16384)):
         order.append(CLUSTERS)
-    if not in_registers and not (hopper and size <= 524288):  # 2.3 to 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9)
+    # 2.3 to 2.5 times as fast as Triton at 1048576 columns; slower than clusters (0.6 to 0.9)
+    if not in_registers and not (hopper and size <= 524288):
         order.append(LONG)
     return [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT, STAGED]
 
 
 def _padded(p: Problem, size: int) -> bool:
-    """Aligned float32 rows with both sums that leave most of a second warp idle: norm_bwd_block takes 3900 cycles for seven or eight of them, however short
-    they are (0.60 at 528 columns, 0.73 at 560); staged a row takes 510 instructions, so the memory is the limit."""
+    """Aligned float32 rows with both sums that leave most of a second warp idle: norm_bwd_block takes 3900 cycles for seven or eight of
+    them, however short they are (0.60 at 528 columns, 0.73 at 560); staged a row takes 510 instructions, so the memory is the limit."""
     both = p.get("dweight") is not None and p.get("dbias") is not None
     least, most = bwd_staged.PADDED
     return p["s"].itemsize == 4 and both and least <= contiguous_rows.vectors(size) <= most
 
 
 def _bwd_by_clusters(p: Problem, size: int, centre: bool) -> bool:
-    """Rows in registers are 1.0 to 1.6 times as fast as the kernel chosen before, but for layer_norm's of 32 KiB (0.92 in float32, 0.99 in bf16) and rms_norm's
-    of 2.5 to 8 KiB (0.96) and from 24 KiB on (0.93 to 1.02); and where an estimate says that clusters are faster: for odd rows (0.49 to 0.67 of a copy here)
-    and for rows with padding."""
+    """Rows in registers are 1.0 to 1.6 times as fast as the kernel chosen before, but for layer_norm's of 32 KiB (0.92 in float32, 0.99 in
+    bf16) and rms_norm's of 2.5 to 8 KiB (0.96) and from 24 KiB on (0.93 to 1.02); and where an estimate says that clusters are faster: for
+    odd rows (0.49 to 0.67 of a copy here) and for rows with padding."""
     if p.device.arch < 90:
         return False
     if size > 24576 if centre else (2048 < size <= 8192 and size % 16 == 0) or size > 16384:
@@ -166,21 +175,22 @@ def _bwd_by_clusters(p: Problem, size: int, centre: bool) -> bool:
 
 
 def _clusters_are_faster(p: Problem, centre: bool) -> bool:
-    """By one estimate for both. It was within 0.1 of what these kernels took on an H200, also for padded and odd rows, for which the estimate of _bwd_rows.py
-    is too optimistic. The memory time of odd rows counts 1.5 times: vectors of a warp that start amid 32 bytes are requested one by one."""
-    r, s = _bwd_rows.of(p), p["s"]
+    """By one estimate for both. It was within 0.1 of what these kernels took on an H200, padded and odd rows too, for which that of
+    norms_bwd__cuda_sm80.py is too optimistic. The memory time of odd rows counts 1.5 times: vectors of a warp that start amid 32 bytes are
+    requested one by one."""
+    r, s = bwd_rows.of(p), p["s"]
     if s.shape[1] < 1024 or s.nbytes <= 32 << 20:
         return False
-    c = _bwd_rows.choose(p)
+    c = bwd_rows.choose(p)
     least = c["teams"] * r.vectors * 16 * (r.tensors + 1) / bwd_clusters.BYTES
     round_ = bwd_clusters.lasts(least * (1 if r.aligned else 1.5), c["team"] * c["teams"] // 32, c["vectors"], centre, r.itemsize)
     return bwd_clusters.share_of(p) > 1.08 * least / round_
 
 
 def softmax(p: Problem, named: str = "") -> Chosen | str:
-    """Staged: 0.93 to 0.96 for rows that do not start on 16 bytes; in registers they reach 0.5 to 0.65. Rows that do, in registers: 0.70 to 0.89 below 1 KiB,
-    where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's tile, which has no idle lane; of
-    32 KiB a cluster is 1.03 times as fast on an H200, 0.99 on an H100."""
+    """Staged: 0.93 to 0.96 for rows that do not start on 16 bytes; in registers they reach 0.5 to 0.65. Rows that do, in registers: 0.70 to
+    0.89 below 1 KiB, where they do not fill their lanes, and 0.93 to 0.97 above. Powers of two are left to Triton's tile, which has no idle
+    lane; of 32 KiB a cluster is 1.03 times as fast on an H200, 0.99 on an H100."""
     x, hopper = p["x"], p.device.arch >= 90
     rows, columns = x.shape[:2]
     size, power = columns * x.itemsize, columns & (columns - 1) == 0
@@ -193,15 +203,16 @@ def softmax(p: Problem, named: str = "") -> Chosen | str:
     elif size > (CLUSTER if hopper else _register_rows.ROW_BYTES):
         group = _row_groups.of(p, x, [x, p["y"]], read=1, kept=0, words=2)
         order.append(SPLIT if _row_groups.refuses(group, x) else LONG)
-    long = size > 32 * KIB or (size == 32 * KIB and p.device.l2_bytes > 50 << 20)  # an H200's memory asks for more bytes in flight than an H100's
+    # an H200's memory asks for more bytes in flight than an H100's
+    long = size > 32 * KIB or (size == 32 * KIB and p.device.l2_bytes > 50 << 20)
     if hopper and (long or (size > 6 * KIB and not (columns % 16 == 0 and x.strides[0] % 16 == 0 and x.align >= 16))):
         order.append(CLUSTERS)
     return _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
 
 
 def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
-    """In registers 1.08 to 1.15 times as fast as the kernel chosen before if Triton pads a row to a power of two, or rows are unaligned; short rows 0.96 to
-    0.98, powers of two 0.90."""
+    """In registers 1.08 to 1.15 times as fast as the kernel chosen before if Triton pads a row to a power of two, or rows are unaligned;
+    short rows 0.96 to 0.98, powers of two 0.90."""
     y, hopper = p["y"], p.device.arch >= 90
     columns = y.shape[1]
     size, power = columns * y.itemsize, columns & (columns - 1) == 0

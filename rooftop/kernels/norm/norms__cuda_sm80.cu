@@ -1,9 +1,20 @@
 /* rooftop
 ops     = ["rms_norm", "layer_norm"]
-idea    = "Each row is read once into registers and written once. norm_warp takes rows of up to 4 KiB (less with a residual or if they are not 16-byte aligned): one warp holds one row or several short ones. norm_block takes longer rows, up to 64 KiB: one block a row. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. x is loaded as evict-first (__ldcs), so that the weight and the bias, which every row reads, stay in the L1. Example, bf16 rows of 8192 columns: 1024 vectors, 256 threads with 4 vectors each, five blocks a multiprocessor. Not persistent: with one block a row, the hardware scheduler starts the next row wherever a block has ended, which balances the load between multiprocessors; a persistent block would read weight and bias only once, but here they come from the L1."
-limit   = "Memory bandwidth, if enough bytes are in flight: on an H200 0.92 of a copy with 72 KiB of resident rows a multiprocessor, 0.79 to 0.84 with 56 KiB. Rows of 16 bits in a block are bound by instructions nearly as much. Rows of more than 64 KiB do not fit the registers of a block: clusters of blocks take them (norms__cuda_sm90.cu)."
+idea    = """Each row is read once into registers and written once. norm_warp takes rows of up to 4 KiB (less with a residual or if they \
+  are not 16-byte aligned): one warp holds one row or several short ones. norm_block takes longer rows, up to 64 KiB: one block a row. A \
+  thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. x is loaded as evict-first (__ldcs), so that \
+  the weight and the bias, which every row reads, stay in the L1. Example, bf16 rows of 8192 columns: 1024 vectors, 256 threads with 4 \
+  vectors each, five blocks a multiprocessor. Not persistent: with one block a row, the hardware scheduler starts the next row wherever a \
+  block has ended, which balances the load between multiprocessors; a persistent block would read weight and bias only once, but here they \
+  come from the L1."""
+limit   = """Memory bandwidth, if enough bytes are in flight: on an H200 0.92 of a copy with 72 KiB of resident rows a multiprocessor, 0.79 \
+  to 0.84 with 56 KiB. Rows of 16 bits in a block are bound by instructions nearly as much. Rows of more than 64 KiB do not fit the \
+  registers of a block: clusters of blocks take them (norms__cuda_sm90.cu)."""
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
+args    = [
+    "R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?",
+    "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32",
+]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs"]
 valid   = "16 * team * vectors > C * bytes(x) - 16 and (whole or team >= min(32, 32 // bytes(x)))"
@@ -15,11 +26,13 @@ rows      = 1
 registers = 32
 
 [let]
-whole   = "C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"
+whole   = """C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and \
+  aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"""
 
 [[launch]]
 when    = "team <= 32"
-kernel  = "norm_warp<{T}, {team}, {vectors}, {rows}, {registers}, {whole}, {op == 'layer_norm'}, {present(residual)}, {present(weight)}, {present(bias)}>"
+kernel  = """norm_warp<{T}, {team}, {vectors}, {rows}, {registers}, {whole}, {op == 'layer_norm'}, {present(residual)}, {present(weight)}, \
+  {present(bias)}>"""
 grid    = ["ceil(R / (rows * (256 // team)))"]
 block   = [256]
 chained = true
@@ -31,27 +44,31 @@ grid    = ["R"]
 block   = ["team"]
 chained = true
 */
-// register_rows.cuh has Row, a row in registers. How many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py (called from the .py of this
-// file's name), which works out an example: 16384 rows of 8192 columns of bf16.
+// packs.cuh has Row, a row in registers. How many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py (called from the
+// .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16.
 // `valid` in the head: the vectors hold the row, and a row that is not whole vectors has a thread for each single element at its ends.
-// Forward of rms_norm and layer_norm for rows that fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is true for
+// Forward of rms_norm and layer_norm for rows that fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is
+// true for
 // layer_norm: the mean is subtracted; rms_norm has no mean.
 //
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
 // Steps of norm_block, in the order of this file:
-//   1. Row::load (register_rows.cuh): every thread loads its vectors of 16 bytes into registers. All loads are issued before the first is used.
+//   1. Row::load (packs.cuh): every thread loads its vectors of 16 bytes into registers. All loads are issued before the first is used.
 //   2. moments_of_lanes: each warp computes mean and sum of squares about it of its part of the row, in two passes over the registers.
-//   3. moments_of_block: the warps write their parts to shared memory; after one barrier every warp combines all of them (Chan, Golub & LeVeque 1979,
+//   3. moments_of_block: the warps write their parts to shared memory; after one barrier every warp combines all of them (Chan, Golub &
+// LeVeque 1979,
 //      the formula for two sets of which Welford's update is the case of one new element).
-//   4. write_normalised: the row, still in registers, is scaled, multiplied by the weight, the bias is added, and it is stored as evict-first.
-// norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot that all threads of a row know
+//   4. write_normalised: the row, still in registers, is scaled, multiplied by the weight, the bias is added, and it is stored as
+// evict-first. norm_warp needs no step 3. Aligned 16-bit rows of layer_norm, which instructions would limit, take one pass about a pivot
+// that all threads of a row know
 // (`one_pass`): steps 2 and 3 only add, and step 4 starts from the distances to the pivot.
 #include "pdl.cuh"
-#include "lane_sums.cuh"
+#include "packs.cuh"
 #include "_moments.cuh"
-#include "division.cuh"
-#include "register_rows.cuh"
+
+constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
 
 /// Whether the statistics are computed in one pass about a pivot.
 template <typename T>
@@ -89,9 +106,9 @@ __device__ void distances(float (&sums)[2], const Row<T, VECTORS, ALIGNED>& row,
     sums[0] = squares[0] + squares[1], sums[1] = rest[0] + rest[1];
 }
 
-/// The moments of the n elements held by LANES neighbouring lanes, for K rows at once; all of these lanes get the result. Two passes, which cost no
-/// memory traffic since the row is in registers: the mean, then the squares about it. The second pass also sums the distances themselves, which gives
-/// the rounding error of the mean (Chan, Golub & LeVeque 1983): if all elements are equal, the result is exactly 0.
+/// The moments of the n elements held by LANES neighbouring lanes, for K rows at once; all of these lanes get the result. Two passes, which
+/// cost no memory traffic since the row is in registers: the mean, then the squares about it. The second pass also sums the distances
+/// themselves, which gives the rounding error of the mean (Chan, Golub & LeVeque 1983): if all elements are equal, the result is exactly 0.
 template <bool CENTRE, int LANES, int K, typename R>
 __device__ void moments_of_lanes(Moments (&m)[K], const R (&rows)[K], const Divisor& n) {
     float sums[K], both[2 * K];
@@ -128,7 +145,8 @@ __device__ void moments_of_lanes(Moments (&m)[K], const R (&rows)[K], const Divi
     }
 }
 
-/// The moments of a row of `columns` elements from those of its warps (Chan, Golub & LeVeque 1979), with one barrier. All threads of the block call it.
+/// The moments of a row of `columns` elements from those of its warps (Chan, Golub & LeVeque 1979), with one barrier. All threads of the
+/// block call it.
 template <bool CENTRE>
 __device__ Moments moments_of_block(const Moments& of_warp, int elements, const Divisor& columns) {
     struct Part {
@@ -141,13 +159,15 @@ __device__ Moments moments_of_block(const Moments& of_warp, int elements, const 
     __syncthreads();
     const float base = CENTRE ? parts[0].m.mean : 0;  // means are summed as distances from this one: all 0 if all elements are equal
     const Part part = lane < warps ? parts[lane] : Part{0, {base, 0}};
-    const float mean = CENTRE ? base + lanes_sum<32>(part.n * columns.part * (part.m.mean - base)) : 0;  // weighted by n / columns before the sum: no overflow
+    // weighted by n / columns before the sum: no overflow
+    const float mean = CENTRE ? base + lanes_sum<32>(part.n * columns.part * (part.m.mean - base)) : 0;
     const float off = part.m.mean - mean;
     return {mean, lanes_sum<32>(part.m.squares + (CENTRE ? part.n * off * off : 0))};
 }
 
-/// Sixteen bytes from p, at any address in [begin, end): two aligned vectors are loaded and the bytes between them are shifted out. If one of the two
-/// vectors would reach outside the array, the elements are loaded one by one; that loop is not unrolled, because it would need too many registers.
+/// Sixteen bytes from p, at any address in [begin, end): two aligned vectors are loaded and the bytes between them are shifted out. If one
+/// of the two vectors would reach outside the array, the elements are loaded one by one; that loop is not unrolled, because it would need
+/// too many registers.
 template <typename T>
 __device__ uint4 load_anywhere(const T* p, const T* begin, const T* end) {
     constexpr int N = Pack<T>::N;
@@ -212,7 +232,8 @@ __device__ void write_scaled(const Row<T, VECTORS, ALIGNED>& row, const Scaling&
     using P = Pack<T>;
     const bool together = ALIGNED || aligned(y + row.head);
     const auto load = [&](const T* of_columns, int column) {
-        return ALIGNED ? *reinterpret_cast<const uint4*>(of_columns + column) : load_anywhere(of_columns + column, of_columns, of_columns + C);
+        return ALIGNED ? *reinterpret_cast<const uint4*>(of_columns + column)
+            : load_anywhere(of_columns + column, of_columns, of_columns + C);
     };
     const auto normalised = [&](float v) { return SHIFTED ? fmaf(v - by.about, by.scale, by.shift) : (v - by.about) * by.scale; };
 #pragma unroll
@@ -241,15 +262,18 @@ __device__ void write_scaled(const Row<T, VECTORS, ALIGNED>& row, const Scaling&
 }
 
 template <bool WEIGHT, bool BIAS, typename T, int VECTORS, bool ALIGNED>
-__device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias, T* y) {
+__device__ void write_normalised(const Row<T, VECTORS, ALIGNED>& row, const Moments& m, int C, float eps, const T* weight, const T* bias,
+    T* y) {
     const float scale = reciprocal_root(over(m.squares, Divisor(C)) + eps);
     write_scaled<WEIGHT, BIAS, false>(row, {m.mean, scale, 0}, C, weight, bias, y);
 }
 
-/// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no shared memory.
+/// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no
+/// shared memory.
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
-    norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
+    norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs,
+        const T* __restrict__ weight,
               const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     constexpr int TEAMS = 32 / LANES;  // rows that a warp takes side by side
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -294,7 +318,8 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
 /// The launch bounds are written for 1024 threads, so that REGISTERS is the limit for blocks of any size.
 template <typename T, int VECTORS, int REGISTERS, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
-    norm_block(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
+    norm_block(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs,
+        const T* __restrict__ weight,
                const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps) {
     const long long number = blockIdx.x;
     Row<T, VECTORS, ALIGNED> rows[1];
@@ -302,7 +327,8 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
     gdc_wait();
     constexpr bool ONE_PASS = one_pass<T>(ALIGNED, CENTRE) && !RESIDUAL;
     using P = Pack<T>;
-    const uint4 leading = ONE_PASS ? *reinterpret_cast<const uint4*>(x + number * xs) : make_uint4(0, 0, 0, 0);  // the row's first vector, in all threads
+    // the row's first vector, in all threads
+    const uint4 leading = ONE_PASS ? *reinterpret_cast<const uint4*>(x + number * xs) : make_uint4(0, 0, 0, 0);
     rows[0].load(x + number * xs);
     if (RESIDUAL) add_residual(rows[0], residual + number * rs, s + number * ss);
     if (ONE_PASS) {
@@ -310,7 +336,8 @@ __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
         const int lane = threadIdx.x % 32;
         float f[P::N], sums[2];
         P::widen(leading, f);
-        // The pivot is the mean of N elements (exact if they are equal). A single outlier, up to sqrt(C) standard deviations away, would cost a long row accuracy.
+        // The pivot is the mean of N elements (exact if they are equal). A single outlier, up to sqrt(C) standard deviations away, would
+        // cost a long row accuracy.
 #pragma unroll
         for (int step = P::N / 2; step > 0; step /= 2) {
 #pragma unroll

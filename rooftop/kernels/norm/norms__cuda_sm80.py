@@ -15,15 +15,16 @@ def supports(p: Problem, head: Head) -> str | None:
     return _register_rows.refuses(p)
 
 
-REGISTERS = {True: (32, 32, 48, 48, 56, 56, 64, 64), False: (40, 48, 48, 56, 64, 64, 64, 64)}  # by vectors a thread, 1 to 8; True: rows start on 16 bytes
+# by vectors a thread, 1 to 8; True: rows start on 16 bytes
+REGISTERS = {True: (32, 32, 48, 48, 56, 56, 64, 64), False: (40, 48, 48, 56, 64, 64, 64, 64)}
 INSTRUCTIONS = {True: (127, 120), False: (190, 280)}  # of a warp: fixed, and for each vector
 FLYING = 72 * 1024  # bytes in flight to a multiprocessor of an H200, as measured: 0.92 of a copy with 72 KiB, 0.79 to 0.84 with 56 KiB
 GAIN = 0.95
 
 
 def _cycles(r: _register_rows.Rows, c: dict[str, int]) -> float:
-    """Estimated cycles of a multiprocessor for one row, at 18.2 bytes a cycle. Each of the four schedulers has 512 registers a lane: with 48 registers a thread
-    it holds 10 warps, 40 warps in all, so two blocks of 14 warps are resident and not three."""
+    """Estimated cycles of a multiprocessor for one row, at 18.2 bytes a cycle. Each of the four schedulers has 512 registers a lane: with
+    48 registers a thread it holds 10 warps, 40 warps in all, so two blocks of 14 warps are resident and not three."""
     aligned, warps = r.least == 1, c["team"] // 32
     fixed, each = INSTRUCTIONS[aligned]
     blocks = min(4 * (512 // REGISTERS[aligned][c["vectors"] - 1]) // warps, 2048 // c["team"])
@@ -33,13 +34,19 @@ def _cycles(r: _register_rows.Rows, c: dict[str, int]) -> float:
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:
-    """The choice of _register_rows.py. 16-bit rows of layer_norm in a block are bound by instructions about as much as by memory: for them another config is
-    taken if `_cycles` estimates that it is 5 % faster. For the example of _register_rows.py (8192 columns of bf16) none is."""
+    """The choice of _register_rows.py. 16-bit rows of layer_norm in a block are bound by instructions about as much as by memory: for them
+    another config is taken if `_cycles` estimates that it is 5 % faster. For the example of _register_rows.py (8192 columns of bf16) none
+    is."""
     r = _register_rows.of(p, TENSORS)
     found = _register_rows.choose(r)
-    if not p.op.startswith("layer_norm") or p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1 or r.rows * r.vectors <= 2048 * r.device.sms:
+    if (
+        not p.op.startswith("layer_norm") or p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1
+        or r.rows * r.vectors <= 2048 * r.device.sms
+    ):
         return found
-    blocks = [c for c in _register_rows.configs(r) if 32 < c["team"] <= 512 and c["rows"] == 1 and c["team"] * (c["vectors"] - 1) < r.vectors]
+    blocks = [
+        c for c in _register_rows.configs(r) if 32 < c["team"] <= 512 and c["rows"] == 1 and c["team"] * (c["vectors"] - 1) < r.vectors
+    ]
     best = min(blocks, key=lambda c: _cycles(r, c), default=found)
     return best if _cycles(r, best) < GAIN * _cycles(r, found) else found
 

@@ -1,10 +1,24 @@
 /* rooftop
 ops     = ["rms_norm", "layer_norm"]
-idea    = "Each row is read once and written once, by one of five kernels (the table in kernels/norm/norms__cuda_sm90.py chooses). warp: several short rows a warp, no barrier. whole row: one block holds an aligned row of 1 to 64 KiB in registers (32 to 44 KiB: persistent), and copies weight and bias to shared memory (cp.async) while it computes the statistics; float32 takes two passes over the registers, 16-bit types one pass about a pivot. Longer rows, and unaligned rows from 8 KiB, are divided among the blocks of a cluster and held in their shared memory; each thread computes its statistics in one pass about a pivot (its first element; in float32 the mean of its first four), and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier). cluster: the general case, one cluster a row with one cluster barrier, for what no other kernel supports."
+idea    = """Each row is read once and written once, by one of five kernels (the table in kernels/norm/norms__cuda_sm90.py chooses). warp: \
+  several short rows a warp, no barrier. whole row: one block holds an aligned row of 1 to 64 KiB in registers (32 to 44 KiB: persistent), \
+  and copies weight and bias to shared memory (cp.async) while it computes the statistics; float32 takes two passes over the registers, \
+  16-bit types one pass about a pivot. Longer rows, and unaligned rows from 8 KiB, are divided among the blocks of a cluster and held in \
+  their shared memory; each thread computes its statistics in one pass about a pivot (its first element; in float32 the mean of its first \
+  four), and the blocks exchange them through distributed shared memory. streaming: a cluster takes one or two rows and ends. persistent: \
+  clusters live for the whole launch, so that weight and bias are read once; the next rows are prefetched by cp.async, and a row is \
+  normalised and stored while the statistics of the next one travel between the blocks (st.async, counted by an mbarrier). cluster: the \
+  general case, one cluster a row with one cluster barrier, for what no other kernel supports."""
 predict = { speedup = 1.4 }
-limit   = "Whole row: the bandwidth of a copy; weight and bias come from the L2 again for each row, without a visible cost (3.03 TB/s on an H100 for 32 KiB of float32). Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Streaming clusters: weight and bias are read again for each row. Tensors of a few MiB: latency, two reductions and a barrier between load and store."
+limit   = """Whole row: the bandwidth of a copy; weight and bias come from the L2 again for each row, without a visible cost (3.03 TB/s on \
+  an H100 for 32 KiB of float32). Persistent clusters: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). \
+  Streaming clusters: weight and bias are read again for each row. Tensors of a few MiB: latency, two reductions and a barrier between load \
+  and store."""
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
+args    = [
+    "R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?",
+    "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32",
+]
 demands = { has = ["STG.E.128"], spills = 0 }
 python  = ["choose", "configs", "launches"]
 valid   = "threads > 0"
@@ -25,19 +39,21 @@ rows    = 1
 stages  = 3
 */
 // Device code: norm_cluster, norm_whole_row and norm_warp below; _fwd_slices_sm90.cuh has norm_persistent and norm_streaming. The table in
-// kernels/norm/norms__cuda_sm90.py chooses one for a call; its docstring has worked examples for rows of 8192 columns of float32 and of bfloat16. For float16 and
-// bfloat16 tensors of 64 MiB and more without a residual norms__cuda_sm80.cu is faster and is chosen first: its smaller blocks keep 80 KiB in flight instead
-// of 48, and weight and bias stay in L1, because the rows are loaded evict-first (its example: kernels/norm/_register_rows.py).
-// No kernel here calls gdc_launch_dependents(): all blocks load until the end, and an early launch would take their registers and bandwidth. So programmatic
-// dependent launch hides the launch latency of the next kernel, but not its first loads.
-// Forward of rms_norm and layer_norm on sm_90, first of two files; _fwd_slices_sm90.cuh has the kernels for long and for unaligned rows. CENTRE is true for
-// layer_norm: the mean is subtracted. The table in norms__cuda_sm90.py chooses the kernel and its template arguments, and has worked examples.
+// kernels/norm/norms__cuda_sm90.py chooses one for a call; its docstring has worked examples for rows of 8192 columns of float32 and of
+// bfloat16. For float16 and bfloat16 tensors of 64 MiB and more without a residual norms__cuda_sm80.cu is faster and is chosen first: its
+// smaller blocks keep 80 KiB in flight instead of 48, and weight and bias stay in L1, because the rows are loaded evict-first (its example:
+// kernels/norm/_register_rows.py). No kernel here calls gdc_launch_dependents(): all blocks load until the end, and an early launch would
+// take their registers and bandwidth. So programmatic dependent launch hides the launch latency of the next kernel, but not its first
+// loads. Forward of rms_norm and layer_norm on sm_90, first of two files; _fwd_slices_sm90.cuh has the kernels for long and for unaligned
+// rows. CENTRE is true for
+// layer_norm: the mean is subtracted. The table in norms__cuda_sm90.py chooses the kernel and its template arguments, and has worked
+// examples.
 //   norm_cluster    the general case, for what no other kernel supports: one cluster of blocks a row, in their shared memory
 //   norm_whole_row  one block a row, in registers (aligned rows of up to 64 KiB)
 //   norm_warp       one warp holds one or several short rows in registers
 // A pack is 16 bytes, one vector load: 8 elements of 16 bits or 4 float32 (packs.cuh). The sm_80 kernels call it a vector.
-// Every warp computes the mean and the sum of squares about this mean for its part of a row: in two passes over its registers for float32, in one about a
-// pivot for 16-bit types (_moments.cuh says why). The parts are combined after Chan, Golub & LeVeque 1979
+// Every warp computes the mean and the sum of squares about this mean for its part of a row: in two passes over its registers for float32,
+// in one about a pivot for 16-bit types (_moments.cuh says why). The parts are combined after Chan, Golub & LeVeque 1979
 // (Welford's update is the case of one new element), so that one barrier is enough.
 #include <cooperative_groups.h>
 #include <cuda_pipeline.h>
@@ -45,7 +61,6 @@ stages  = 3
 #include "pdl.cuh"
 #include "_moments.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 
 namespace cg = cooperative_groups;
 
@@ -124,8 +139,8 @@ __device__ Part fold_parts(const Part* parts, int C) {
 // norm_cluster: the block's packs of x, then of the residual; norm_whole_row: weight, then bias. A thread reads only what it copied itself.
 extern __shared__ __align__(128) uint4 held[];
 
-/// y = norm(x + residual) · weight + bias, s = x + residual. One cluster a row: cp.async copies the row to shared memory, where it is read for the
-/// statistics (two passes for layer_norm) and for the result.
+/// y = norm(x + residual) · weight + bias, s = x + residual. One cluster a row: cp.async copies the row to shared memory, where it is read
+/// for the statistics (two passes for layer_norm) and for the result.
 template <typename T, int THREADS, int CLUSTER, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_cluster(int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,
@@ -152,7 +167,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     }
     __pipeline_commit();
-    if (CLUSTER > 1) cg::this_cluster().barrier_arrive();  // share_parts waits for it: a block's shared memory may be written only after it has started
+    // share_parts waits for it: a block's shared memory may be written only after it has started
+    if (CLUSTER > 1) cg::this_cluster().barrier_arrive();
     const bool has_single = tid < share.singles;
     const int at = has_single ? share.single(tid) : 0;
     float single = has_single ? static_cast<float>(x[at]) : 0;
@@ -234,14 +250,15 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// EARLY, when norm_whole_row loads weight and bias: after the statistics (in step 4); before the barrier (step 3) into registers, 4 a pack; by cp.async to
-/// shared memory, issued after the loads of the row, or before them.
+/// EARLY, when norm_whole_row loads weight and bias: after the statistics (in step 4); before the barrier (step 3) into registers, 4 a
+/// pack; by cp.async to shared memory, issued after the loads of the row, or before them.
 enum { AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST };
 
 /// One block a row, for rows that start on 16 bytes: PIECES packs of 16 bytes a thread, in registers.
 ///   1. All packs of the row are loaded (and the residual's, added and stored as s).
 ///   2. Weight and bias are copied to shared memory by cp.async (EARLY: TO_SHARED), so that their latency is hidden behind steps 1 and 3.
-///   3. Each warp computes mean and sum of squares of its part (part_of_warp, _moments.cuh) and writes them to shared memory; after the only barrier every
+///   3. Each warp computes mean and sum of squares of its part (part_of_warp, _moments.cuh) and writes them to shared memory; after the
+/// only barrier every
 ///      warp combines the parts of all warps (fold).
 ///   4. Each thread normalises its packs, reads its weight and bias packs (which it copied itself, so no barrier is needed) and stores y.
 template <typename T, int THREADS, int PIECES, int BLOCKS, int EARLY, bool CENTRE, bool RESIDUAL>
@@ -277,7 +294,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         __pipeline_commit();
     };
     uint4 p[1][PIECES], own[PIECES], pw[PIECES], pb[PIECES];
-    // The residual is kept in registers that are free until it has been added. For either type, with the other array the compiler moves loads behind arithmetic.
+    // The residual is kept in registers that are free until it has been added. For either type, with the other array the compiler moves
+    // loads behind arithmetic.
     uint4* const pr = EXACT ? pw : own;
     const auto load_weights = [&](int i) {
         if (w && column(i) < C) pw[i] = EARLY >= TO_SHARED ? weights[i * THREADS] : P::load(w + column(i), true);
@@ -324,8 +342,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 }
 
-/// Short rows: a warp holds ROWS consecutive rows in registers, PIECES packs a lane and row. All loads are issued before the first value is used. No
-/// barrier and no shared memory; the weight and the bias are read once a warp.
+/// Short rows: a warp holds ROWS consecutive rows in registers, PIECES packs a lane and row. All loads are issued before the first value is
+/// used. No barrier and no shared memory; the weight and the bias are read once a warp.
 template <typename T, int THREADS, int PIECES, int ROWS, int BLOCKS, bool CENTRE, bool RESIDUAL>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_warp(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ r, long long rs, const T* __restrict__ w,

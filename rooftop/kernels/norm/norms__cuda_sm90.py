@@ -14,36 +14,42 @@ A config holds
     blocks    blocks that must fit a multiprocessor at once, at least: the second argument of __launch_bounds__, which bounds the registers
     threads   of a block
     pieces    packs of 16 bytes that a thread holds (a pack is 4 elements of float32, 8 of 16 bits; the sm_80 kernels call it a vector)
-    early     when norm_whole_row loads weight and bias: AFTER_STATISTICS; TO_REGISTERS, before the barrier; TO_SHARED, by cp.async to shared memory, issued
-              after the loads of the row; TO_SHARED_FIRST, the same, issued before them
+    early     when norm_whole_row loads weight and bias: AFTER_STATISTICS; TO_REGISTERS, before the barrier; TO_SHARED, by cp.async to
+              shared memory, issued after the loads of the row; TO_SHARED_FIRST, the same, issued before them
     rows      that a cluster or a warp takes at once
     stages    rows in the ring buffer of a persistent cluster
 
-Rows of more than 64 KiB (odd ones from 48 KiB on, of layer_norm from 4 KiB on) without a residual go to the persistent kernel whose config has the least
-estimated time (`_ring`, by timings on an H200), if shared memory holds three of them and there are at least four rows a cluster. All others have a table. Its
-numbers were found by timing on an H100; those for unaligned rows of more than 96 KiB and for rows of more than 512 KiB are derived from timings of the
-persistent kernel on an H200. Each row of the table gives the resource that explains the choice; the first row that fits is taken, so "the same" means the
-reason of the row above. "Odd" rows are rows that do not start on 16 bytes or are not whole packs.
+Rows of more than 64 KiB (odd ones from 48 KiB on, of layer_norm from 4 KiB on) without a residual go to the persistent kernel whose config
+has the least estimated time (`_ring`, by timings on an H200), if shared memory holds three of them and there are at least four rows a
+cluster. All others have a table. Its numbers were found by timing on an H100; those for unaligned rows of more than 96 KiB and for rows of
+more than 512 KiB are derived from timings of the persistent kernel on an H200. Each row of the table gives the resource that explains the
+choice; the first row that fits is taken, so "the same" means the reason of the row above. "Odd" rows are rows that do not start on 16 bytes
+or are not whole packs.
 
-Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and norms__cuda_sm80.cu is chosen: _register_rows.py has that
-example.) A row is 16 KiB = 1024 packs: too long for a warp, so one block holds it. The first row of the table that fits is "12 KiB to 16 KiB",
-`whole_row(512, 2, 3, early=TO_SHARED)`: 512 threads with 2 packs each, which are 8 registers of data. __launch_bounds__(512, 3) gives a thread up to 40
-registers; three blocks are resident on a multiprocessor, so 48 KiB of x are in flight, and one row is loaded while others are reduced and stored. There is no
-cluster and no loop over rows: the overlap comes from the resident blocks. In a block: all loads of x; cp.async of 16 KiB of weight and 16 KiB of bias to
-shared memory; statistics of each warp in one pass over its registers, about a pivot (the thread's first element); one barrier; normalise and store. 2048 rows
-are 5.2 waves of the 396 resident blocks of an H100, so device memory limits them. 512 rows are 1.3 waves: then the latency of one block counts, from its loads
-over two reductions and a barrier to its stores, and 512 threads with two packs each finish a row sooner than 256 threads with four. Why not persistent: such a
-kernel reads weight and bias once, but here they come from the L2 while the block waits for its row anyway; and its rows in flight would take shared memory and
-the waits of a ring buffer, where three resident blocks keep as many loads in flight without either.
+Example: layer_norm of bfloat16, 2048 rows of 8192 columns. (From 4096 rows on x has 64 MiB and norms__cuda_sm80.cu is chosen:
+_register_rows.py has that example.) A row is 16 KiB = 1024 packs: too long for a warp, so one block holds it. The first row of the table
+that fits is "12 KiB to 16 KiB",
+`whole_row(512, 2, 3, early=TO_SHARED)`: 512 threads with 2 packs each, which are 8 registers of data. __launch_bounds__(512, 3) gives a
+thread up to 40 registers; three blocks are resident on a multiprocessor, so 48 KiB of x are in flight, and one row is loaded while others
+are reduced and stored. There is no cluster and no loop over rows: the overlap comes from the resident blocks. In a block: all loads of x;
+cp.async of 16 KiB of weight and 16 KiB of bias to shared memory; statistics of each warp in one pass over its registers, about a pivot (the
+thread's first element); one barrier; normalise and store. 2048 rows are 5.2 waves of the 396 resident blocks of an H100, so device memory
+limits them. 512 rows are 1.3
+waves: then the latency of one block counts, from its loads over two reductions and a barrier to its stores, and 512 threads with two packs
+each finish a row sooner than 256 threads with four. Why not
+persistent: such a kernel reads weight and bias once, but here they come from the L2 while the block waits for its row anyway; and its rows
+in flight would take shared memory and the waits of a ring buffer, where three resident blocks keep as many loads in flight without either.
 
-Example: layer_norm of float32, 16384 rows of 8192 columns. A row is 32 KiB = 2048 packs of 16 bytes. A warp would need 64 packs a lane, 256 registers. A
-block of 512 threads holds it with 4 packs a thread, 16 registers of data: `whole_row(512, 4, 2, early=TO_SHARED)`. Two such blocks are resident, so 64 KiB of
-x are in flight to a multiprocessor while about 40 KiB are enough, and one row is loaded while the other is reduced, normalised and stored. Each block also
-copies 32 KiB of weight and 32 KiB of bias from the L2 to shared memory, after it has issued the loads of its row: 1 GiB of L2 traffic beside 1 GiB of device
-memory's. The copies take the time in which the block waits for its row. Measured on an H100: 355 us, 3.03 TB/s, which is what a copy of as many bytes takes.
-So a persistent kernel, which would read weight and bias once, has nothing to gain at 32 KiB. Above, a block needs 1024 threads of up to 64 registers, which
-is the whole register file: one block is resident, and nothing is loaded while it computes. There the ring buffer of a persistent block keeps loads in flight in
-shared memory.
+Example: layer_norm of float32, 16384 rows of 8192 columns. A row is 32 KiB = 2048 packs of 16 bytes. A warp would need 64 packs a lane, 256
+registers. A block of 512 threads holds it with 4 packs a thread, 16 registers of data: `whole_row(512, 4, 2, early=TO_SHARED)`. Two such
+blocks are resident, so 64 KiB of x are in flight to a multiprocessor while about 40 KiB are enough, and one row is loaded while the other
+is reduced, normalised and stored. Each block also copies 32 KiB of weight and 32 KiB of bias from the L2 to shared memory, after it has
+issued the
+loads of its row: 1 GiB of L2 traffic beside 1 GiB of device memory's. The copies take the time in which the block waits for its row.
+Measured on an H100: 355 us, 3.03 TB/s, which is what a copy of as many bytes takes. So a persistent kernel, which would read weight and
+bias once, has nothing to gain at 32 KiB. Above, a block needs 1024 threads of up to 64 registers, which is the whole register file: one
+block is resident, and nothing is loaded while it computes. There the ring buffer of a persistent block keeps loads in flight in shared
+memory.
 """
 
 from __future__ import annotations
@@ -59,7 +65,10 @@ from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, TARGETS, Device, Launch, Problem
 from rooftop.kernels.norm import _cluster_slices
 
-KERNELS = {"warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent", "cluster": "norm_cluster"}
+KERNELS = {
+    "warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent",
+    "cluster": "norm_cluster"
+}
 CLUSTER_BYTES = 225000  # of shared memory for all resident blocks of norm_cluster on one multiprocessor
 WARP_PACKS = 8192  # packs of 16 bytes in half of a register file: the rows, weight, bias and results of norm_warp must fit
 AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST = range(4)  # `early`; EARLY of norms__cuda_sm90.cu
@@ -86,7 +95,8 @@ class Rows:
 
     @cached_property
     def ringed(self) -> Rows:
-        """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no sector is split."""
+        """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no
+        sector is split."""
         half = self.slices.aligned and self.slices.stride * self.slices.itemsize % 32 != 0
         return replace(self, slices=replace(self.slices, aligned=False)) if half else self
 
@@ -104,7 +114,10 @@ def of(p: Problem) -> Rows:
     layout = _cluster_slices.Slices(x.shape[1], x.itemsize, x.strides[0], aligned)
     alike = aligned or _cluster_slices.starts_alike(*tensors[:4])
     present = {n: p.get(n) is not None for n in ("residual", "weight", "bias")}
-    return Rows(x.shape[0], layout, alike, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"), p.device.sms, p.device)
+    return Rows(
+        x.shape[0], layout, alike, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"), p.device.sms,
+        p.device
+    )
 
 
 def warp(blocks: int, pieces: int, rows: int = 1, threads: int = 64) -> dict[str, Any]:
@@ -133,7 +146,8 @@ class Choice:
 
     over, most       bytes of a row: more than `over`, at most `most`
     why              the reason for the config
-    alignment        "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors; "alike": either
+    alignment        "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors;
+                     "alike": either
                      of these; "": any
     op               "rms_norm" or "layer_norm"; "": both
     itemsize         bytes of an element; 0: any
@@ -157,45 +171,98 @@ class Choice:
         lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.alignment]
         return (
             lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
-            and self.itemsize in (0, r.slices.itemsize) and not (self.no_residual and r.residual) and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
-        )  # fmt: skip
+            and self.itemsize in (0, r.slices.itemsize) and not (self.no_residual and r.residual)
+            and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
+        )
 
 
 KIB = 1024
 ANY = 1 << 62
 TABLE = (  # the first entry that fits the input is used
-    Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB in flight", "odd", "layer_norm", no_residual=True),
-    Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm needs fewer registers: three blocks, up to the longest row that fits", "odd", no_residual=True),
+    Choice(
+        8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB in flight", "odd", "layer_norm",
+        no_residual=True
+    ),
+    Choice(
+        8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm needs fewer registers: three blocks, up to the longest row that fits", "odd",
+        no_residual=True
+    ),
     Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, one row each", "odd", no_residual=True),
-    Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm also reads weight and bias: four blocks share a row", "odd", "layer_norm", no_residual=True),
-    Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd", no_residual=True),
-    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows of rms_norm, or too few rows for the runs of a ring", "odd", no_residual=True),
+    Choice(
+        48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm also reads weight and bias: four blocks share a row", "odd", "layer_norm",
+        no_residual=True
+    ),
+    Choice(
+        48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd",
+        no_residual=True
+    ),
+    Choice(
+        96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows of rms_norm, or too few rows for the runs of a ring", "odd", no_residual=True
+    ),
     Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", no_residual=True),
-    Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "alike", no_residual=True),
+    Choice(
+        512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "alike", no_residual=True
+    ),
     Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "alike", no_residual=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2, no_residual=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm", no_residual=True),
-    Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "only a weight to read again: one row, more clusters", "aligned", "rms_norm", no_residual=True),
-    Choice(128 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2, no_residual=True),
-    Choice(128 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm", no_residual=True),
-    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 3), "the same; as many blocks as shared memory holds", "aligned", "rms_norm", itemsize=4, no_residual=True),
+    Choice(
+        64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2,
+        no_residual=True
+    ),
+    Choice(
+        64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm",
+        no_residual=True
+    ),
+    Choice(
+        64 * KIB, 128 * KIB, streaming(8, 8, 8), "only a weight to read again: one row, more clusters", "aligned", "rms_norm",
+        no_residual=True
+    ),
+    Choice(
+        128 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2,
+        no_residual=True
+    ),
+    Choice(
+        128 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm",
+        no_residual=True
+    ),
+    Choice(
+        256 * KIB, 512 * KIB, streaming(8, 8, 3), "the same; as many blocks as shared memory holds", "aligned", "rms_norm", itemsize=4,
+        no_residual=True
+    ),
     Choice(-1, 512, warp(32, 1), "one pack a lane; 2048 threads a multiprocessor", "aligned"),
     Choice(512, 1 * KIB, warp(16, 2), "two packs a lane; registers for 1024 threads", "aligned"),
-    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=TO_SHARED), "few rows: four times the warps; weight loaded during the sums", "aligned", max_rows=16),
+    Choice(
+        1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=TO_SHARED), "few rows: four times the warps; weight loaded during the sums",
+        "aligned", max_rows=16
+    ),
     Choice(1536, 2 * KIB, warp(8, 4), "four packs a lane without padding", "aligned"),
     Choice(1 * KIB, 1536, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
     Choice(2 * KIB, 4 * KIB, whole_row(128, 2, 12), "two packs: 24 KiB a round of 12 blocks", "aligned", "layer_norm"),
-    Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=TO_SHARED), "one pack a thread, all 2048 threads: few registers without a mean", "aligned"),
-    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=TO_SHARED), "three packs need no padding at 3072 elements of 16 bits", "aligned", "layer_norm"),
+    Choice(
+        2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=TO_SHARED), "one pack a thread, all 2048 threads: few registers without a mean",
+        "aligned"
+    ),
+    Choice(
+        4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=TO_SHARED), "three packs need no padding at 3072 elements of 16 bits", "aligned",
+        "layer_norm"
+    ),
     Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8), "the same; a weight alone is read after the sums", "aligned"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=TO_SHARED), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=TO_SHARED), "two packs in 32 registers: all 2048 threads", "aligned"),
     Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=TO_SHARED), "three packs, 1024 threads of 64 registers", "aligned"),
-    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=TO_SHARED), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned", "layer_norm"),
+    Choice(
+        12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=TO_SHARED), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned",
+        "layer_norm"
+    ),
     Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=TO_SHARED), "1536 threads: three rows in flight", "aligned"),
-    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=TO_SHARED), "two rows a multiprocessor: one is loaded while the other is summed", "aligned"),
+    Choice(
+        16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=TO_SHARED), "two rows a multiprocessor: one is loaded while the other is summed",
+        "aligned"
+    ),
     Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=TO_SHARED), "the same", "aligned"),
-    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", no_residual=True, min_rows=2),
+    Choice(
+        32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", no_residual=True,
+        min_rows=2
+    ),
     Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=TO_SHARED), "1024 threads hold the row", "aligned"),
     Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=TO_SHARED), "the longest row that registers hold", "aligned"),
     Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows whose misalignment differs between tensors"),
@@ -203,13 +270,18 @@ TABLE = (  # the first entry that fits the input is used
     Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
     Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
     Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
-    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "layer_norm: weight and bias are read once", "aligned", no_residual=True, min_rows=0.25),
-    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", no_residual=True, min_rows=0.25),
+    Choice(
+        128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "layer_norm: weight and bias are read once", "aligned", no_residual=True,
+        min_rows=0.25
+    ),
+    Choice(
+        256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", no_residual=True, min_rows=0.25
+    ),
     Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "a residual, or unlike misalignment: the smallest cluster that holds a row"),
     Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same, or fewer rows than persistent clusters"),
     Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),
     Choice(512 * KIB, ANY, cluster(256, 16, 2), "sixteen blocks: the longest row that a cluster's shared memory holds"),
-)  # fmt: skip
+)
 
 
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,22 +297,30 @@ FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memor
 EXCHANGE = 900  # cycles of the reduction of a row's sums over a warp, a block and a cluster, in sequence; without a mean 600
 PACK = 110  # instructions of a warp for 32 packs of 16 bits, both passes; fewer without a mean, and for float32
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
-UNEQUAL = 1.08  # clusters of one or two blocks use all multiprocessors; those of GPCs with 18 instead of 16 get less bandwidth each and end later
+# clusters of one or two blocks use all multiprocessors; those of GPCs with 18 instead of 16 get less bandwidth each and end later
+UNEQUAL = 1.08
 ROUNDS = 4  # with fewer rows of a cluster, or of a run of its rows, filling and draining the ring costs more than it gains
-RUNS = 1.12  # several runs of rows a cluster must save more than this; what their ends cost is not in the estimate, since it depends on the number of rows
-SLOWEST = 1.15, 1.6  # limits of the estimate, without and with a mean: streaming clusters take so long, in which layer_norm also reads a bias
+# several runs of rows a cluster must save more than this; what their ends cost is not in the estimate, since it depends on the number of
+# rows
+RUNS = 1.12
+# limits of the estimate, without and with a mean: streaming clusters take so long, in which layer_norm also reads a bias
+SLOWEST = 1.15, 1.6
 
 
 def _in_the_ring(r: Rows, c: Mapping[str, Any], clusters: int) -> float:
-    """The time of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A round, in which each cluster processes a row,
-    takes as long as the memory traffic, or as a row's own reductions and instructions if these take longer. It does not depend on the number of rows, so a new
-    number of rows compiles nothing new."""
+    """The time of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A round, in which each
+    cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and instructions if these take longer. It
+    does not depend on the number of rows, so a new number of rows compiles nothing new."""
     flying = c["blocks"] * (c["stages"] - 1) * r.bytes / c["cluster"]
     least = 2 * r.bytes * clusters / (BYTES * r.sms)
     memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
-    instructions = c["blocks"] * c["threads"] / 32 * c["pieces"] * PACK * (1 if r.centre else 0.65) * (1 if r.slices.itemsize == 2 else 0.55)
+    instructions = c["blocks"] * c["threads"] / 32 * c["pieces"] * PACK * (1 if r.centre else 0.65) * (
+        1 if r.slices.itemsize == 2 else 0.55
+    )
     own = EXCHANGE * (1 if r.centre else 0.67) + instructions / 4
-    return (max(memory, own) + OVERLAP * min(memory, own)) / least * (UNEQUAL if c["cluster"] <= 2 else 1) * (RUNS if r.slices.runs(clusters) > 1 else 1)
+    return (
+        max(memory, own) + OVERLAP * min(memory, own)
+    ) / least * (UNEQUAL if c["cluster"] <= 2 else 1) * (RUNS if r.slices.runs(clusters) > 1 else 1)
 
 
 def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
@@ -249,7 +329,8 @@ def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
 
 @lru_cache(maxsize=64)
 def _rings(r: Rows) -> tuple[tuple[tuple[float, ...], dict[str, Any]], ...]:
-    """The rings that fit if there are rows enough, and by what they are compared, the estimated time first. Of rows of which `count` is 2^30."""
+    """The rings that fit if there are rows enough, and by what they are compared, the estimated time first. Of rows of which `count` is
+    2^30."""
     found = []
     for size, pieces in product((1, 2, 4, 8, 16), (2, 4, 8)):
         one = _complete(r, persistent(size, pieces, 1, 3))
@@ -265,12 +346,13 @@ def _rings(r: Rows) -> tuple[tuple[tuple[float, ...], dict[str, Any]], ...]:
 
 
 def _ring(r: Rows) -> dict[str, Any] | None:
-    """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers and for the odd rows of layer_norm, for which
-    kernels without a loop shift weight and bias once a row; None if other kernels are faster.
+    """The persistent clusters with the lowest estimated time a row, for rows longer than a block's registers and for the odd rows of
+    layer_norm, for which kernels without a loop shift weight and bias once a row; None if other kernels are faster.
 
-    A ring buffer has two advantages over streaming clusters, which end after a row or two. Weight and bias, each as long as a row, are not read from the L2
-    again and again (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65 of a copy). And there is no last wave: a
-    streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
+    A ring buffer has two advantages over streaming clusters, which end after a row or two. Weight and bias, each as long as a row, are not
+    read from the L2 again and again (layer_norm of float32 at 208736 columns: three reads from the L2 for each read of memory, 0.65 of a
+    copy). And there is
+    no last wave: a streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
     longest = 64 * KIB if r.slices.aligned else 4 * KIB if r.centre else 48 * KIB
     if not r.alike or r.residual or r.bytes <= longest:
         return None
@@ -326,7 +408,10 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
             return blocks * threads <= 2048 and r.bytes * blocks <= CLUSTER_BYTES * c["cluster"]
         case "whole row":
             room = blocks * (_shared(r, c) + _cluster_slices.SYSTEM + 256) <= _cluster_slices.SHARED
-            return r.slices.aligned and 512 <= blocks * threads <= 2048 and covers and room and (c["early"] == AFTER_STATISTICS or r.parameters > 0)
+            return (
+                r.slices.aligned and 512 <= blocks * threads <= 2048 and covers and room
+                and (c["early"] == AFTER_STATISTICS or r.parameters > 0)
+            )
         case "warp":
             held = blocks * threads * pieces * (c["rows"] + 3) <= WARP_PACKS
             return r.slices.aligned and 256 <= blocks * threads <= 2048 and held and (pieces - 1) * 512 < r.bytes <= pieces * 512
@@ -346,7 +431,9 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
     """All configs that `rooftop tune` may try."""
     r, clusters = of(p), (1, 2, 4, 8, 16)
     found = [cluster(*c) for c in product((256, 512, 1024), clusters, (1, 2, 3, 4, 6, 8))]
-    found += [whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), range(4))]
+    found += [
+        whole_row(t, p, b, e) for t, b, p, e in product((64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (1, 2, 3, 4), range(4))
+    ]
     found += [persistent(*c) for c in product(clusters, (1, 2, 4), (1, 2, 3, 4), (3, 4))]
     found += [streaming(c, p, b, n) for c, b, p, n in product(clusters, (1, 2, 3, 4, 5, 6, 8, 12), (1, 2, 3, 4, 8), (1, 2))]
     found += [warp(b, p, n, t) for t, b, p, n in product((32, 64, 128, 256), (4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4))]
@@ -379,4 +466,4 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
             f"{KERNELS[path]}<{', '.join(template)}>", (grid,), args, types=types, block=(threads,), shared=_shared(r, c), chained=True,
             cluster=() if path in ("whole row", "warp") else (size,),
         )
-    ]  # fmt: skip
+    ]

@@ -1,9 +1,15 @@
 /* rooftop
 ops     = ["rms_norm", "layer_norm"]
-idea    = "A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice stays in a ring buffer in shared memory while the blocks exchange its statistics through global memory; the row is finished a few rows later. So each row is read once, as long as all blocks together can hold it. Up to `beside` blocks share a multiprocessor: while one computes or waits for messages, another loads."
+idea    = """A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice stays in a ring \
+  buffer in shared memory while the blocks exchange its statistics through global memory; the row is finished a few rows later. So each row \
+  is read once, as long as all blocks together can hold it. Up to `beside` blocks share a multiprocessor: while one computes or waits for \
+  messages, another loads."""
 limit   = "Rows longer than the shared memory of the whole card; blocks that do not make a whole group idle."
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32"]
+args    = [
+    "R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "residual: T[R, C]?", "rs: i64 = stride(residual, 0)", "weight: T[C]?",
+    "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32",
+]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 valid   = "vectors > 0"
@@ -16,15 +22,14 @@ stages  = 3
 lag     = 1
 beside  = 1
 */
-// Forward of rms_norm and layer_norm for rows too long for a block's registers. A group of persistent blocks shares a row, one slice each. The blocks exchange
-// the statistics of their slices and finish the row LAG rows later; until then its slices stay in a ring buffer in shared memory. So a row is read once.
+// Forward of rms_norm and layer_norm for rows too long for a block's registers. A group of persistent blocks shares a row, one slice each.
+// The blocks exchange the statistics of their slices and finish the row LAG rows later; until then its slices stay in a ring buffer in
+// shared memory. So a row is read once.
 //
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //
 // CENTRE is true for layer_norm: the mean is subtracted.
-#include "lane_sums.cuh"
-#include "division.cuh"
-#include "_mailbox.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
 /// Mean of some elements and the sum of squares about it; without CENTRE the mean is 0.
@@ -99,7 +104,8 @@ struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED
     }
 };
 
-/// The moments of `count` parts, n(part) elements each, combined into one, in all lanes of a warp (Chan, Golub & LeVeque 1979). Means are summed as distances
+/// The moments of `count` parts, n(part) elements each, combined into one, in all lanes of a warp (Chan, Golub & LeVeque 1979). Means are
+/// summed as distances
 /// from the first part's: exact if all elements are equal.
 template <bool CENTRE, typename Part, typename Elements>
 __device__ Moments whole_of(int count, const Part& part, const Elements& n, const Divisor& total) {
@@ -117,8 +123,10 @@ __device__ Moments whole_of(int count, const Part& part, const Elements& n, cons
 
 template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED, bool CENTRE, bool RESIDUAL, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(512, 1)
-    norm_long(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const T* __restrict__ weight,
-              const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps, int period, int blocks,
+    norm_long(int R, int C, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs,
+        const T* __restrict__ weight,
+              const T* __restrict__ bias, T* __restrict__ y, long long ys, T* __restrict__ s, long long ss, float eps, int period,
+              int blocks,
               unsigned long long* all_mail) {
     constexpr int WORDS = CENTRE ? 2 : 1;
     __shared__ Moments parts[2][16], of_row;  // by warp, for this row and the next; of the row that is finished

@@ -1,4 +1,5 @@
-"""Configs and launches of norms__long__cuda_sm80.cu, and which rows it supports: the forward where a row is too long for a block's registers."""
+"""Configs and launches of norms__long__cuda_sm80.cu, and which rows it supports: the forward where a row is too long for a block's
+registers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ BESIDE = (1, 2, 3)  # blocks of a multiprocessor
 def of(p: Problem, beside: int = 1) -> LongRows:
     present = [m for name in TENSORS if (m := p.get(name)) is not None]
     kept = sum(p.get(name) is not None for name in ("weight", "bias"))
-    one = _row_groups.of(p, p["x"], present, 1 if p.get("residual") is None else 2, kept, 2 if p.op.startswith("layer_norm") else 1, MOST, OVERHEAD)
+    one = _row_groups.of(
+        p, p["x"], present, 1 if p.get("residual") is None else 2, kept, 2 if p.op.startswith("layer_norm") else 1, MOST, OVERHEAD
+    )
     return _row_groups.besides(replace(one, sectors=not one.aligned), beside)
 
 

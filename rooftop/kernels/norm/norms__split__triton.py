@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config
 from rooftop.kernels.norm._split_triton import _apply, _shared, _statistics
@@ -29,11 +28,16 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    shared, source, chain = _shared(p, "x", config), "x" if p.get("residual") is None else "s", chained(p.device)
-    steps = {f"{short}s": m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in (("x", "x"), ("r", "residual"), ("s", "s"))}
+    shared, source, chain = _shared(p, "x", config), "x" if p.get("residual") is None else "s", p.device.pdl
+    steps = {
+        f"{short}s": m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in (("x", "x"), ("r", "residual"), ("s", "s"))
+    }
     tiles = shared["tiles"]
     grid = (p["x"].shape[0] * tiles,)
     first = {**shared, "R": p["x"].shape[0], "x": "x", "r": "residual", "s": "s", **steps, "CENTRE": p.op.startswith("layer_norm")}
-    second = {**shared, "R": p["x"].shape[0], "v": source, "w": "weight", "b": "bias", "y": "y", "vs": p[source].strides[0], "ys": p["y"].strides[0]}
+    second = {
+        **shared, "R": p["x"].shape[0], "v": source, "w": "weight", "b": "bias", "y": "y", "vs": p[source].strides[0],
+        "ys": p["y"].strides[0]
+    }
     second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
     return [Launch(_statistics, grid, first, config.warps, chained=chain), Launch(_apply, grid, second, config.warps, chained=chain)]

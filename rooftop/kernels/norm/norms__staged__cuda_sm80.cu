@@ -1,7 +1,12 @@
 /* rooftop
 ops     = ["rms_norm", "layer_norm"]
-idea    = "Short rows that are adjacent in memory are one contiguous range. A block copies about 32 KiB of it to shared memory in vectors of 16 bytes that ignore row boundaries. Teams of 1 to 32 lanes load rows from there to registers, in vectors too. A team's rows all start at the same place within a vector, so the bits of neighbouring rows in its first and last vector, and the shifted weight and bias, are found once. Results go back through shared memory and are stored in vectors; rows of whole vectors are stored directly. So rows of odd lengths are nearly as fast as aligned ones, and few lanes idle because a row is not a power of two of vectors."
-limit   = "0.91 of a copy on an H200 at 144 and 256 columns of bf16, 0.84 at 102 of float32. By count, 15 to 17 instructions for each 16-bit element; the time of a copy has room for 28."
+idea    = """Short rows that are adjacent in memory are one contiguous range. A block copies about 32 KiB of it to shared memory in vectors \
+  of 16 bytes that ignore row boundaries. Teams of 1 to 32 lanes load rows from there to registers, in vectors too. A team's rows all start \
+  at the same place within a vector, so the bits of neighbouring rows in its first and last vector, and the shifted weight and bias, are \
+  found once. Results go back through shared memory and are stored in vectors; rows of whole vectors are stored directly. So rows of odd \
+  lengths are nearly as fast as aligned ones, and few lanes idle because a row is not a power of two of vectors."""
+limit   = """0.91 of a copy on an H200 at 144 and 256 columns of bf16, 0.84 at 102 of float32. By count, 15 to 17 instructions for each \
+  16-bit element; the time of a copy has room for 28."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C]", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -25,29 +30,33 @@ table   = "16 * kept * lanes * pieces * (16 // gcd(16, size))"
 tabled  = "not whole and rows * size + table <= 65536"
 
 [[launch]]
-kernel  = "norm_staged<{T}, {lanes}, {pieces}, {2 if not whole and (vectors - 1) % lanes == 0 else 1}, {tabled}, {whole}, {whole and lanes * pieces * 16 == size}, {op == 'layer_norm'}, {present(weight)}, {present(bias)}>"
+kernel  = """norm_staged<{T}, {lanes}, {pieces}, {2 if not whole and (vectors - 1) % lanes == 0 else 1}, {tabled}, {whole}, {whole and \
+  lanes * pieces * 16 == size}, {op == 'layer_norm'}, {present(weight)}, {present(bias)}>"""
 grid    = ["ceil(R / rows)"]
 block   = [256]
 shared  = "rows * size + 16 * kept * (ceil(size / 16) + 2) + (table if tabled else 0)"
 chained = true
 */
-// Forward of rms_norm and layer_norm for short rows of any length. A block copies a range of consecutive rows to shared memory in vectors of 16 bytes that
-// ignore row boundaries; teams of LANES lanes then load rows from there to registers, in vectors too.
+// Forward of rms_norm and layer_norm for short rows of any length. A block copies a range of consecutive rows to shared memory in vectors
+// of 16 bytes that ignore row boundaries; teams of LANES lanes then load rows from there to registers, in vectors too.
 //
 //     y = (x - mean) / sqrt(mean of (x - mean)^2 + eps) * weight + bias
 //
-// A team takes rows that are a multiple of 8 apart, so all its rows start at the same place within a vector. What depends on that place is computed once a
+// A team takes rows that are a multiple of 8 apart, so all its rows start at the same place within a vector. What depends on that place is
+// computed once a
 // thread: which bits of its first and last vectors are inside the row, and which columns of weight and bias its vectors have.
 //
-// CENTRE is true for layer_norm: the mean is subtracted. 16-bit types: one pass about a pivot, the row's first element, whose distance from the mean is at most
-// sqrt(C) standard deviations. So the sum of squares about it is at most C + 1 times that about the mean, and a 16-bit result does not show the cancellation.
+// CENTRE is true for layer_norm: the mean is subtracted. 16-bit types: one pass about a pivot, the row's first element, whose distance from
+// the mean is at most sqrt(C) standard deviations. So the sum of squares about it is at most C + 1 times that about the mean, and a 16-bit
+// result does not show the cancellation.
 // Float32: two passes, first the mean.
 #include "pdl.cuh"
 #include "_moments.cuh"
 #include "contiguous_rows.cuh"
 
 constexpr int STAGED_THREADS = 256;
-// `rows` rows, which the results overwrite; then weight and bias, each with a vector before and one after it; then with TABLE their vectors for all teams
+// `rows` rows, which the results overwrite; then weight and bias, each with a vector before and one after it; then with TABLE their vectors
+// for all teams
 extern __shared__ __align__(128) uint4 stretch[];
 
 /// Copies C columns of weight or bias to shared memory.
@@ -67,18 +76,20 @@ __device__ uint4 columns_from(const uint4* kept, int column) {
     const unsigned* const w = reinterpret_cast<const unsigned*>(kept + 1) + (column >> (WORDS - 1));
     if (WORDS == 1) return make_uint4(w[0], w[1], w[2], w[3]);
     const unsigned bits = column % 2 * 16;  // a negative odd column gives -16: the shift counts modulo 32
-    return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits), __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
+    return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits), __funnelshift_r(w[2], w[3], bits),
+        __funnelshift_r(w[3], w[4], bits));
 }
 
 /// Those bits of v that are set in `bits`, the others of `word`.
 __device__ inline unsigned merged(unsigned v, unsigned word, unsigned bits) { return (v & bits) | (word & ~bits); }
 
-/// R rows of C elements, `rows` a block, a multiple of the teams. A lane has PIECES vectors of a row, LANES apart. WHOLE: rows are whole vectors. FULL: and
-/// each lane has all of its PIECES. TAILS: a row's last vector is the last of a lane, or with 2 the last or the last but one. TABLE: the vectors of weight and
-/// bias are shifted once a block and not once a row.
+/// R rows of C elements, `rows` a block, a multiple of the teams. A lane has PIECES vectors of a row, LANES apart. WHOLE: rows are whole
+/// vectors. FULL: and each lane has all of its PIECES. TAILS: a row's last vector is the last of a lane, or with 2 the last or the last but
+/// one. TABLE: the vectors of weight and bias are shifted once a block and not once a row.
 template <typename T, int LANES, int PIECES, int TAILS, bool TABLE, bool WHOLE, bool FULL, bool CENTRE, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(STAGED_THREADS, PIECES <= (sizeof(T) == 2 ? 5 : CENTRE ? 7 : 8) ? 3 : 2)
-    norm_staged(int R, int C, int rows, const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias, T* __restrict__ y, float eps) {
+    norm_staged(int R, int C, int rows, const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
+        T* __restrict__ y, float eps) {
     using P = Pack<T>;
     constexpr int N = P::N, WORDS = Word<T>::N, BITS = 8 * sizeof(T), TEAMS = STAGED_THREADS / LANES;
     constexpr bool EXACT = sizeof(T) == 4;
@@ -87,18 +98,22 @@ __global__ void __launch_bounds__(STAGED_THREADS, PIECES <= (sizeof(T) == 2 ? 5 
     const int count = min(static_cast<long long>(rows), R - first), elements = count * C, vectors = elements / N;
     x += first * C, y += first * C;
     const int of_columns = (C + N - 1) / N + 2;  // vectors of weight or bias
-    uint4 *const weights = stretch + rows * C / N, *const biases = weights + (WEIGHT ? of_columns : 0), *const table = biases + (BIAS ? of_columns : 0);
+    uint4 *const weights = stretch + rows * C / N, *const biases = weights + (WEIGHT ? of_columns : 0),
+        *const table = biases + (BIAS ? of_columns : 0);
 
     gdc_wait();
-    fetch_vectors<STAGED_THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(stretch + tid)), reinterpret_cast<const char*>(x) + tid * 16, (vectors - tid) * 16);
-    if (tid < elements % N) reinterpret_cast<T*>(stretch + vectors)[tid] = x[vectors * N + tid];  // the rest of the last block, element by element
+    fetch_vectors<STAGED_THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(stretch + tid)),
+        reinterpret_cast<const char*>(x) + tid * 16, (vectors - tid) * 16);
+    // the rest of the last block, element by element
+    if (tid < elements % N) reinterpret_cast<T*>(stretch + vectors)[tid] = x[vectors * N + tid];
     if (WEIGHT) keep_columns(weights, weight, C);
     if (BIAS) keep_columns(biases, bias, C);
     __pipeline_commit();
 
     const int start = lane * N - team * C % N;  // the column of this thread's first element; negative if it belongs to the row before
     const auto column = [&](int i) { return start + i * LANES * N; };
-    // Only a row's first vector and the last one, in one of TAILS places, may be partly outside the row; vectors of those places may also be missing.
+    // Only a row's first vector and the last one, in one of TAILS places, may be partly outside the row; vectors of those places may also
+    // be missing.
     const auto has = [&](int i) { return FULL || i < PIECES - TAILS || column(i) < C; };
     const auto first_of_row = [](int i) { return !WHOLE && i == 0; };
     const auto last_of_row = [](int i) { return !FULL && i >= PIECES - TAILS; };
@@ -109,7 +124,8 @@ __global__ void __launch_bounds__(STAGED_THREADS, PIECES <= (sizeof(T) == 2 ? 5 
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 if (first_of_row(i)) p[j] = merged(p[j], word, __funnelshift_lc(0, ~0u, max(-column(i) * BITS - 32 * j, 0)));
-                if (last_of_row(i)) p[j] = merged(p[j], word, WHOLE ? (has(i) ? ~0u : 0) : __funnelshift_lc(~0u, 0, max((C - column(i)) * BITS - 32 * j, 0)));
+                if (last_of_row(i)) p[j] = merged(p[j], word,
+                    WHOLE ? (has(i) ? ~0u : 0) : __funnelshift_lc(~0u, 0, max((C - column(i)) * BITS - 32 * j, 0)));
             }
             packs[i] = make_uint4(p[0], p[1], p[2], p[3]);
         }
@@ -204,7 +220,8 @@ __global__ void __launch_bounds__(STAGED_THREADS, PIECES <= (sizeof(T) == 2 ? 5 
             } else {
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
-                    if (static_cast<unsigned>(column(i) + j) < C) reinterpret_cast<T*>(at + i * LANES)[j] = reinterpret_cast<const T*>(&v)[j];
+                    if (static_cast<unsigned>(column(i) + j) < C) reinterpret_cast<T*>(at + i * LANES)[j] =
+                        reinterpret_cast<const T*>(&v)[j];
                 }
             }
         }

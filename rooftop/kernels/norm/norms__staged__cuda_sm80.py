@@ -1,9 +1,10 @@
-"""Which rows norms__staged__cuda_sm80.cu supports, and how it divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
+"""Which rows norms__staged__cuda_sm80.cu supports, and how it divides short rows among blocks and lanes; contiguous_rows.py estimates the
+cost of a row.
 
     lanes   of a row: the number that costs a row the fewest instructions
     pieces  vectors of 16 bytes of a row that a lane holds, as float32
-    rows    of a block: a multiprocessor has 96 KiB in flight, in computation or in store, divided among the blocks that registers allow; a whole number of
-            rows for each team; and a few blocks a multiprocessor"""
+    rows    of a block: a multiprocessor has 96 KiB in flight, in computation or in store, divided among the blocks that registers allow; a
+            whole number of rows for each team; and a few blocks a multiprocessor"""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _staged_rows
 
 ROWS = ("x", "y")
 BLOCK = 256  # threads
@@ -46,7 +46,7 @@ def _fits(p: Problem, c: Mapping[str, Any]) -> bool:
 
 def supports(p: Problem, head: Head) -> str | None:
     width = p["x"].itemsize
-    if found := _staged_rows.refuses(p, ROWS, 32 * PIECES[width] * 16 // width - 16 // width):
+    if found := contiguous_rows.refuses(p, ROWS, 32 * PIECES[width] * 16 // width - 16 // width):
         return found
     if any(m.align < 16 for name in ("weight", "bias") if (m := p.get(name)) is not None):
         return "weight and bias must start on 16 bytes"

@@ -1,11 +1,21 @@
 /* rooftop
 ops     = ["rms_norm_bwd", "layer_norm_bwd"]
-idea    = "A persistent kernel: as many clusters of 1 to 16 blocks as are resident at once, each loops over rows. A thread owns the same 8 to 32 columns of every row. The weight and the prefetched rows are in shared memory, the sums of dweight and dbias there or in registers: every row is read once, and all partial sums together are a few MiB. A row needs four sums, computed in one pass with the thread's first element as pivot. While its parts travel between the blocks (st.async, counted by an mbarrier), the row before is finished. If there are many partial rows for few rows, groups of blocks first add up theirs (distributed shared memory). A second launch adds the partial rows in a fixed order, so the result is deterministic."
+idea    = """A persistent kernel: as many clusters of 1 to 16 blocks as are resident at once, each loops over rows. A thread owns the same \
+  8 to 32 columns of every row. The weight and the prefetched rows are in shared memory, the sums of dweight and dbias there or in \
+  registers: every row is read once, and all partial sums together are a few MiB. A row needs four sums, computed in one pass with the \
+  thread's first element as pivot. While its parts travel between the blocks (st.async, counted by an mbarrier), the row before is \
+  finished. If there are many partial rows for few rows, groups of blocks first add up theirs (distributed shared memory). A second launch \
+  adds the partial rows in a fixed order, so the result is deterministic."""
 predict = { speedup = 1.8 }
-limit   = "Persistent blocks: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Unaligned rows: unless the grid is a multiple of 8 or 16 clusters, the ring of a cluster runs empty one to three times. Few rows: prologue, epilogue and the second launch."
+limit   = """Persistent blocks: multiprocessors get unequal shares of the memory bandwidth (docs/persistent.md). Unaligned rows: unless the \
+  grid is a multiple of 8 or 16 clusters, the ring of a cluster runs empty one to three times. Few rows: prologue, epilogue and the second \
+  launch."""
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["dweight: T[C]?", "dbias: T[C]?"]
-args    = ["R: i32", "C: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "eps: f32"]
+args    = [
+    "R: i32", "C: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]",
+    "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "eps: f32",
+]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "scratch", "launches"]
 valid   = "threads > 0"
@@ -25,27 +35,27 @@ stages  = 3
 sums    = "registers"
 joint   = false
 */
-// Backward of rms_norm and layer_norm (CENTRE) on sm_90. Two kernels, in this order: norm_backward, persistent clusters that loop over the rows and each
-// write a partial row of the sums for dweight and dbias; and norm_column_sums, which adds the partial rows in a fixed order. _bwd_sm90.py has the table
-// of configs.
+// Backward of rms_norm and layer_norm (CENTRE) on sm_90. Two kernels, in this order: norm_backward, persistent clusters that loop over the
+// rows and each write a partial row of the sums for dweight and dbias; and norm_column_sums, which adds the partial rows in a fixed order.
+// _bwd_sm90.py has the table of configs.
 #include <cuda_pipeline.h>
 
 #include "pdl.cuh"
 #include "packs.cuh"
-#include "division.cuh"
 #include "_same_alignment.cuh"
 #include "cluster_slices.cuh"
 
-/// Statistics of a part of a row (its number of elements is known elsewhere): the mean of s, the sum of squares about it, the sums of g = dy weight and of g
-/// (s - mean).
+/// Statistics of a part of a row (its number of elements is known elsewhere): the mean of s, the sum of squares about it, the sums of g =
+/// dy weight and of g (s - mean).
 struct alignas(16) Part {
     float mean, squares, g, products;
 };
 
-/// Combines the parts of LANES lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979). `total`: the number of all elements. Means are summed as
-/// distances from lane 0's: exact if all are equal. n is the first factor of n · off · off: 0 even if off² overflows. EXACT: the mean first, then the sums
-/// about it. Otherwise all sums at once about the mean of lane 0, then moved to the mean; the relative error is a few parts in a million, since LANES is
-/// small.
+/// Combines the parts of LANES lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979). `total`: the number of all elements.
+/// Means are summed as
+/// distances from lane 0's: exact if all are equal. n is the first factor of n · off · off: 0 even if off² overflows. EXACT: the mean
+/// first, then the sums about it. Otherwise all sums at once about the mean of lane 0, then moved to the mean; the relative error is a few
+/// parts in a million, since LANES is small.
 template <bool CENTRE, bool EXACT, int LANES = 32>
 __device__ Part fold(Part p, float n, const Divisor& total) {
     if (!CENTRE) return {0, lanes_sum<LANES>(p.squares), 0, lanes_sum<LANES>(p.products)};
@@ -64,8 +74,9 @@ extern __shared__ __align__(128) uint4 held[];  // a thread uses only its own pa
 
 constexpr int SPAN = 16;  // rows between two flushes of float32 sums
 
-/// Column sums of a thread's PIECES packs of N columns, in registers, or in shared memory, which leaves registers for twice the threads. Float32 sums (N = 4)
-/// are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding error of a pairwise sum.
+/// Column sums of a thread's PIECES packs of N columns, in registers, or in shared memory, which leaves registers for twice the threads.
+/// Float32 sums (N = 4) are flushed to a second accumulator every SPAN rows: one sum of hundreds of rows has several times the rounding
+/// error of a pairwise sum.
 template <int PIECES, int N, int THREADS, bool REGISTERS, bool WANTED>
 struct Sums {
     static constexpr int QUADS = PIECES * N / 4, SIZE = REGISTERS || !WANTED ? 0 : QUADS * THREADS;  // packs of shared memory
@@ -106,13 +117,15 @@ struct EdgeSum {
     __device__ float all() const { return *open + *past; }
 };
 
-/// dx, and this cluster's part of dweight and dbias, written to pw and pb [cluster / GROUP, C]. A cluster takes rows that are `clusters` apart; each thread
-/// owns PIECES packs. Rows are prefetched to shared memory, STAGES (at least 3) in the ring buffer: while the parts of a row travel between the blocks, the
-/// row before is finished. FIT: the alignment of the rows of all four tensors. REGISTERS, which sums are in registers: 1 both, 2 dweight's, 0 none. JOINT:
-/// the parts of a row are folded with all sums at once (not EXACT). GROUP blocks, each its own cluster for rows, add up their sums together: the hardware's
-/// clusters are of GROUP blocks. RUNS: a cluster has several runs of rows, which start at different places within 32 bytes (_same_alignment.cuh); at the end of each
-/// its threads' columns change, so the sums are added to the partial row.
-template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool RUNS, bool JOINT, bool CENTRE,
+/// dx, and this cluster's part of dweight and dbias, written to pw and pb [cluster / GROUP, C]. A cluster takes rows that are `clusters`
+/// apart; each thread owns PIECES packs. Rows are prefetched to shared memory, STAGES (at least 3) in the ring buffer: while the parts of a
+/// row travel between the blocks, the row before is finished. FIT: the alignment of the rows of all four tensors. REGISTERS, which sums are
+/// in registers: 1 both, 2 dweight's, 0 none. JOINT: the parts of a row are folded with all sums at once (not EXACT). GROUP blocks, each
+/// its own cluster for rows, add up their sums together: the hardware's clusters are of GROUP blocks. RUNS: a cluster has several runs of
+/// rows, which start at different places within 32 bytes (_same_alignment.cuh); at the end of each its threads' columns change, so the sums
+/// are added to the partial row.
+template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool RUNS,
+    bool JOINT, bool CENTRE,
           bool WEIGHT, bool BIAS, bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_backward(int R, int C, int clusters, int period, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
@@ -128,7 +141,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     constexpr int SLOTS = Packs::SLOTS, STAGE = 2 * SLOTS;
     constexpr bool EXACT = sizeof(T) == 4 || !JOINT;
     constexpr int OF_THREAD = PIECES * QUADS, SUMS = (WEIGHT + BIAS) * OF_THREAD * THREADS, OWN = SUMS / GROUP;  // quads
-    static_assert(GROUP == 1 || CLUSTER == 1 && !EDGE && SUMS <= STAGES * STAGE && SUMS % GROUP == 0, "blocks of a group have whole rows, in packs");
+    static_assert(GROUP == 1 || CLUSTER == 1 && !EDGE && SUMS <= STAGES * STAGE && SUMS % GROUP == 0,
+        "blocks of a group have whole rows, in packs");
     Runs run(R, RUNS ? period : 1, clusters, id);
     Packs slice(C, EDGE ? beyond(s + run.first * ss) : 0, rank);
     uint4* const weights = held + STAGES * STAGE + tid;
@@ -183,7 +197,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         const float of_thread = slice.of_thread(), inverse = of_thread > 0 ? 1 / of_thread : 0;
         const float of_rank = slice.of_rank(lane % CLUSTER);
 
-        int previous = (STAGES - 1) * STAGE, current = 0;  // offsets in the ring of the row before, which the next fetch overwrites, and of this row
+        // offsets in the ring of the row before, which the next fetch overwrites, and of this row
+        int previous = (STAGES - 1) * STAGE, current = 0;
         Part gathered = {0, 0, 0, 0};
         float v[N], h[N], c[N];
         for (int k = 0; k <= run.count; ++k) {
@@ -224,12 +239,15 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 const float d = total * inverse;  // the mean of the thread's elements less the pivot
                 if (CENTRE) squares = fmaxf(squares - d * (2 * total - of_thread * d), 0), products -= level * d;
                 const float mean = pivot + d;
-                // Recomputed in every row, except where the edge leaves registers to spare: kept in registers, it makes other kernels spill.
+                // Recomputed in every row, except where the edge leaves registers to spare: kept in registers, it makes other kernels
+                // spill.
                 const Part part = fold<CENTRE, EXACT>({mean, squares, level, products}, of_thread, EDGE ? of_warp : Divisor(of_warp.n));
-                parts.post(run.done + k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane, EDGE ? of_block : Divisor(of_block.n)); });
+                parts.post(run.done + k, part, [&](const Part& p) { return fold<CENTRE, EXACT>(p, of_lane,
+                    EDGE ? of_block : Divisor(of_block.n)); });
             }
             if (k > 0) {
-                const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(gathered, of_lane, columns) : fold<CENTRE, EXACT, CLUSTER>(gathered, of_rank, columns);
+                const Part all = CLUSTER == 1 ? fold<CENTRE, EXACT>(gathered, of_lane, columns)
+                    : fold<CENTRE, EXACT, CLUSTER>(gathered, of_rank, columns);
                 float scale = reciprocal_root(over(all.squares, columns) + eps);
                 if (EDGE && CENTRE && C == 1) scale = 0;  // one column: the gradient is 0, and two roundings would give another value
                 const float along = over(all.products * scale, columns), level = CENTRE ? over(all.g, columns) : 0;
@@ -248,11 +266,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
                         for (int l = 0; l < 4; ++l) {
                             const int j = q * 4 + l;
-                            const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];  // rounded without fma, as in the sum
+                            // rounded without fma, as in the sum
+                            const float unit = (v[j] - all.mean) * scale, gw = WEIGHT ? __fmul_rn(h[j], c[j]) : h[j];
                             if (WEIGHT) of_w[l] += h[j] * unit;
                             if (BIAS) of_b[l] += h[j];
-                            // One instruction less where all warps wait for the one with the edge; elsewhere this makes equal gradients give exactly 0.
-                            const float found = EDGE ? fmaf(gw, scale, fmaf(-unit, along * scale, -level * scale)) : scale * fmaf(-unit, along, gw - level);
+                            // One instruction less where all warps wait for the one with the edge; elsewhere this makes equal gradients
+                            // give exactly 0.
+                            const float found = EDGE ? fmaf(gw, scale, fmaf(-unit, along * scale, -level * scale))
+                                : scale * fmaf(-unit, along, gw - level);
                             d[j] = SECOND ? found + d[j] : found;
                         }
                         if (WEIGHT) sums_w[i * QUADS + q] = *reinterpret_cast<float4*>(of_w);
@@ -261,7 +282,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                     slice.store(to, i, P::narrow(d));
                 }
                 if (slice.has_edge()) {
-                    const float unit = (static_cast<float>(slice.edge(at_s(0))) - all.mean) * scale, h = static_cast<float>(slice.edge(at_dy(0)));
+                    const float unit = (static_cast<float>(slice.edge(at_s(0))) - all.mean) * scale,
+                        h = static_cast<float>(slice.edge(at_dy(0)));
                     const float gw = WEIGHT ? __fmul_rn(h, static_cast<float>(slice.edge(weights))) : h;
                     if (WEIGHT) edge_w.add(h * unit, k);
                     if (BIAS) edge_b.add(h, k);
@@ -277,14 +299,16 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
         if (GROUP > 1) {
             if (SUMS == 0) return;
-            // Each block adds up its share of the columns for the group, in the memory of the ring buffer, which is not read after the barrier. The barrier is
+            // Each block adds up its share of the columns for the group, in the memory of the ring buffer, which is not read after the
+            // barrier. The barrier is
             // relaxed: the values in that memory have been used, and a release would wait for the stores of dx.
             asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
             constexpr bool WHOLE = OWN % THREADS == 0;
             const int me = id % GROUP;
             const auto pass = [&](int row, const float4& v) {
                 const int at = row * THREADS + tid, owner = WHOLE ? row * THREADS / OWN : at / OWN;
-                store_async(shared_of_block(owner, shared_address(held + me * OWN + at - owner * OWN)), v, shared_of_block(owner, mbarrier));
+                store_async(shared_of_block(owner, shared_address(held + me * OWN + at - owner * OWN)), v,
+                    shared_of_block(owner, mbarrier));
             };
 #pragma unroll
             for (int i = 0; i < OF_THREAD; ++i) {
@@ -327,7 +351,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int i = 0; i < PIECES * QUADS; ++i) own[(i / QUADS * THREADS + me) * QUADS + i % QUADS] = sums.all(i);
             __syncthreads();
             float* const first = to + row + (slice.first + slice.heads) * N - slice.shift;
-            for (int k = me; k < slice.inner * N; k += THREADS) first[k] = reinterpret_cast<float*>(held)[k] + (again ? __ldcg(first + k) : 0);
+            for (int k = me; k < slice.inner * N; k += THREADS) first[k] = reinterpret_cast<float*>(held)[k]
+                + (again ? __ldcg(first + k) : 0);
         };
         if (EDGE) __pipeline_wait_prior(0);
         if (WEIGHT) leave(sums_w, pw);
@@ -349,8 +374,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     } while (true);
 }
 
-/// The sums of `count` partial rows of dweight and of dbias (either may be null), always in the same order. A block of ACROSS × HEIGHT threads takes ACROSS ·
-/// VEC columns of one of them; VEC is 4 if the rows start on 16 bytes, else 1. A thread has loads of DEEP rows in flight.
+/// The sums of `count` partial rows of dweight and of dbias (either may be null), always in the same order. A block of ACROSS × HEIGHT
+/// threads takes ACROSS · VEC columns of one of them; VEC is 4 if the rows start on 16 bytes, else 1. A thread has loads of DEEP rows in
+/// flight.
 template <typename T, int VEC, int ACROSS, int HEIGHT, int DEEP>
 __global__ void __launch_bounds__(ACROSS * HEIGHT)
     norm_column_sums(int count, int C, const float* __restrict__ pw, T* __restrict__ dw, const float* __restrict__ pb, T* __restrict__ db) {
@@ -371,7 +397,8 @@ __global__ void __launch_bounds__(ACROSS * HEIGHT)
             Columns v[DEEP] = {};
 #pragma unroll
             for (int i = 0; i < DEEP; ++i) {
-                if (k + i * HEIGHT < count) v[i] = *reinterpret_cast<const Columns*>(parts + static_cast<long long>(k + i * HEIGHT) * C + column);
+                if (k + i * HEIGHT < count) v[i] =
+                    *reinterpret_cast<const Columns*>(parts + static_cast<long long>(k + i * HEIGHT) * C + column);
             }
 #pragma unroll
             for (int i = 0; i < DEEP * VEC; ++i) sum.of[i % VEC] += v[i / VEC].of[i % VEC];

@@ -1,18 +1,20 @@
-"""The backward of rms_norm and layer_norm on sm_90 (norms_bwd__cuda_sm90.cu): how many blocks share a row, and what a thread holds. One table for both ops.
+"""The backward of rms_norm and layer_norm on sm_90 (norms_bwd__cuda_sm90.cu): how many blocks share a row, and what a thread holds. One
+table for both ops.
 
-The kernel is persistent: as many clusters as are resident at once; each loops over rows and writes one partial row of sums at its end; a second launch adds the
-partial rows in order. A config holds
+The kernel is persistent: as many clusters as are resident at once; each loops over rows and writes one partial row of sums at its end; a
+second launch adds the partial rows in order. A config holds
 
     cluster   blocks that share a row
     blocks    resident blocks of a multiprocessor
     pieces    packs of 16 bytes a thread
     stages    rows in the ring buffer
-    sums      where the sums of dweight and dbias are kept: in "registers", in "shared" memory, or "split": dweight's in registers, dbias's in shared memory
+    sums      where the sums of dweight and dbias are kept: in "registers", in "shared" memory, or "split": dweight's in registers, dbias's
+              in shared memory
     group     blocks that add up their sums before they write them
     joint     whether all sums of a row are combined at once: two exchanges fewer, and an error of a few parts in a million (16 bits)
 
-The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_share`), finds a config that is 4 % faster, that config is used instead. The
-sm_80 kernels (_bwd_rows.py) are preferred for most aligned rows of up to 24 KiB."""
+The table was timed on an H100. If an estimate, fitted to timings on an H200 (`_share`), finds a config that is 4 % faster, that config is
+used instead. The sm_80 kernels (norms_bwd__cuda_sm80.py) are preferred for most aligned rows of up to 24 KiB."""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def of(p: Problem) -> Rows:
     return Rows(s.shape[0], layout, alike, second, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
-def share(cluster: int, pieces: int, blocks: int, stages: int, sums: str = "registers", group: int = 1, joint: bool = False) -> dict[str, Any]:
+def share(
+    cluster: int, pieces: int, blocks: int, stages: int, sums: str = "registers", group: int = 1, joint: bool = False
+) -> dict[str, Any]:
     return {"cluster": cluster, "pieces": pieces, "blocks": blocks, "stages": stages, "sums": sums, "group": group, "joint": joint}
 
 
@@ -97,14 +101,17 @@ class Choice:
             lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
             and self.itemsize in (0, r.slices.itemsize) and (r.second or not self.second) and (r.weight or r.bias or not self.summed)
             and r.count <= self.max_rows * r.sms
-        )  # fmt: skip
+        )
 
 
 KIB = 1024
 ANY = 1 << 62
 LAYER, RMS = "layer_norm", "rms_norm"
 TABLE = (  # the first entry that fits the input is used
-    Choice(4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8, joint=True), "few rows: eight blocks add their sums up", "aligned", LAYER, summed=True, max_rows=2),
+    Choice(
+        4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8, joint=True), "few rows: eight blocks add their sums up", "aligned", LAYER, summed=True,
+        max_rows=2
+    ),
     Choice(4 * KIB, 8 * KIB, share(1, 2, 1, 3), "few rows: one block a multiprocessor", "", LAYER, max_rows=2),
     Choice(8 * KIB, 10256, share(2, 2, 3, 3), "odd rows: two blocks share one, three pairs a multiprocessor", "odd", LAYER),
     Choice(10256, 16336, share(2, 2, 2, 3), "odd rows: the same, two pairs", "odd", LAYER),
@@ -124,17 +131,26 @@ TABLE = (  # the first entry that fits the input is used
     Choice(2 * KIB, 4 * KIB, share(1, 1, 4, 3), "four blocks of up to 256 threads: a pack a thread"),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 3, 3), "three blocks of up to 320 threads", "", LAYER),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 2, 3), "two blocks: fewer partial rows", "", RMS),
-    Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2, True), "few rows: two blocks add their sums up", "aligned", LAYER, summed=True, max_rows=16),
+    Choice(
+        5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2, True), "few rows: two blocks add their sums up", "aligned", LAYER, summed=True,
+        max_rows=16
+    ),
     Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3), "two packs a thread, two blocks", "", LAYER),
     Choice(5 * KIB, 6 * KIB, share(1, 1, 1, 4), "one block of up to 384 threads and a fourth row in the ring", "", RMS),
     Choice(6 * KIB, 8 * KIB, share(1, 1, 1, 3), "few rows: one block of up to 512 threads", "", RMS, max_rows=2),
     Choice(6 * KIB, 8 * KIB, share(1, 2, 1, 4, "shared"), "few rows: two packs a thread, sums in shared memory", "", RMS, max_rows=16),
     Choice(6 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared"), "two packs a thread, two blocks, sums in shared memory", "", RMS),
-    Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4, group=8, joint=True), "the most partial rows: eight blocks add theirs up", "aligned", LAYER, summed=True),
+    Choice(
+        8 * KIB, 10 * KIB, share(1, 2, 1, 4, group=8, joint=True), "the most partial rows: eight blocks add theirs up", "aligned", LAYER,
+        summed=True
+    ),
     Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4), "one block and a fourth row in the ring", "", LAYER),
     Choice(10 * KIB, 12 * KIB, share(2, 2, 2, 3), "two blocks share a row of 10 to 12 KiB: no padding", "", LAYER),
     Choice(12 * KIB, 16 * KIB, share(1, 2, 1, 3), "ds needs registers: two packs, half the threads", "", LAYER, second=True),
-    Choice(14 * KIB, 16 * KIB, share(1, 1, 1, 3, "split"), "dbias's sums in shared memory: 1024 threads have 64 registers each", "", LAYER, itemsize=2),
+    Choice(
+        14 * KIB, 16 * KIB, share(1, 1, 1, 3, "split"), "dbias's sums in shared memory: 1024 threads have 64 registers each", "", LAYER,
+        itemsize=2
+    ),
     Choice(12 * KIB, 16 * KIB, share(1, 1, 1, 3), "a pack a thread, up to 1024 threads", "", LAYER),
     Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 3, "shared"), "one block, sums in shared memory", "", RMS),
     Choice(10 * KIB, 14 * KIB, share(2, 1, 1, 4), "two blocks share a row, a pack a thread", "", RMS),
@@ -142,12 +158,17 @@ TABLE = (  # the first entry that fits the input is used
     Choice(14 * KIB, 16 * KIB, share(2, 1, 1, 3), "two blocks share a row", "", RMS),
     Choice(16 * KIB, 20 * KIB, share(2, 2, 1, 4), "two blocks share a row, two packs a thread, a ring of four", "", LAYER),
     Choice(20 * KIB, 24 * KIB, share(2, 3, 1, 4, "shared"), "three packs a thread; their sums in shared memory", "", LAYER),
-    Choice(28 * KIB, 32 * KIB, share(4, 3, 2, 4), "four blocks share a row of up to 32 KiB, two on a multiprocessor", "", LAYER, itemsize=2),
+    Choice(
+        28 * KIB, 32 * KIB, share(4, 3, 2, 4), "four blocks share a row of up to 32 KiB, two on a multiprocessor", "", LAYER, itemsize=2
+    ),
     Choice(28 * KIB, 32 * KIB, share(2, 4, 2, 3), "float32 has half the elements a pack: two blocks, four packs a thread", "", LAYER),
     Choice(32 * KIB, 40 * KIB, share(4, 3, 2, 3), "three packs a thread: 40 KiB without padding", "", LAYER),
     Choice(24 * KIB, 44 * KIB, share(4, 2, 2, 3), "two packs a thread, two blocks on a multiprocessor", "", LAYER),
     Choice(48 * KIB, 56 * KIB, share(8, 2, 2, 4), "eight blocks share a row: 7 KiB each, a ring of four", "", LAYER),
-    Choice(56 * KIB, 64 * KIB, share(8, 2, 2, 4, "shared"), "the same; sums in shared memory make room for its 512 columns more", "", LAYER, itemsize=2),
+    Choice(
+        56 * KIB, 64 * KIB, share(8, 2, 2, 4, "shared"), "the same; sums in shared memory make room for its 512 columns more", "", LAYER,
+        itemsize=2
+    ),
     Choice(44 * KIB, 64 * KIB, share(4, 3, 1, 4), "four blocks, three packs a thread", "", LAYER),
     Choice(16 * KIB, 20 * KIB, share(4, 1, 2, 3), "four blocks share a row, a pack a thread, two on a multiprocessor", "", RMS),
     Choice(20 * KIB, 24 * KIB, share(4, 3, 2, 3), "the same with three packs: 24 KiB without padding", "", RMS),
@@ -159,7 +180,7 @@ TABLE = (  # the first entry that fits the input is used
     Choice(64 * KIB, 128 * KIB, share(16, 1, 1, 4), "sixteen blocks, a pack a thread", "", RMS),
     Choice(128 * KIB, 256 * KIB, share(16, 4, 1, 3), "sixteen blocks, four packs a thread: half the threads", "", RMS),
     Choice(256 * KIB, ANY, share(16, 4, 1, 3), "the longest rows: sixteen blocks, four packs a thread"),
-)  # fmt: skip
+)
 
 
 def supports(p: Problem, head: Head) -> str | None:
@@ -172,7 +193,10 @@ def _refusal(r: Rows) -> str | None:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
     most = 512 * KIB if r.slices.aligned else 480 * KIB
     if r.bytes > most:
-        return f"three rows of s and dy, the weight and its sums must fit the sixteen blocks of a cluster: rows of {most} bytes; given {r.bytes}"
+        return (
+            f"three rows of s and dy, the weight and its sums must fit the sixteen blocks of a cluster: rows of {most} bytes; given "
+            f"{r.bytes}"
+        )
     return None
 
 
@@ -186,20 +210,22 @@ FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memor
 EXCHANGE = 850  # cycles of the reduction of a row's sums over a warp, a block and a cluster; with a mean 1250, with all sums at once 900
 PACK = 140  # instructions of a warp for 32 packs of 16 bits; with a mean 210; for float32, half the elements, 0.63 of that
 OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
-REGISTERS = 0, 72, 88, 104, 128  # of a thread, by its packs, with the sums in registers; odd rows need 16 more, two packs of layer_norm in 16 bits 128
+# of a thread, by its packs, with the sums in registers; odd rows need 16 more, two packs of layer_norm in 16 bits 128
+REGISTERS = 0, 72, 88, 104, 128
 ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs more than it gains
 GAIN = 0.96  # a config must be faster than this factor to replace the table's, which was timed
 
 
 def _registers(c: Mapping[str, Any]) -> int:
-    """Registers a thread under __launch_bounds__: each of the four schedulers has 512 registers a lane for its warps, allocated in units of eight."""
+    """Registers a thread under __launch_bounds__: each of the four schedulers has 512 registers a lane for its warps, allocated in units of
+    eight."""
     return 512 // -(-c["blocks"] * c["threads"] // 128) // 8 * 8
 
 
 def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
-    """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three and four packs,
-    whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd float32 rows are allowed: with fewer packs more
-    multiprocessors would idle."""
+    """Whether the compiler keeps everything in registers, as `rooftop inspect` shows. With 16-bit elements it spills some bytes of three
+    and four packs, whatever the limit, except in these cases. The 8 to 16 bytes that it spills of four packs of odd float32 rows are
+    allowed: with fewer packs more multiprocessors would idle."""
     pieces, room = c["pieces"], _registers(c)
     half = r.slices.itemsize == 2
     if r.centre and pieces == 4 and r.slices.fit(c["cluster"], pieces, c["threads"]) == 2:  # rows that fill all threads
@@ -216,17 +242,17 @@ def _unspilled(r: Rows, c: Mapping[str, Any]) -> bool:
 
 
 def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, exchange: float = 1.0) -> float:
-    """Cycles of a multiprocessor for a round, in which each of its clusters processes a row; its `warps` warps have `packs` packs a lane each. A round takes as
-    long as the memory traffic, or as the reduction of a row's sums and the instructions if these take longer. `exchange`: a factor on the cycles of the
-    reduction."""
+    """Cycles of a multiprocessor for a round, in which each of its clusters processes a row; its `warps` warps have `packs` packs a lane
+    each. A round takes as long as the memory traffic, or as the reduction of a row's sums and the instructions if these take longer.
+    `exchange`: a factor on the cycles of the reduction."""
     a_pack = PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
     own = EXCHANGE * (1.47 if centre else 1) * exchange + warps * packs * a_pack / 4
     return max(memory, own) + OVERLAP * min(memory, own)
 
 
 def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
-    """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each cluster processes a
-    row, and then the partial rows."""
+    """The estimated speed for this number of rows, as a fraction of the memory's, fitted to timings on an H200: the rounds, in which each
+    cluster processes a row, and then the partial rows."""
     room = _cluster_slices.resident(r.card, c["cluster"], c["blocks"])
     clusters = r.slices.clusters(1 << 30 if r.slices.aligned else rows, room)
     tensors, odd = 4 if r.second else 3, not r.slices.aligned and r.slices.itemsize == 2
@@ -256,19 +282,25 @@ def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
 
 
 def _fastest(r: Rows) -> dict[str, Any] | None:
-    """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs whose ring fills shared
+    """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
+    whose ring fills shared
     memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as for a long one."""
     if not r.count:
         return None
     rows = 1 << r.count.bit_length() - 1  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
     table = _of_table(r)
-    if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):  # blocks hide each other's reductions: 0.88 to 0.99
+    # blocks hide each other's reductions: 0.88 to 0.99
+    if r.bytes <= 4 * KIB or r.second or (not r.centre and table["cluster"] == 1 and table["blocks"] > 1):
         return None
     resident = _cluster_slices.resident
-    waited = [c for c in _candidates(replace(r, count=0)) if rows >= ROUNDS * r.slices.clusters(r.count, resident(r.card, c["cluster"], c["blocks"]))]
+    waited = [
+        c for c in _candidates(replace(r, count=0))
+        if rows >= ROUNDS * r.slices.clusters(r.count, resident(r.card, c["cluster"], c["blocks"]))
+    ]
     timed = [(-round(_share(r, c, rows), 2), c["cluster"], c["pieces"], i) for i, c in enumerate(waited)]
     best = dict(waited[min(timed)[-1]]) if timed else None
-    untimed = r.slices.runs(r.slices.clusters(rows, resident(r.card, table["cluster"], table["blocks"]))) > 1  # the table was timed with one run
+    # the table was timed with one run
+    untimed = r.slices.runs(r.slices.clusters(rows, resident(r.card, table["cluster"], table["blocks"]))) > 1
     return best if best and (untimed or GAIN * _share(r, best, rows) > _share(r, table, rows)) else None
 
 
@@ -303,7 +335,10 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, blocks = c["threads"], c["blocks"]
-    if not 256 <= blocks * threads <= THREADS // (3 if c["sums"] == "registers" else 2) or (c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]):
+    if (
+        not 256 <= blocks * threads <= THREADS // (3 if c["sums"] == "registers" else 2)
+        or (c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"])
+    ):
         return False
     static = 128 * -(-(threads // 2 * (2 if c["cluster"] == 1 else 1) + 32 * c["cluster"] + 32) // 128)
     grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and (r.weight or r.bias))
@@ -314,7 +349,9 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
     """The configs for tuning."""
     r = of(p)
     joint = (False, True) if r.centre else (False,)
-    tried = product((1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8), (3, 4), SUMS if r.centre else ("shared", "registers"), (1, 2, 4, 8), joint)
+    tried = product(
+        (1, 2, 4, 8, 16), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8), (3, 4), SUMS if r.centre else ("shared", "registers"), (1, 2, 4, 8), joint
+    )
     return [c for c in (_complete(r, share(*one)) for one in tried) if runs(r, c)]
 
 
@@ -340,8 +377,9 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     args = dict((rows, columns, ("clusters", count), ("period", r.slices.period_of(count)), *tensors, ("pw", "pw"), ("pb", "pb"), eps))
     first = Launch(
         f"norm_backward<{', '.join([element, *map(str, config), *(str(f).lower() for f in flags)])}>", (c["cluster"] * count,), args,
-        types=("i32", "i32", *types[:-1], "ptr", "ptr", types[-1]), block=(threads,), cluster=(c["cluster"] * c["group"],), shared=_shared(r, c), chained=True,
-    )  # fmt: skip
+        types=("i32", "i32", *types[:-1], "ptr", "ptr", types[-1]), block=(threads,), cluster=(c["cluster"] * c["group"],),
+        shared=_shared(r, c), chained=True,
+    )
     return [first, *_column_sums(r, count // c["group"], element)]
 
 
@@ -354,7 +392,10 @@ def _column_sums(r: Rows, count: int, element: str) -> list[Launch]:
     across = 32 if together == 1 or columns >= 65536 else 8 if columns >= 4096 else 4
     height = max(8, min(32 if across == 32 else 64, _power(-(-count // 4))))
     deep = min(8, _power(-(-count // height)))
-    args = {"count": count, "C": columns, "pw": "pw", "dweight": "dweight" if r.weight else None, "pb": "pb", "dbias": "dbias" if r.bias else None}
+    args = {
+        "count": count, "C": columns, "pw": "pw", "dweight": "dweight" if r.weight else None, "pb": "pb",
+        "dbias": "dbias" if r.bias else None
+    }
     kernel = f"norm_column_sums<{element}, {together}, {across}, {height}, {deep}>"
     grid = (-(-columns // (across * together)), r.weight + r.bias)
     return [Launch(kernel, grid, args, types=("i32", "i32", "ptr", "ptr", "ptr", "ptr"), block=(across, height), chained=True)]

@@ -1,10 +1,15 @@
 /* rooftop
 ops     = ["rms_norm_bwd", "layer_norm_bwd"]
-idea    = "A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice stays in a ring buffer in shared memory while the blocks exchange its statistics through global memory; the row is finished a few rows later. So each row is read once, as long as all blocks together can hold it."
+idea    = """A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice stays in a ring \
+  buffer in shared memory while the blocks exchange its statistics through global memory; the row is finished a few rows later. So each row \
+  is read once, as long as all blocks together can hold it."""
 limit   = "Rows longer than the shared memory of the whole card; blocks that do not make a whole group idle."
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["dweight: T[C]?", "dbias: T[C]?"]
-args    = ["R: i32", "C: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]", "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "eps: f32"]
+args    = [
+    "R: i32", "C: i32", "dy: T[R, C]", "dys: i64 = stride(dy, 0)", "ds: T[R, C]?", "dss: i64 = stride(ds, 0)", "s: T[R, C]",
+    "ss: i64 = stride(s, 0)", "weight: T[C]?", "dx: T[R, C]", "dxs: i64 = stride(dx, 0)", "eps: f32",
+]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 valid   = "vectors > 0"
@@ -16,14 +21,15 @@ vectors = 0
 stages = 3
 lag = 1
 */
-// Backward of rms_norm and layer_norm for rows too long for a block: a group of blocks shares a row, one slice each. Like norm_bwd_block in _bwd_rows.cuh,
-// but a row is finished LAG rows after its statistics were sent, and its slices stay in the ring buffer until then.
+// Backward of rms_norm and layer_norm for rows too long for a block: a group of blocks shares a row, one slice each. Like norm_bwd_block in
+// _bwd_rows.cuh, but a row is finished LAG rows after its statistics were sent, and its slices stay in the ring buffer until then.
 #include "_bwd_rows.cuh"
-#include "_mailbox.cuh"
+#include "_ring.cuh"
 
 /// Combines the parts that the blocks of a group sent, in all lanes of a warp: like whole_of, for up to GROUP_MOST parts.
 template <bool CENTRE, int WORDS>
-__device__ Part whole_of_blocks(const float (&inbox)[WORDS][GROUP_MOST], const float (&elements)[GROUP_MOST], int blocks, const Divisor& C) {
+__device__ Part whole_of_blocks(const float (&inbox)[WORDS][GROUP_MOST], const float (&elements)[GROUP_MOST], int blocks,
+    const Divisor& C) {
     const int lane = threadIdx.x % 32;
     if (!CENTRE) {
         float both[2] = {0, 0};
@@ -47,8 +53,10 @@ __device__ Part whole_of_blocks(const float (&inbox)[WORDS][GROUP_MOST], const f
 
 template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED, bool CENTRE, bool SECOND, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(512, 1)
-    norm_bwd_long(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s, long long ss,
-                  const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw, float* __restrict__ pb,
+    norm_bwd_long(int R, int C, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss, const T* __restrict__ s,
+        long long ss,
+                  const T* __restrict__ weight, T* __restrict__ dx, long long dxs, float eps, int period, float* __restrict__ pw,
+                  float* __restrict__ pb,
                   int blocks, unsigned long long* all_mail) {
     constexpr int WORDS = CENTRE ? 4 : 2;
     __shared__ Part parts[2][16];  // by warp, for this row and the next

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels.norm import _bwd_rows as short
 from rooftop.kernels.norm import _row_groups
+from rooftop.kernels.norm import norms_bwd__cuda_sm80 as short
 from rooftop.kernels.norm._row_groups import LongRows
 
 
 def of(p: Problem) -> LongRows:
     r = short.of(p)
     most = 4 if r.sums == 1 or (r.aligned and r.itemsize == 2) else 3  # more spill registers
-    return LongRows(r.count, r.vectors, r.aligned, r.period, r.tensors, int(r.weight), 4 if p.op.startswith("layer_norm") else 2, r.sms, r.shared, most)
+    return LongRows(
+        r.count, r.vectors, r.aligned, r.period, r.tensors, int(r.weight), 4 if p.op.startswith("layer_norm") else 2, r.sms, r.shared, most
+    )
 
 
 def supports(p: Problem, head: Head | None = None) -> str | None:
@@ -49,6 +51,7 @@ def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
     args |= {"blocks": blocks, "all_mail": "mail"}
     kernel = f"norm_bwd_long<{DTYPES[p['s'].dtype].cuda}, {vectors}, {stages}, {lag}, {short.flags(p, made)}>"
     first = Launch(
-        kernel, (places * blocks,), args, types=(*types, "i32", "ptr"), block=(threads,), shared=_row_groups.ring(r, threads, vectors, stages), cooperative=True
+        kernel, (places * blocks,), args, types=(*types, "i32", "ptr"), block=(threads,),
+        shared=_row_groups.ring(r, threads, vectors, stages), cooperative=True
     )
     return [first, *short.column_sums(p, places, made)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rooftop.core.spec import Launch, Meta, Problem
 from rooftop.kernels._device.column_sums import column_sums
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._bwd_triton import _slabs_bwd
 from rooftop.kernels.norm._fwd_triton import pow2, wide_access
@@ -43,16 +42,24 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns = p["s"].shape
-    made, shared, chain = scratch(p, config), _shared(p, "s", config), chained(p.device)
+    made, shared, chain = scratch(p, config), _shared(p, "s", config), p.device.pdl
     wide, lanes, warps, height = slab(p)
     strides = {f"{n}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ("dy", "ds", "s", "dx")}
     centre = p.op.startswith("layer_norm")
     first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
-    fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]), "CENTRE": centre}
+    fold = {
+        **shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"]),
+        "CENTRE": centre
+    }
     sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
-    names = {"dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None, "pb": "pb" if "pb" in made else None}
+    names = {
+        "dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", "pw": "pw" if "pw" in made else None,
+        "pb": "pb" if "pb" in made else None
+    }
     slabs, blocks = -(-rows // height), -(-columns // wide)
-    last = {**names, "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes}
+    last = {
+        **names, "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes
+    }
     last |= {"CHAINED": chain, "FIRST": bool(sums)}
     found = [
         Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, chained=chain),

@@ -1,7 +1,14 @@
 /* rooftop
 ops     = ["rms_norm_bwd", "layer_norm_bwd"]
-idea    = "Short rows that are adjacent in memory are one contiguous range. Persistent blocks copy tiles of it, of s and of dy, to shared memory in vectors of 16 bytes that ignore row boundaries, one tile or two ahead. Teams of 1 to 32 lanes load rows from there in vectors too. A team's rows all start at the same place within a vector, so a lane has the same columns in each: it sums their dweight and dbias in registers, and the bits of neighbouring rows and its weights are found once. dx goes back through shared memory and is stored in vectors. At its end a block adds its teams in order and writes one partial row of sums; a second launch adds the partial rows in order."
-limit   = "0.66 of a copy on an H200 at 191 columns of bf16. Counted in the machine code: 25 to 27 instructions for each 16-bit element of a row that starts within a vector, 26 to 32 for float32; the kernels of one row a warp or a block execute 66 to 99. The time of a copy has room for 43, or 86 in float32. With 4 vectors a lane or more a multiprocessor has one block of 8 warps, which hide little of each other's latencies."
+idea    = """Short rows that are adjacent in memory are one contiguous range. Persistent blocks copy tiles of it, of s and of dy, to shared \
+  memory in vectors of 16 bytes that ignore row boundaries, one tile or two ahead. Teams of 1 to 32 lanes load rows from there in vectors \
+  too. A team's rows all start at the same place within a vector, so a lane has the same columns in each: it sums their dweight and dbias \
+  in registers, and the bits of neighbouring rows and its weights are found once. dx goes back through shared memory and is stored in \
+  vectors. At its end a block adds its teams in order and writes one partial row of sums; a second launch adds the partial rows in order."""
+limit   = """0.66 of a copy on an H200 at 191 columns of bf16. Counted in the machine code: 25 to 27 instructions for each 16-bit element \
+  of a row that starts within a vector, 26 to 32 for float32; the kernels of one row a warp or a block execute 66 to 99. The time of a copy \
+  has room for 43, or 86 in float32. With 4 vectors a lane or more a multiprocessor has one block of 8 warps, which hide little of each \
+  other's latencies."""
 dtypes  = ["f32", "f16", "bf16"]
 tensors = ["dweight: T[C]?", "dbias: T[C]?"]
 args    = ["R: i32", "C: i32", "rows: i32", "dy: T[R, C]", "s: T[R, C]", "weight: T[C]?", "dx: T[R, C]", "eps: f32"]
@@ -22,36 +29,42 @@ pieces = 2
 stages = 2
 rows   = 32
 */
-// Backward of rms_norm and layer_norm for short rows of any length: the loads of norms__staged__cuda_sm80.cu and the sums of _bwd_rows.cuh, whose head has the
-// formulas. Tiles of consecutive rows of s and dy are copied to shared memory in vectors of 16 bytes that ignore row boundaries.
+// Backward of rms_norm and layer_norm for short rows of any length: the loads of norms__staged__cuda_sm80.cu and the sums of _bwd_rows.cuh,
+// whose head has the formulas. Tiles of consecutive rows of s and dy are copied to shared memory in vectors of 16 bytes that ignore row
+// boundaries.
 //
-// A team of LANES lanes takes rows that are a multiple of 8 apart, so all its rows start at the same place within a vector, and a lane has the same columns in
-// each. So what is outside the row and the weights of a lane's columns are found once, and dweight and dbias are summed in registers over all rows. Blocks are
-// persistent. At the end the teams of a block are added in order and written as one partial row of each sum; norm_bwd_columns adds the partial rows.
+// A team of LANES lanes takes rows that are a multiple of 8 apart, so all its rows start at the same place within a vector, and a lane has
+// the same columns in each. So what is outside the row and the weights of a lane's columns are found once, and dweight and dbias are summed
+// in registers over all rows. Blocks are persistent. At the end the teams of a block are added in order and written as one partial row of
+// each sum; norm_bwd_columns adds the partial rows.
 //
-// Statistics are sums about a pivot: the row's first element for 16-bit types, the mean for float32, 0 without CENTRE. Both passes over a row use the distances
-// from the pivot, not from the mean: so a mean far from zero costs no digits of the distances.
+// Statistics are sums about a pivot: the row's first element for 16-bit types, the mean for float32, 0 without CENTRE. Both passes over a
+// row use the distances from the pivot, not from the mean: so a mean far from zero costs no digits of the distances.
 #include "_bwd_rows.cuh"
 #include "contiguous_rows.cuh"
 
 constexpr int STAGED_THREADS = 256;
 
-/// R rows of C elements, `rows` a tile, a multiple of the teams. A lane has PIECES vectors of a row, LANES apart. WHOLE: rows are whole vectors. FULL: and
-/// each lane has all of its PIECES. TAILS: a row's last vector is the last of a lane, or with 2 the last or the last but one. Shared memory: STAGES tiles of s
-/// and dy; unless WHOLE one of dx; the weights of each thread's columns. At the end, the sums of all teams.
+/// R rows of C elements, `rows` a tile, a multiple of the teams. A lane has PIECES vectors of a row, LANES apart. WHOLE: rows are whole
+/// vectors. FULL: and each lane has all of its PIECES. TAILS: a row's last vector is the last of a lane, or with 2 the last or the last but
+/// one. Shared memory: STAGES tiles of s and dy; unless WHOLE one of dx; the weights of each thread's columns. At the end, the sums of all
+/// teams.
 template <typename T, int LANES, int PIECES, int STAGES, int BLOCKS, int TAILS, bool WHOLE, bool FULL, bool CENTRE, bool WEIGHT, bool BIAS>
 __global__ void __launch_bounds__(STAGED_THREADS, BLOCKS)
-    norm_staged_bwd(int R, int C, int rows, const T* __restrict__ dy, const T* __restrict__ s, const T* __restrict__ weight, T* __restrict__ dx, float eps,
+    norm_staged_bwd(int R, int C, int rows, const T* __restrict__ dy, const T* __restrict__ s, const T* __restrict__ weight,
+        T* __restrict__ dx, float eps,
                     float* __restrict__ pw, float* __restrict__ pb) {
     using P = Pack<T>;
     constexpr int N = P::N, WORDS = Word<T>::N, BITS = 8 * sizeof(T), TEAMS = STAGED_THREADS / LANES;
     constexpr bool EXACT = sizeof(T) == 4;
     constexpr int KEPT = PIECES <= 2 ? PIECES : 0;  // vectors that stay in registers between the two passes; more are loaded again
     const int tid = threadIdx.x, team = tid / LANES, lane = tid % LANES;
-    const int of_tile = rows * C / N, tiles = (R + rows - 1) / rows;  // vectors of a tile, which starts on 16 bytes: `rows` is a multiple of 8
+    // vectors of a tile, which starts on 16 bytes: `rows` is a multiple of 8
+    const int of_tile = rows * C / N, tiles = (R + rows - 1) / rows;
     uint4 *const results = ring + 2 * STAGES * of_tile, *const weights = results + (WHOLE ? 0 : of_tile) + tid;
 
-    const auto elements_of = [&](int tile) { return static_cast<int>(min(static_cast<long long>(rows), R - static_cast<long long>(tile) * rows)) * C; };
+    const auto elements_of = [&](int tile) { return static_cast<int>(min(static_cast<long long>(rows),
+        R - static_cast<long long>(tile) * rows)) * C; };
     const auto fetch = [&](int tile, int stage) {
         if (tile < tiles) {
             const int elements = elements_of(tile), vectors = elements / N;
@@ -60,7 +73,8 @@ __global__ void __launch_bounds__(STAGED_THREADS, BLOCKS)
 #pragma unroll
             for (int t = 0; t < 2; ++t, to += of_tile) {
                 const T* const first = from[t] + static_cast<long long>(tile) * rows * C;
-                fetch_vectors<STAGED_THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(to + tid)), reinterpret_cast<const char*>(first) + tid * 16, (vectors - tid) * 16);
+                fetch_vectors<STAGED_THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(to + tid)),
+                    reinterpret_cast<const char*>(first) + tid * 16, (vectors - tid) * 16);
                 if (tid < elements % N) reinterpret_cast<T*>(to + vectors)[tid] = first[vectors * N + tid];  // the rest of the last tile
             }
         }
@@ -73,7 +87,8 @@ __global__ void __launch_bounds__(STAGED_THREADS, BLOCKS)
 
     const int start = lane * N - team * C % N;  // the column of this thread's first element; negative if it belongs to the row before
     const auto column = [&](int i) { return start + i * LANES * N; };
-    // Only a row's first vector and the last one, in one of TAILS places, may be partly outside the row; vectors of those places may also be missing.
+    // Only a row's first vector and the last one, in one of TAILS places, may be partly outside the row; vectors of those places may also
+    // be missing.
     const auto has = [&](int i) { return FULL || i < PIECES - TAILS || column(i) < C; };
     const auto first_of_row = [](int i) { return !WHOLE && i == 0; };
     const auto last_of_row = [](int i) { return !FULL && i >= PIECES - TAILS; };
@@ -189,7 +204,8 @@ __global__ void __launch_bounds__(STAGED_THREADS, BLOCKS)
                 } else {
 #pragma unroll
                     for (int j = 0; j < N; ++j) {
-                        if (static_cast<unsigned>(column(i) + j) < C) reinterpret_cast<T*>(results + at + i * LANES)[j] = reinterpret_cast<const T*>(&p)[j];
+                        if (static_cast<unsigned>(column(i) + j) < C) reinterpret_cast<T*>(results + at + i * LANES)[j] =
+                            reinterpret_cast<const T*>(&p)[j];
                     }
                 }
             }

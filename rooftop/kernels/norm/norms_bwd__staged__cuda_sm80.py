@@ -1,10 +1,11 @@
-"""Which rows norms_bwd__staged__cuda_sm80.cu supports, and how it divides short rows among blocks and lanes; contiguous_rows.py estimates the cost of a row.
+"""Which rows norms_bwd__staged__cuda_sm80.cu supports, and how it divides short rows among blocks and lanes; contiguous_rows.py estimates
+the cost of a row.
 
     lanes   of a row: the number that costs a row the fewest instructions
     pieces  vectors of 16 bytes of a row that a lane has; each takes 16 registers for its sums of dweight and dbias, 8 with dweight alone
     stages  tiles of s and dy in shared memory
-    rows    of a tile: a whole number for each team. All blocks of a multiprocessor have at least FLYING bytes in flight, if they fit, and the last round of
-            tiles leaves few blocks idle"""
+    rows    of a tile: a whole number for each team. All blocks of a multiprocessor have at least FLYING bytes in flight, if they fit, and
+            the last round of tiles leaves few blocks idle"""
 
 from __future__ import annotations
 
@@ -13,16 +14,18 @@ from collections.abc import Mapping
 from rooftop.core.head import Head
 from rooftop.core.spec import DTYPES, Launch, Meta, Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _bwd_rows, _staged_rows
+from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 
 ROWS = ("s", "dy", "dx")
 BLOCK = 256  # threads
 FLYING = 72 * 1024  # bytes that a multiprocessor has in flight while it processes a tile
 ONE = 1.25  # the cost of one block of 8 warps on a multiprocessor instead of two: they hide less of each other's latencies
-INSTRUCTIONS = {(2, True): (19, 100), (2, False): (17, 30), (4, True): (16, 130), (4, False): (8, 20)}  # of an element and a row, by bytes and CENTRE: counted
+# of an element and a row, by bytes and CENTRE: counted
+INSTRUCTIONS = {(2, True): (19, 100), (2, False): (17, 30), (4, True): (16, 130), (4, False): (8, 20)}
 MASKS = 80  # instructions for rows that start within a vector
 MANY = 32 << 20  # bytes of s from which the kernel is preferred
-PADDED = 129, 138  # vectors of an aligned float32 row that a warp cannot hold with all sums and that leave most of a second warp's lanes idle
+# vectors of an aligned float32 row that a warp cannot hold with all sums and that leave most of a second warp's lanes idle
+PADDED = 129, 138
 
 
 def _size(p: Problem) -> int:
@@ -63,12 +66,16 @@ def blocks(p: Problem, c: Mapping[str, int]) -> int:
 
 def _candidates(p: Problem, lanes: int) -> list[dict[str, int]]:
     teams, pieces = BLOCK // lanes, -(-contiguous_rows.vectors(_size(p)) // lanes)
-    found = ({"lanes": lanes, "pieces": pieces, "stages": stages, "rows": teams * k} for stages in (2, 3, 4) for k in (*range(1, 9), 12, 16, 24, 32, 64))
+    found = (
+        {"lanes": lanes, "pieces": pieces, "stages": stages, "rows": teams * k} for stages in (2, 3, 4)
+        for k in (*range(1, 9), 12, 16, 24, 32, 64)
+    )
     return [c for c in found if _fits(p, c)]
 
 
 def _idle(p: Problem, c: Mapping[str, int]) -> float:
-    """How much longer the busiest block works than the mean, and how many of the bytes in flight are missing; many short tiles cost barriers."""
+    """How much longer the busiest block works than the mean, and how many of the bytes in flight are missing; many short tiles cost
+    barriers."""
     tiles, count = -(-p["s"].shape[0] // c["rows"]), blocks(p, c)
     rounds = c["rows"] * c["lanes"] // BLOCK
     return -(-tiles // count) * count / tiles * max(1.0, FLYING / _flying(p, c)) * (1 + 0.1 / rounds) + 0.01 * c["stages"]
@@ -76,7 +83,7 @@ def _idle(p: Problem, c: Mapping[str, int]) -> float:
 
 def supports(p: Problem, head: Head) -> str | None:
     width = p["s"].itemsize
-    if found := _staged_rows.refuses(p, ROWS, 32 * most_pieces(p) * 16 // width - 16 // width):
+    if found := contiguous_rows.refuses(p, ROWS, 32 * most_pieces(p) * 16 // width - 16 // width):
         return found
     if not any(_candidates(p, lanes) for lanes in (1, 2, 4, 8, 16, 32)):
         return "two tiles of s and dy must fit shared memory"
@@ -118,4 +125,4 @@ def launches(p: Problem, c: Mapping[str, int], head: Head) -> list[Launch]:
     args, types = {**args, **{name: name if name in made else None for name in ("pw", "pb")}}, (*types, "ptr", "ptr")
     count = blocks(p, c)
     first = Launch(kernel, (count,), args, types=types, block=(BLOCK,), shared=_shared(p, c), chained=p.device.arch >= 90)
-    return [first, *_bwd_rows.column_sums(p, count, made, together=True)]
+    return [first, *bwd_rows.column_sums(p, count, made, together=True)]

@@ -12,7 +12,10 @@ MOST, MOST_WARPS = 8, 16  # vectors a thread, warps: more of them have too few r
 
 
 @cute.jit
-def _read(pointer: cute.Pointer, held: cute.Tensor, columns: cutlass.Int32, WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr):
+def _read(
+    pointer: cute.Pointer, held: cute.Tensor, columns: cutlass.Int32, WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr,
+    WARPS: cutlass.Constexpr
+):
     """This thread's vectors of a row."""
     thread, _, _ = cute.arch.thread_idx()
     bytes = cutlass.const_expr(min(16, WIDTH * pointer.dtype.width // 8))
@@ -24,7 +27,10 @@ def _read(pointer: cute.Pointer, held: cute.Tensor, columns: cutlass.Int32, WIDT
 
 
 @cute.jit
-def _write(pointer: cute.Pointer, held: cute.Tensor, columns: cutlass.Int32, WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr):
+def _write(
+    pointer: cute.Pointer, held: cute.Tensor, columns: cutlass.Int32, WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr,
+    WARPS: cutlass.Constexpr
+):
     thread, _, _ = cute.arch.thread_idx()
     bytes = cutlass.const_expr(min(16, WIDTH * pointer.dtype.width // 8))
     row = cute.make_tensor(pointer.align(bytes), cute.make_layout((WIDTH, columns // WIDTH), stride=(1, WIDTH)))
@@ -36,10 +42,11 @@ def _write(pointer: cute.Pointer, held: cute.Tensor, columns: cutlass.Int32, WID
 
 @cute.kernel
 def _rows(
-    x: cute.Pointer, residual: cute.Pointer, weight: cute.Pointer, bias: cute.Pointer, y: cute.Pointer, s: cute.Pointer, columns: cutlass.Int32,
-    xs: cutlass.Int64, rs: cutlass.Int64, ys: cutlass.Int64, ss: cutlass.Int64, eps: cutlass.Float32, WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr,
-    WARPS: cutlass.Constexpr, RESIDUAL: cutlass.Constexpr, WEIGHT: cutlass.Constexpr, BIAS: cutlass.Constexpr,
-):  # fmt: skip
+    x: cute.Pointer, residual: cute.Pointer, weight: cute.Pointer, bias: cute.Pointer, y: cute.Pointer, s: cute.Pointer,
+    columns: cutlass.Int32, xs: cutlass.Int64, rs: cutlass.Int64, ys: cutlass.Int64, ss: cutlass.Int64, eps: cutlass.Float32,
+    WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr, RESIDUAL: cutlass.Constexpr, WEIGHT: cutlass.Constexpr,
+    BIAS: cutlass.Constexpr,
+):
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     row = cutlass.Int64(block)
@@ -50,7 +57,8 @@ def _rows(
         more = cute.make_fragment((WIDTH, VECTORS), x.dtype)
         more.fill(0.0)
         _read(residual + row * rs, more, columns, WIDTH, VECTORS, WARPS)
-        held.store((held.load().to(cutlass.Float32) + more.load().to(cutlass.Float32)).to(x.dtype))  # the rounded sum, which is returned, is normalised
+        # the rounded sum, which is returned, is normalised
+        held.store((held.load().to(cutlass.Float32) + more.load().to(cutlass.Float32)).to(x.dtype))
         _write(s + row * ss, held, columns, WIDTH, VECTORS, WARPS)
     v = held.load().to(cutlass.Float32)
     squares = cute.arch.warp_reduction((v * v).reduce(cute.ReductionOp.ADD, 0.0, 0), operator.add)
@@ -77,10 +85,11 @@ def _rows(
 
 @cute.jit
 def rows(
-    x: cute.Pointer, residual: cute.Pointer, weight: cute.Pointer, bias: cute.Pointer, y: cute.Pointer, s: cute.Pointer, columns: cutlass.Int32,
-    xs: cutlass.Int64, rs: cutlass.Int64, ys: cutlass.Int64, ss: cutlass.Int64, eps: cutlass.Float32, WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr,
-    WARPS: cutlass.Constexpr, RESIDUAL: cutlass.Constexpr, WEIGHT: cutlass.Constexpr, BIAS: cutlass.Constexpr,
-):  # fmt: skip
+    x: cute.Pointer, residual: cute.Pointer, weight: cute.Pointer, bias: cute.Pointer, y: cute.Pointer, s: cute.Pointer,
+    columns: cutlass.Int32, xs: cutlass.Int64, rs: cutlass.Int64, ys: cutlass.Int64, ss: cutlass.Int64, eps: cutlass.Float32,
+    WIDTH: cutlass.Constexpr, VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr, RESIDUAL: cutlass.Constexpr, WEIGHT: cutlass.Constexpr,
+    BIAS: cutlass.Constexpr,
+):
     _rows(x, residual, weight, bias, y, s, columns, xs, rs, ys, ss, eps, WIDTH, VECTORS, WARPS, RESIDUAL, WEIGHT, BIAS).launch(
         grid=[1, 1, 1], block=[32 * WARPS, 1, 1]
     )
@@ -141,6 +150,9 @@ def configs(p: Problem) -> list[Config]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     args = {n: n if p.get(n) is not None else "x" for n in (*ROWS, *COLUMNS)}
     args |= {f"{n[0]}s": m.strides[0] if (m := p.get(n)) is not None else 0 for n in ROWS}
-    args |= {"columns": p["x"].shape[1], "eps": float(p.option("eps")), "WIDTH": config.width, "VECTORS": config.vectors, "WARPS": config.warps}
+    args |= {
+        "columns": p["x"].shape[1], "eps": float(p.option("eps")), "WIDTH": config.width, "VECTORS": config.vectors, "WARPS": config.warps
+    }
     args |= {n.upper(): p.get(n) is not None for n in ("residual", "weight", "bias")}
-    return [Launch(rows, (p["x"].shape[0],), args, block=(32 * config.warps,), shared=max(16, 4 * config.warps))]  # of SmemAllocator: dynamic
+    # of SmemAllocator: dynamic
+    return [Launch(rows, (p["x"].shape[0],), args, block=(32 * config.warps,), shared=max(16, 4 * config.warps))]

@@ -1,6 +1,7 @@
 """y = rms_norm(x + residual) · weight + bias over the rows of [R, C] in cuTile. Contract: rooftop/ops/rms_norm.py
 
-Rows that fit a tile are read once. Longer rows are read twice, the second time from the end backwards: the data read last are then still in the L2."""
+Rows that fit a tile are read once. Longer rows are read twice, the second time from the end backwards: the data read last are then still in
+the L2."""
 
 from __future__ import annotations
 
@@ -45,26 +46,26 @@ def _rows(x, residual, weight, bias, y, s, eps, r, ROWS, COLUMNS, RESIDUAL, WEIG
 
 
 def once(
-    x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool],
-    BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
-):  # fmt: skip
+    x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool],
+    WEIGHT: ct.Constant[bool], BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
+):
     """Whole rows, ROWS of them a block."""
     _rows(x, residual, weight, bias, y, s, eps, ct.bid(0), ROWS, COLUMNS, RESIDUAL, WEIGHT, BIAS, TMA)
 
 
 def tile(
-    x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool],
-    BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
-):  # fmt: skip
+    x, residual, weight, bias, y, s, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool],
+    WEIGHT: ct.Constant[bool], BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
+):
     """Whole rows, ROWS at a time; a persistent block loops over them."""
     for r in range(ct.bid(0), ct.num_tiles(x, axis=0, shape=(ROWS, COLUMNS)), ct.num_blocks(0)):
         _rows(x, residual, weight, bias, y, s, eps, r, ROWS, COLUMNS, RESIDUAL, WEIGHT, BIAS, TMA)
 
 
 def loop(
-    x, residual, weight, bias, y, s, eps, COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool], BIAS: ct.Constant[bool],
-    TMA: ct.Constant[bool],
-):  # fmt: skip
+    x, residual, weight, bias, y, s, eps, COLUMNS: ct.Constant[int], RESIDUAL: ct.Constant[bool], WEIGHT: ct.Constant[bool],
+    BIAS: ct.Constant[bool], TMA: ct.Constant[bool],
+):
     """One row, COLUMNS at a time, twice."""
     r = ct.bid(0)
     rounds = ct.num_tiles(x, axis=1, shape=(1, COLUMNS))
@@ -116,8 +117,8 @@ def _copied(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows with a warp of its
-    own."""
+    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows
+    with a warp of its own."""
     rows, columns = p["x"].shape
     wide = max(16, _pow2(columns))
     if wide > 16384:

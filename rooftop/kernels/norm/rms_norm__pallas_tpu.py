@@ -1,4 +1,5 @@
-"""Root-mean-square normalisation for a TPU: whole rows in VMEM, processed in strips of rows and pieces of these. HBM bandwidth is the limit."""
+"""Root-mean-square normalisation for a TPU: whole rows in VMEM, processed in strips of rows and pieces of these. HBM bandwidth is the
+limit."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """VMEM: two blocks of each row tensor, since the next one is copied while one is computed, and two of the tensors that all rows share."""
+    """VMEM: two blocks of each row tensor, since the next one is copied while one is computed, and two of the tensors that all rows
+    share."""
     width = up(p["x"].shape[1], 128)
     blocks = sum(1 for n in ("x", "residual", "y", "s") if p.get(n) is not None)
     shared = sum(1 for n in ("weight", "bias") if p.get(n) is not None)
@@ -103,11 +105,13 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
     x = given["x"]
     rows, columns = x.shape
     block, shared = pl.BlockSpec((c["rows"], columns), lambda i: (i, 0)), pl.BlockSpec((1, columns), lambda i: (0, 0))
-    inputs = {n: given[n] if n in ("x", "residual") else given[n][None] for n in ("x", "residual", "weight", "bias") if given.get(n) is not None}
+    inputs = {
+        n: given[n] if n in ("x", "residual") else given[n][None] for n in ("x", "residual", "weight", "bias") if given.get(n) is not None
+    }
     outputs = [n for n in ("y", "s") if p.get(n) is not None]
     made = call(
-        partial(_kernel, names=(*inputs, *outputs), step=WORD[p["x"].dtype], eps=float(p.option("eps"))), on, name="rms_norm", order=("parallel",),
-        grid=(pl.cdiv(rows, c["rows"]),), in_specs=[block if n in ("x", "residual") else shared for n in inputs], out_specs=[block] * len(outputs),
-        out_shape=[like(x)] * len(outputs),
-    )(*inputs.values())  # fmt: skip
+        partial(_kernel, names=(*inputs, *outputs), step=WORD[p["x"].dtype], eps=float(p.option("eps"))), on, name="rms_norm",
+        order=("parallel",), grid=(pl.cdiv(rows, c["rows"]),), in_specs=[block if n in ("x", "residual") else shared for n in inputs],
+        out_specs=[block] * len(outputs), out_shape=[like(x)] * len(outputs),
+    )(*inputs.values())
     return dict(zip(outputs, made, strict=True))

@@ -2,8 +2,8 @@
 
 With n = s · scale and g = dy · weight: dx = scale · (g - n · mean(g n)) + ds, dweight = sum of dy n, dbias = sum of dy.
 
-A persistent block loops over rows and keeps its sums over rows in registers. At its end it writes one partial row to scratch memory; a second launch adds the
-partial rows in order. So dy and s are read once, and the result is deterministic."""
+A persistent block loops over rows and keeps its sums over rows in registers. At its end it writes one partial row to scratch memory; a
+second launch adds the partial rows in order. So dy and s are read once, and the result is deterministic."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _load(x, r, ROWS, COLUMNS):
 
 
 def rows(
-    dy, ds, s, weight, dx, weights, biases, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], DS: ct.Constant[bool], WEIGHT: ct.Constant[bool],
-    BIAS: ct.Constant[bool],
-):  # fmt: skip
+    dy, ds, s, weight, dx, weights, biases, eps, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], DS: ct.Constant[bool],
+    WEIGHT: ct.Constant[bool], BIAS: ct.Constant[bool],
+):
     dweight = ct.zeros((1, COLUMNS), ct.float32)
     dbias = ct.zeros((1, COLUMNS), ct.float32)
     for r in range(ct.bid(0), ct.num_tiles(s, axis=0, shape=(ROWS, COLUMNS)), ct.num_blocks(0)):
@@ -120,11 +120,18 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     def row(name: str) -> Any:
         return View(name, (1, wide), (wide, 1))
 
-    args: dict[str, Any] = {"dy": "dy", "s": "s", "dx": "dx", "ds": "ds" if p.get("ds") is not None else "s", "weight": row("weight") if weight else "s"}
+    args: dict[str, Any] = {
+        "dy": "dy", "s": "s", "dx": "dx", "ds": "ds" if p.get("ds") is not None else "s", "weight": row("weight") if weight else "s"
+    }
     args |= {"weights": "weights" if weight else "dx", "biases": "biases" if bias else "dx", "eps": float(p.option("eps"))}
     args |= {"ROWS": config.rows, "COLUMNS": config.columns, "DS": p.get("ds") is not None, "WEIGHT": weight, "BIAS": bias}
     found = [Launch(rows, (_blocks(p, config),), args, options={"num_worker_warps": config.warps, "occupancy": config.blocks})]
     for parts, out, there in (("weights", "dweight", weight), ("biases", "dbias", bias)):
         if there:
-            found.append(Launch(columns, (-(-wide // 64),), {"parts": parts, "out": row(out), "ROWS": 32, "COLUMNS": 64}, options={"num_worker_warps": 4}))
+            found.append(
+                Launch(
+                    columns, (-(-wide // 64),), {"parts": parts, "out": row(out), "ROWS": 32, "COLUMNS": 64},
+                    options={"num_worker_warps": 4}
+                )
+            )
     return found

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Each row is read once into registers and written once: several short rows a warp, or one longer row a block. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. Each warp of a block writes one pair (max, sum) to shared memory; after one barrier every warp combines all pairs."
+idea    = """Each row is read once into registers and written once: several short rows a warp, or one longer row a block. A thread holds as \
+  many vectors of 16 bytes as the row needs, not rounded up to a power of two. Each warp of a block writes one pair (max, sum) to shared \
+  memory; after one barrier every warp combines all pairs."""
 limit   = "Rows of more than 64 KiB do not fit the registers of a block: clusters of blocks take them (softmax__cuda_sm90.cu)."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
@@ -17,7 +19,8 @@ rows      = 1
 registers = 32
 
 [let]
-whole   = "C % (16 // bytes(x)) == 0 and stride(x, 0) % (16 // bytes(x)) == 0 and stride(y, 0) % (16 // bytes(x)) == 0 and starts(x, 16) and starts(y, 16)"
+whole   = """C % (16 // bytes(x)) == 0 and stride(x, 0) % (16 // bytes(x)) == 0 and stride(y, 0) % (16 // bytes(x)) == 0 and starts(x, 16) \
+  and starts(y, 16)"""
 
 [[launch]]
 when    = "team <= 32"
@@ -36,12 +39,13 @@ chained = true
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
 
-// The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
-// finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
+constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
+
+// The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements;
+// with the lowest finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
 
 /// The largest element of a part of a row, at least LOWEST, and the sum of e^(v - max) over it.
@@ -87,7 +91,8 @@ __device__ void write_softmax(const Row<T, VECTORS, ALIGNED>& row, const Pair& p
     if (row.has_single()) y[row.single_column()] = T(quotient<T>(exponential<T>(row.single - p.max), p.sum, scale));
 }
 
-/// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no shared memory.
+/// Short rows: LANES lanes work on a row; they take ROWS rows, all of whose loads are issued before the first is used. No barrier, no
+/// shared memory.
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
     softmax_warp(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys) {

@@ -1,6 +1,9 @@
 /* rooftop
-idea    = "A row is divided among the 1 to 16 blocks of a cluster and copied to their shared memory by cp.async, which needs no registers: it is read once, and two or more resident blocks a multiprocessor keep the memory busy. Each warp writes one pair (max, sum) to the shared memory of every block of its cluster; after one cluster barrier every warp combines all pairs."
-limit   = "As fast as a copy up to 32 KiB a row; longer rows are 1 to 3 % slower on an H100, 5 to 15 % on an H200, whatever the number of warps: blocks of a cluster wait for each other between reading and writing."
+idea    = """A row is divided among the 1 to 16 blocks of a cluster and copied to their shared memory by cp.async, which needs no \
+  registers: it is read once, and two or more resident blocks a multiprocessor keep the memory busy. Each warp writes one pair (max, sum) \
+  to the shared memory of every block of its cluster; after one cluster barrier every warp combines all pairs."""
+limit   = """As fast as a copy up to 32 KiB a row; longer rows are 1 to 3 % slower on an H100, 5 to 15 % on an H200, whatever the number of \
+  warps: blocks of a cluster wait for each other between reading and writing."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
@@ -28,16 +31,17 @@ shared  = "128 * ceil(C * bytes(x) / (128 * cluster))"
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
+#include "packs.cuh"
 #include "_line_share.cuh"
 
 namespace cg = cooperative_groups;
 
-// The identity of the maximum. With -inf, a warp that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
-// finite number such a warp adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
+// The identity of the maximum. With -inf, a warp that has only -inf would give -inf - -inf = NaN, also in rows that have finite elements;
+// with the lowest finite number such a warp adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
 
-// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2 (docs/persistent.md).
+// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2
+// (docs/persistent.md).
 extern __shared__ __align__(128) uint4 held[];  // this block's packs; each thread reads only what it copied itself
 
 template <typename T, int THREADS, int CLUSTER, int BLOCKS>

@@ -1,6 +1,7 @@
 """Softmax of rows x[R, C] in CuTe DSL. Contract: rooftop/ops/softmax.py
 
-A block holds one row in registers; every warp computes maximum and sum of its part, and the warps exchange them through shared memory, with one barrier."""
+A block holds one row in registers; every warp computes maximum and sum of its part, and the warps exchange them through shared memory, with
+one barrier."""
 
 import math
 import operator
@@ -22,7 +23,7 @@ def _exp(v, EXACT: cutlass.Constexpr):
 
 @cute.kernel
 def _rows(x: cute.Pointer, y: cute.Pointer, columns: cutlass.Int32, xs: cutlass.Int64, ys: cutlass.Int64, WIDTH: cutlass.Constexpr,
-          VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr, EXACT: cutlass.Constexpr):  # fmt: skip
+          VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr, EXACT: cutlass.Constexpr):
     thread, _, _ = cute.arch.thread_idx()
     row, _, _ = cute.arch.block_idx()
     count = columns // WIDTH
@@ -66,7 +67,7 @@ def _rows(x: cute.Pointer, y: cute.Pointer, columns: cutlass.Int32, xs: cutlass.
 
 @cute.jit
 def rows(x: cute.Pointer, y: cute.Pointer, columns: cutlass.Int32, xs: cutlass.Int64, ys: cutlass.Int64, WIDTH: cutlass.Constexpr,
-         VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr, EXACT: cutlass.Constexpr):  # fmt: skip
+         VECTORS: cutlass.Constexpr, WARPS: cutlass.Constexpr, EXACT: cutlass.Constexpr):
     _rows(x, y, columns, xs, ys, WIDTH, VECTORS, WARPS, EXACT).launch(grid=[1, 1, 1], block=[32 * WARPS, 1, 1])
 
 
@@ -128,5 +129,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "x": "x", "y": "y", "columns": x.shape[1], "xs": x.strides[0], "ys": y.strides[0], "WIDTH": config.width, "VECTORS": config.vectors,
         "WARPS": config.warps, "EXACT": x.dtype == "f32",
-    }  # fmt: skip
+    }
     return [Launch(rows, (x.shape[0],), args, block=(32 * config.warps,), shared=max(16, 8 * config.warps))]  # of SmemAllocator: dynamic

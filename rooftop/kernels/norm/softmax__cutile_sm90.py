@@ -1,6 +1,7 @@
 """Softmax of rows x[R, C] in cuTile. Contract: rooftop/ops/softmax.py
 
-Rows that fit a tile are read once; blocks may be persistent, so that the next rows are loaded while these are computed. Longer rows are read twice, as in
+Rows that fit a tile are read once; blocks may be persistent, so that the next rows are loaded while these are computed. Longer rows are
+read twice, as in
 softmax__triton: once for maximum and sum together (Milakov & Gimelshein 2018), then from the end backwards."""
 
 from __future__ import annotations
@@ -42,12 +43,16 @@ def _rows(x, y, r, ROWS, COLUMNS, EXACT, PADDED, TMA):
     ct.store(y, (r, 0), _quotient(e, s, EXACT).astype(y.dtype), allow_tma=False)
 
 
-def once(x, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.Constant[bool], TMA: ct.Constant[bool]):
+def once(
+    x, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.Constant[bool], TMA: ct.Constant[bool]
+):
     """Whole rows, ROWS of them a block."""
     _rows(x, y, ct.bid(0), ROWS, COLUMNS, EXACT, PADDED, TMA)
 
 
-def tile(x, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.Constant[bool], TMA: ct.Constant[bool]):
+def tile(
+    x, y, ROWS: ct.Constant[int], COLUMNS: ct.Constant[int], EXACT: ct.Constant[bool], PADDED: ct.Constant[bool], TMA: ct.Constant[bool]
+):
     """Whole rows, ROWS at a time; a persistent block loops over them."""
     for r in range(ct.bid(0), ct.num_tiles(x, axis=0, shape=(ROWS, COLUMNS)), ct.num_blocks(0)):
         _rows(x, y, r, ROWS, COLUMNS, EXACT, PADDED, TMA)
@@ -112,8 +117,8 @@ def _copied(p: Problem) -> bool:
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows with a warp of its
-    own."""
+    """Measured on an H200: bytes in flight a multiprocessor decide, so blocks are limited to 64 registers a thread if TMA loads the rows
+    with a warp of its own."""
     rows, columns, _ = p["x"].shape
     wide = max(16, _pow2(columns))
     if wide > 16384:
@@ -139,7 +144,9 @@ def configs(p: Problem) -> list[Config]:
 def launches(p: Problem, config: Config) -> list[Launch]:
     rows, columns, _ = p["x"].shape
     tensors = {n: View(n, (rows, columns), (p[n].strides[0], 1)) for n in ("x", "y")}
-    args = {**tensors, "COLUMNS": config.columns, "EXACT": p["y"].dtype == "f32", "PADDED": columns % config.columns != 0, "TMA": config.tma}
+    args = {
+        **tensors, "COLUMNS": config.columns, "EXACT": p["y"].dtype == "f32", "PADDED": columns % config.columns != 0, "TMA": config.tma
+    }
     options = {"num_worker_warps": config.warps, **({"occupancy": config.occupancy} if config.occupancy else {})}
     if config.way == "loop":
         return [Launch(loop, (rows,), args, options=options)]

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice stays in a ring buffer in shared memory while the blocks exchange a pair (max, sum) each through global memory; the row is finished a few rows later. So each row is read once, as long as all blocks together can hold it."
+idea    = """A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice stays in a ring \
+  buffer in shared memory while the blocks exchange a pair (max, sum) each through global memory; the row is finished a few rows later. So \
+  each row is read once, as long as all blocks together can hold it."""
 limit   = "Rows longer than the shared memory of the whole card; blocks that do not make a whole group idle."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C, 1]", "xs: i64 = stride(x, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)"]
@@ -17,13 +19,11 @@ lag     = 1
 [requires]
 "C == 1 or stride(x, 1) == 1 and stride(y, 1) == 1" = "the elements of a row must be neighbours"
 */
-#include "exponential.cuh"
-#include "lane_sums.cuh"
-#include "_mailbox.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
-// The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements; with the lowest
-// finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
+// The identity of the maximum. With -inf, threads that have only -inf would give -inf - -inf = NaN, also in rows that have finite elements;
+// with the lowest finite number such threads add exp(-inf) = 0, and a row of only -inf ends as 0 / 0.
 constexpr float LOWEST = -3.402823466e38f;
 
 /// The largest element of a part of a row, at least LOWEST, and the sum of e^(v - max) over it.
@@ -50,7 +50,8 @@ __device__ Pair whole_of(int count, const Pairs& pairs) {
 
 template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED>
 __global__ void __launch_bounds__(512, 1)
-    softmax_long(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys, int period, int blocks, unsigned long long* all_mail) {
+    softmax_long(int R, int C, const T* __restrict__ x, long long xs, T* __restrict__ y, long long ys, int period, int blocks,
+        unsigned long long* all_mail) {
     using Slice = Ring<T, VECTORS, STAGES, 1, 0, ALIGNED>;
     constexpr int N = Slice::N;
     __shared__ Pair parts[2][16];  // by warp, for this row and the next

@@ -1,6 +1,8 @@
-"""Softmax for a TPU: whole rows in VMEM, so that each element is read from HBM once and written once. The vector unit is the limit, not the matrix unit.
+"""Softmax for a TPU: whole rows in VMEM, so that each element is read from HBM once and written once. The vector unit is the limit, not the
+matrix unit.
 
-Two forms, by where the columns lie. Along the lanes (`inner` of 1): a block of whole rows, processed in strips of rows and pieces of these. Along the sublanes
+Two forms, by where the columns lie. Along the lanes (`inner` of 1): a block of whole rows, processed in strips of rows and pieces of these.
+Along the sublanes
 (`inner` above 1): a block of all columns by some inner positions, reduced register by register."""
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def choose(p: Problem) -> dict[str, int]:
 
 
 def vmem(p: Problem, c: Mapping[str, int]) -> int:
-    """VMEM: two blocks of x and of y, since the next one is copied while one is computed; for columns along the sublanes two more in float32."""
+    """VMEM: two blocks of x and of y, since the next one is copied while one is computed; for columns along the sublanes two more in
+    float32."""
     _, columns, inner = p["x"].shape
     held = up(c["rows"], 16) * up(columns, 128) if inner == 1 else up(columns, 16) * up(c["lanes"], 128)
     return 4 * held * p["x"].itemsize + (8 * held if inner > 1 else 0)
@@ -73,5 +76,7 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
     else:
         block = pl.BlockSpec((1, columns, c["lanes"]), lambda i, j: (i, 0, j))
         kernel, grid = _columns, (outer, pl.cdiv(inner, c["lanes"]))
-    out = call(kernel, on, name="softmax", order=["parallel"] * len(grid), grid=grid, in_specs=[block], out_specs=block, out_shape=like(x))(x)
+    out = call(
+        kernel, on, name="softmax", order=["parallel"] * len(grid), grid=grid, in_specs=[block], out_specs=block, out_shape=like(x)
+    )(x)
     return {"y": out.reshape(outer, columns, inner)}

@@ -1,4 +1,5 @@
-"""Softmax of rows that are too long for a cluster. Contract: rooftop/ops/softmax.py; how rows are divided into tiles: rooftop/kernels/norm/_split_tiles.py
+"""Softmax of rows that are too long for a cluster. Contract: rooftop/ops/softmax.py; how rows are divided into tiles:
+rooftop/kernels/norm/_split_tiles.py
 
 The first launch writes the maximum and the sum of each tile; the second combines those of a row (Milakov & Gimelshein 2018)."""
 
@@ -9,13 +10,12 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
 
 CLUSTER = 1800000  # bytes: the longest row that a cluster supports
-# The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a part adds exp(-inf)
-# = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
+# The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a
+# part adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 INF = tl.constexpr(float("inf"))
 
@@ -35,7 +35,9 @@ def _pair(x, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl
 
 
 @triton.jit(do_not_specialize=["C", "xs", "tiles"])
-def _statistics(x, found, C, xs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _statistics(  # type: ignore[no-untyped-def]
+    x, found, C, xs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr
+):
     """found[row, tile] = maximum and sum of e^(x - maximum) of one tile. With SINGLES the last tile of a row holds its single elements."""
     if CHAINED:
         gdc_wait()
@@ -63,7 +65,7 @@ def _write(x, y, tile, shift, first, last, C, most, total, COLUMNS: tl.constexpr
 
 @triton.jit(do_not_specialize=["C", "xs", "ys", "tiles", "programs"])
 def _apply(x, y, found, C, xs, ys, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile; the last tiles come first."""
     if CHAINED:
         gdc_wait()
@@ -100,9 +102,12 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     x, y = p["x"], p["y"]
-    tiles, chain = _split_tiles.tiles(p, "x", config), chained(p.device)
+    tiles, chain = _split_tiles.tiles(p, "x", config), p.device.pdl
     grid = (x.shape[0] * tiles,)
-    shared = {"x": "x", "found": "found", "C": x.shape[1], "xs": x.strides[0], "tiles": tiles, "V": _split_tiles.vector(x), "COLUMNS": config.columns}
+    shared = {
+        "x": "x", "found": "found", "C": x.shape[1], "xs": x.strides[0], "tiles": tiles, "V": _split_tiles.vector(x),
+        "COLUMNS": config.columns
+    }
     shared |= {"SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}
     more = {"y": "y", "ys": y.strides[0], "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
     return [

@@ -1,6 +1,10 @@
 /* rooftop
-idea    = "Short rows that are adjacent in memory are one contiguous range. A block copies about 32 KiB of it to shared memory in vectors of 16 bytes that ignore row boundaries. Teams of a few lanes load rows from there to registers, in vectors too; elements of neighbouring rows in the first and the last vector are masked. The results overwrite the elements in shared memory and are stored in vectors. So rows of odd lengths are nearly as fast as aligned ones, and few lanes idle because a row is not a power of two of vectors."
-limit   = "0.93 to 0.96 of a copy on an H200 at 231 to 340 columns: about 18 instructions for each 16-bit element; the time of a copy has room for 28."
+idea    = """Short rows that are adjacent in memory are one contiguous range. A block copies about 32 KiB of it to shared memory in vectors \
+  of 16 bytes that ignore row boundaries. Teams of a few lanes load rows from there to registers, in vectors too; elements of neighbouring \
+  rows in the first and the last vector are masked. The results overwrite the elements in shared memory and are stored in vectors. So rows \
+  of odd lengths are nearly as fast as aligned ones, and few lanes idle because a row is not a power of two of vectors."""
+limit   = """0.93 to 0.96 of a copy on an H200 at 231 to 340 columns: about 18 instructions for each 16-bit element; the time of a copy has \
+  room for 28."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C, 1]", "y: T[R, C, 1]"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
@@ -25,8 +29,7 @@ chained = true
 #include <math_constants.h>
 
 #include "pdl.cuh"
-#include "exponential.cuh"
-#include "lane_sums.cuh"
+#include "packs.cuh"
 #include "contiguous_rows.cuh"
 
 constexpr int THREADS = 256;
@@ -46,7 +49,8 @@ __global__ void __launch_bounds__(THREADS, 3) softmax_staged(int R, int C, int r
     T* const held = reinterpret_cast<T*>(stretch);
 
     gdc_wait();
-    fetch_vectors<THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(stretch + tid)), reinterpret_cast<const char*>(x) + tid * 16, (vectors - tid) * 16);
+    fetch_vectors<THREADS>(static_cast<unsigned>(__cvta_generic_to_shared(stretch + tid)), reinterpret_cast<const char*>(x) + tid * 16,
+        (vectors - tid) * 16);
     __pipeline_commit();
     if (tid < elements % N) held[vectors * N + tid] = x[vectors * N + tid];  // the rest of the last block, element by element
     __pipeline_wait_prior(0);
@@ -69,7 +73,8 @@ __global__ void __launch_bounds__(THREADS, 3) softmax_staged(int R, int C, int r
                 float f[N];
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
-                    const float q = e[i * N + j] * scale;  // a Newton step corrects the rounding error of `scale`, which matters for float32 results only
+                    // a Newton step corrects the rounding error of `scale`, which matters for float32 results only
+                    const float q = e[i * N + j] * scale;
                     f[j] = sizeof(T) == 4 ? fmaf(fmaf(-q, sum, e[i * N + j]), scale, q) : q;
                 }
                 return P::narrow(f);

@@ -1,4 +1,5 @@
-"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes; contiguous_rows.py estimates the cost of a row."""
+"""Which rows softmax__staged__cuda_sm80.cu supports, and how they are divided among blocks and lanes; contiguous_rows.py estimates the cost
+of a row."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from typing import Any
 from rooftop.core.head import Head
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _staged_rows
 
 ROWS = ("x", "y")
 BLOCK = 256  # threads
@@ -18,7 +18,7 @@ STRETCH = 32 * 1024  # bytes of a block: 96 KiB of a multiprocessor are being lo
 
 
 def supports(p: Problem, head: Head) -> str | None:
-    return _staged_rows.refuses(p, ROWS, 512)
+    return contiguous_rows.refuses(p, ROWS, 512)
 
 
 def _row_bytes(p: Problem) -> int:
@@ -39,9 +39,13 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The number of lanes with the lowest cost whose range of rows is not too long."""
     width = p["x"].itemsize
     found = [c for lanes in (1, 2, 4, 8, 16, 32) if _fits(p, c := _config(p, lanes))]
-    return min(found, key=lambda c: contiguous_rows.cost(_row_bytes(p), c["lanes"], 16 // width, 7.5 if width == 2 else 17, masks=150, rest=50))
+    return min(
+        found, key=lambda c: contiguous_rows.cost(_row_bytes(p), c["lanes"], 16 // width, 7.5 if width == 2 else 17, masks=150, rest=50)
+    )
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    found = [c for lanes in (1, 2, 4, 8, 16, 32) for stretch in (16 * 1024, 24 * 1024, STRETCH) if _fits(p, c := _config(p, lanes, stretch))]
+    found = [
+        c for lanes in (1, 2, 4, 8, 16, 32) for stretch in (16 * 1024, 24 * 1024, STRETCH) if _fits(p, c := _config(p, lanes, stretch))
+    ]
     return [c for k, c in enumerate(found) if c not in found[:k]]

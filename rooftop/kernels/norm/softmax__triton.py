@@ -1,8 +1,9 @@
 """Softmax over the middle dimension of x[R, C, I]. Contract: rooftop/ops/softmax.py
 
-One program computes a few neighbouring *lanes*, softmaxes that are independent of each other: rows if I is 1, else inner positions. Lanes that fit the
-registers are read once, as one tile of columns × lanes. Longer ones are read twice: first for maximum and sum together (Milakov & Gimelshein 2018), where each
-position of the tile keeps its own pair until the end; then from the end backwards, because the data read last are still in the L2."""
+One program computes a few neighbouring *lanes*, softmaxes that are independent of each other: rows if I is 1, else inner positions. Lanes
+that fit the registers are read once, as one tile of columns × lanes. Longer ones are read twice: first for maximum and sum together
+(Milakov & Gimelshein 2018), where each position of the tile keeps its own pair until the end; then from the end backwards, because the data
+read last are still in the L2."""
 
 from __future__ import annotations
 
@@ -13,18 +14,17 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
-# The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a part adds exp(-inf)
-# = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
+# The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a
+# part adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
 def _exp(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
-    """exp(v) as accurate as the result's dtype can show. tl.exp is the hardware's exp2 of v·log2(e): on an H100 its error is three times that of libdevice's
-    (1.3e-7 against 4.0e-8, root mean square over [-8, 0]) and biased over a narrow range, which a sum keeps."""
+    """exp(v) as accurate as the result's dtype can show. tl.exp is the hardware's exp2 of v·log2(e): on an H100 its error is three times
+    that of libdevice's (1.3e-7 against 4.0e-8, root mean square over [-8, 0]) and biased over a narrow range, which a sum keeps."""
     return libdevice.exp(v) if dtype == tl.float32 else tl.exp(v)
 
 
@@ -38,7 +38,9 @@ def _quotient(e, s, scale, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(  # type: ignore[no-untyped-def]
+    x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
     """LANES whole lanes at once. Strides of outer, column and lane for x and y, in elements."""
     if CHAINED:
         gdc_wait()
@@ -54,7 +56,9 @@ def _tile(x, y, C, L, blocks, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LAN
 
 
 @triton.jit
-def _loop(x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _loop(  # type: ignore[no-untyped-def]
+    x, y, C, L, blocks, rounds, xo, xc, xl, yo, yc, yl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
     """LANES lanes, COLUMNS columns at a time, in `rounds` iterations, twice."""
     if CHAINED:
         gdc_wait()
@@ -124,17 +128,21 @@ def supports(p: Problem) -> str | None:
 
 
 def _wide_access(p: Problem) -> bool:
-    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by 16."""
+    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by
+    16."""
 
     def wide(m: Meta) -> bool:
         neighbours = m.shape[1] if m.shape[2] == 1 else m.shape[2]
-        return m.align >= 16 and neighbours % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
+        return (
+            m.align >= 16 and neighbours % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
+        )
 
     return all(wide(m) for _, m in p.tensors if m is not None)
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them are in flight.
+    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them
+    are in flight.
     Inner positions: at least a 32-byte sector wide."""
     _, columns, inner = p["x"].shape
     wide = _pow2(columns)
@@ -180,7 +188,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
 
     (xo, xc, xl), (yo, yc, yl) = strides(x.strides), strides(y.strides)
     args = {"x": "x", "y": "y", "C": columns, "L": _lanes(p), "blocks": blocks, "xo": xo, "xc": xc, "xl": xl, "yo": yo, "yc": yc, "yl": yl}
-    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chained(p.device)}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": p.device.pdl}
     if config.loop:
         args["rounds"] = -(-columns // config.columns)
-    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=chained(p.device))]
+    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=p.device.pdl)]

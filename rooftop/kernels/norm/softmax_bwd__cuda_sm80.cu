@@ -1,8 +1,13 @@
 /* rooftop
-idea    = "A row of y and of dy is read once into registers, and dx is written once: several short rows a warp, or one longer row a block. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. Each warp of a block writes one sum to shared memory; after one barrier every warp adds all of them."
+idea    = """A row of y and of dy is read once into registers, and dx is written once: several short rows a warp, or one longer row a \
+  block. A thread holds as many vectors of 16 bytes as the row needs, not rounded up to a power of two. Each warp of a block writes one sum \
+  to shared memory; after one barrier every warp adds all of them."""
 limit   = "Rows of more than 64 KiB do not fit the registers of a block: clusters of blocks take them (softmax_bwd__cuda_sm90.cu)."
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
+args    = [
+    "R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
+    "xs: i64 = stride(dx, 0)",
+]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs"]
 valid   = "16 * team * vectors > C * bytes(y) - 16 and (aligned_rows or team >= min(32, 32 // bytes(y)))"
@@ -32,8 +37,10 @@ block   = ["team"]
 chained = true
 */
 #include "pdl.cuh"
-#include "lane_sums.cuh"
-#include "register_rows.cuh"
+#include "packs.cuh"
+
+constexpr int REGISTER_FILE = 65536;      // of a multiprocessor
+constexpr int WARP_KERNEL_THREADS = 256;  // a block of the kernels that take several rows a warp
 
 /// A thread's elements of a row of y and of dy. The vectors start on 16-byte boundaries of y.
 template <typename T, int VECTORS, bool ALIGNED>
@@ -85,7 +92,8 @@ struct Rows {
 /// Short rows: LANES lanes a row, ROWS rows each, whose loads are all issued before the first is used. No barrier, no shared memory.
 template <typename T, int LANES, int VECTORS, int ROWS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERNEL_THREADS / REGISTERS)
-    softmax_bwd_warp(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
+    softmax_bwd_warp(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx,
+        long long xs) {
     constexpr int TEAMS = 32 / LANES;  // rows that a warp processes at the same time
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long first = (static_cast<long long>(blockIdx.x) * (WARP_KERNEL_THREADS / 32) + warp) * (TEAMS * ROWS) + lane / LANES;
@@ -103,7 +111,8 @@ __global__ void __launch_bounds__(WARP_KERNEL_THREADS, REGISTER_FILE / WARP_KERN
 /// Longer rows: one block a row, with as many threads as the row needs.
 template <typename T, int VECTORS, int REGISTERS, bool ALIGNED>
 __global__ void __launch_bounds__(1024, REGISTER_FILE / 1024 / REGISTERS)
-    softmax_bwd_block(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs) {
+    softmax_bwd_block(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx,
+        long long xs) {
     __shared__ float sums[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long number = blockIdx.x;

@@ -26,7 +26,9 @@ def _with(p: Problem, config: dict[str, int]) -> dict[str, Any]:
 
 def supports(p: Problem, head: Head) -> str | None:
     row = p["y"].shape[1] * p["y"].itemsize
-    return f"a row must fit one block's registers, {_register_rows.ROW_BYTES} bytes; given {row}" if row > _register_rows.ROW_BYTES else None
+    return (
+        f"a row must fit one block's registers, {_register_rows.ROW_BYTES} bytes; given {row}" if row > _register_rows.ROW_BYTES else None
+    )
 
 
 def choose(p: Problem, head: Head) -> dict[str, Any]:

@@ -1,8 +1,13 @@
 /* rooftop
-idea    = "A row of dy and of y is divided among the 1 to 16 blocks of a cluster and copied to their shared memory by cp.async: each is read once. Each warp writes its part of sum(dy y) to the shared memory of every block of its cluster; after one cluster barrier every warp adds the parts."
+idea    = """A row of dy and of y is divided among the 1 to 16 blocks of a cluster and copied to their shared memory by cp.async: each is \
+  read once. Each warp writes its part of sum(dy y) to the shared memory of every block of its cluster; after one cluster barrier every \
+  warp adds the parts."""
 limit   = "As fast as a copy of the same bytes."
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
+args    = [
+    "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
+    "xs: i64 = stride(dx, 0)",
+]
 demands = { has = ["LDGSTS.E.128", "LDS.128", "STG.E.128"], spills = 0 }
 python  = ["choose"]
 
@@ -31,7 +36,8 @@ shared  = "256 * ceil(C * bytes(y) / (128 * cluster))"
 
 namespace cg = cooperative_groups;
 
-// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2 (docs/persistent.md).
+// Aligned to 128 bytes: with a less aligned destination, asynchronous copies request each line two or three times from the L2
+// (docs/persistent.md).
 extern __shared__ __align__(128) uint4 held[];  // this block's packs of y, then those of dy; each thread reads only what it copied itself
 
 template <typename T, int THREADS, int CLUSTER, int BLOCKS>

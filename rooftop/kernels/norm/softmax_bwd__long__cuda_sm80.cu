@@ -1,8 +1,13 @@
 /* rooftop
-idea    = "A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice of y and of dy stays in a ring buffer in shared memory while the blocks exchange their sums of y dy through global memory; the row is finished a few rows later. So each row is read once, as long as all blocks together can hold it."
+idea    = """A row that is too long for one block is divided among a group of persistent blocks, a slice each. A slice of y and of dy stays \
+  in a ring buffer in shared memory while the blocks exchange their sums of y dy through global memory; the row is finished a few rows \
+  later. So each row is read once, as long as all blocks together can hold it."""
 limit   = "Rows longer than the shared memory of the whole card; blocks that do not make a whole group idle."
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]", "xs: i64 = stride(dx, 0)"]
+args    = [
+    "R: i32", "C: i32", "dy: T[R, C, 1]", "gs: i64 = stride(dy, 0)", "y: T[R, C, 1]", "ys: i64 = stride(y, 0)", "dx: T[R, C, 1]",
+    "xs: i64 = stride(dx, 0)",
+]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "scratch", "zeroed", "launches"]
 valid   = "vectors > 0"
@@ -17,13 +22,13 @@ lag     = 1
 [requires]
 "C == 1 or stride(y, 1) == 1 and stride(dy, 1) == 1 and stride(dx, 1) == 1" = "the elements of a row must be neighbours"
 */
-#include "lane_sums.cuh"
-#include "_mailbox.cuh"
+#include "packs.cuh"
 #include "_ring.cuh"
 
 template <typename T, int VECTORS, int STAGES, int LAG, bool ALIGNED>
 __global__ void __launch_bounds__(512, 1)
-    softmax_bwd_long(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx, long long xs, int period,
+    softmax_bwd_long(int R, int C, const T* __restrict__ dy, long long gs, const T* __restrict__ y, long long ys, T* __restrict__ dx,
+        long long xs, int period,
                      int blocks, unsigned long long* all_mail) {
     using Slice = Ring<T, VECTORS, STAGES, 2, 0, ALIGNED>;
     constexpr int N = Slice::N;

@@ -10,7 +10,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels.norm import _split_tiles
 from rooftop.kernels.norm._split_tiles import Config, located, places
 
@@ -27,7 +26,9 @@ def _sum(y, dy, to, tile, shift, first, last, C, COLUMNS: tl.constexpr, SINGLES:
 
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "tiles"])
-def _statistics(y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _statistics(  # type: ignore[no-untyped-def]
+    y, dy, found, C, ys, gs, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CHAINED: tl.constexpr
+):
     """found[row, tile] = the sum of one tile. With SINGLES the last tile of a row holds its single elements."""
     if CHAINED:
         gdc_wait()
@@ -50,8 +51,9 @@ def _write(y, dy, dx, tile, shift, first, last, C, total, COLUMNS: tl.constexpr,
 
 
 @triton.jit(do_not_specialize=["C", "ys", "gs", "xs", "tiles", "programs"])
-def _apply(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
-           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _apply(y, dy, dx, found, C, ys, gs, xs, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+           SINGLES: tl.constexpr,
+           CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
     """The result of one tile; the last tiles come first."""
     if CHAINED:
         gdc_wait()
@@ -87,10 +89,12 @@ def scratch(p: Problem, config: Config) -> dict[str, Meta]:
 
 def launches(p: Problem, config: Config) -> list[Launch]:
     y = p["y"]
-    tiles, chain = _split_tiles.tiles(p, "y", config), chained(p.device)
+    tiles, chain = _split_tiles.tiles(p, "y", config), p.device.pdl
     grid = (y.shape[0] * tiles,)
     shared = {"y": "y", "dy": "dy", "found": "found", "C": y.shape[1], "ys": y.strides[0], "gs": p["dy"].strides[0], "tiles": tiles}
-    shared |= {"V": _split_tiles.vector(y), "COLUMNS": config.columns, "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chain}
+    shared |= {
+        "V": _split_tiles.vector(y), "COLUMNS": config.columns, "SINGLES": _split_tiles.SINGLES if config.singles else 0, "CHAINED": chain
+    }
     more = {"dx": "dx", "xs": p["dx"].strides[0], "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
     return [
         Launch(_statistics, grid, shared, config.warps, chained=chain),

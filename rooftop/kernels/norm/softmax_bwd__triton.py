@@ -1,8 +1,8 @@
 """dx = y (dy - sum_j dy_j y_j) over the middle dimension of [R, C, I]. Contract: rooftop/ops/softmax.py
 
-One program computes a few neighbouring *lanes*: rows if I is 1, else inner positions. Lanes that fit the registers are read once, as one tile of columns ×
-lanes. Longer ones are read twice: first for the sum, where each position of the tile keeps its own until the end; then from the end backwards, because the data
-read last are still in the L2."""
+One program computes a few neighbouring *lanes*: rows if I is 1, else inner positions. Lanes that fit the registers are read once, as one
+tile of columns × lanes. Longer ones are read twice: first for the sum, where each position of the tile keeps its own until the end; then
+from the end backwards, because the data read last are still in the L2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.pdl import chained
 
 
 @triton.jit
@@ -25,7 +24,9 @@ def _sum(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _tile(dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(  # type: ignore[no-untyped-def]
+    dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
     """LANES whole lanes at once. Strides of outer, column and lane for dy, y and dx, in elements."""
     if CHAINED:
         gdc_wait()
@@ -40,7 +41,9 @@ def _tile(dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: 
 
 
 @triton.jit
-def _loop(dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _loop(  # type: ignore[no-untyped-def]
+    dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
     """LANES lanes, COLUMNS columns at a time, in `rounds` iterations, twice."""
     if CHAINED:
         gdc_wait()
@@ -109,17 +112,21 @@ def supports(p: Problem) -> str | None:
 
 
 def _wide_access(p: Problem) -> bool:
-    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by 16."""
+    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by
+    16."""
 
     def wide(m: Meta) -> bool:
         neighbours = m.shape[1] if m.shape[2] == 1 else m.shape[2]
-        return m.align >= 16 and neighbours % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
+        return (
+            m.align >= 16 and neighbours % 16 == 0 and all(s % 16 == 0 for s, n in zip(m.strides, m.shape, strict=True) if s != 1 and n > 1)
+        )
 
     return all(wide(m) for _, m in p.tensors if m is not None)
 
 
 def choose(p: Problem) -> Config:
-    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them are in flight.
+    """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them
+    are in flight.
     Inner positions: one or two 32-byte sectors wide."""
     _, columns, inner = p["y"].shape
     wide = _pow2(columns)
@@ -160,7 +167,7 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         row, column, lane = p[name].strides
         outer, lane = (0, row) if inner == 1 else (row, lane)  # with one inner position the rows are the lanes
         args |= {f"{letter}o": outer, f"{letter}c": column, f"{letter}l": lane}
-    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": chained(p.device)}
+    args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": p.device.pdl}
     if config.loop:
         args["rounds"] = -(-columns // config.columns)
-    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=chained(p.device))]
+    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=p.device.pdl)]

@@ -1,13 +1,14 @@
-// Groups of columns that share scales. A strip of them is held in shared memory, so that many bytes are in flight while registers stay free. A thread reads
-// only what it copied itself, so the strip needs no barrier.
+// Groups of columns that share scales. A strip of them is held in shared memory, so that many bytes are in flight while registers stay
+// free. A thread reads only what it copied itself, so the strip needs no barrier.
 #pragma once
 #include <cuda_pipeline.h>
 
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 extern __shared__ __align__(128) unsigned char strip_memory[];
 
-/// A thread's position in a strip of PACKS packs of V columns: every HIGH-th row from `r` on, below `last`, of the pack that starts at column `c`.
+/// A thread's position in a strip of PACKS packs of V columns: every HIGH-th row from `r` on, below `last`, of the pack that starts at
+/// column `c`.
 template <typename T, int V, int PACKS, int THREADS>
 struct Strip {
     static constexpr int HIGH = THREADS / PACKS, WORDS = Held<T, V>::WORDS, ABREAST = PACKS * WORDS, WIDE = PACKS * V, QUADS = WORDS / 4;
@@ -32,7 +33,8 @@ struct Strip {
             held.w[4 * i] = v.x, held.w[4 * i + 1] = v.y, held.w[4 * i + 2] = v.z, held.w[4 * i + 3] = v.w;
         }
     }
-    /// Writes this thread's maxima of its columns, reduced over the rows of the other threads of its warp, to `maxima` [side][FOLDED][ABREAST].
+    /// Writes this thread's maxima of its columns, reduced over the rows of the other threads of its warp, to `maxima`
+    /// [side][FOLDED][ABREAST].
     template <bool SYMMETRIC>
     __device__ void maxima(unsigned* maxima, int count, bool cleaned) const {
         Most<T> above[WORDS], below[WORDS];

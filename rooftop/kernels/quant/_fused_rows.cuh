@@ -48,7 +48,8 @@ __device__ float largest_over_lanes(float v, unsigned* shared) {
     return __uint_as_float(most == 0xffffffffu ? 0x7fffffffu : most & 0x80000000u ? most & 0x7fffffffu : ~most);
 }
 
-/// SIZE neighbours, V in this thread, times the Hadamard matrix in Sylvester's order over sqrt(SIZE): sums and differences at distances 1, 2, 4, ...
+/// SIZE neighbours, V in this thread, times the Hadamard matrix in Sylvester's order over sqrt(SIZE): sums and differences at distances 1,
+/// 2, 4, ...
 template <int SIZE, int V>
 __device__ inline void rotate_pack(Held<float, V>& y) {
 #pragma unroll
@@ -69,7 +70,8 @@ __device__ inline void rotate_pack(Held<float, V>& y) {
             y.w[i] = __float_as_uint(upper ? __fsub_rn(other, mine) : __fadd_rn(mine, other));
         }
     }
-    constexpr float PART = SIZE == 16 ? 0.25f : SIZE == 32 ? 0.17677669529663687f : SIZE == 64 ? 0.125f : SIZE == 128 ? 0.08838834764831843f : 0.0625f;
+    constexpr float PART = SIZE == 16 ? 0.25f : SIZE == 32 ? 0.17677669529663687f : SIZE == 64 ? 0.125f : SIZE == 128
+        ? 0.08838834764831843f : 0.0625f;
 #pragma unroll
     for (int i = 0; i < V; ++i) y.w[i] = __float_as_uint(__fmul_rn(y[i], PART));
 }
@@ -94,20 +96,21 @@ __device__ inline void load_shared_floats(float (&to)[V], const T* from, int lef
     for (int i = 0; i < V; ++i) to[i] = held[i];
 }
 
-/// Computed numbers are multiplied by this reciprocal, not divided: the contract allows their own error, which is far larger. Stochastic: slightly less than
-/// the reciprocal, so that the largest number does not pass the largest code.
+/// Computed numbers are multiplied by this reciprocal, not divided: the contract allows their own error, which is far larger. Stochastic:
+/// slightly less than the reciprocal, so that the largest number does not pass the largest code.
 template <int F, int ROUND>
 struct Times {
     float part;
     __device__ float operator()(float x) const { return x * part; }
 };
 
-/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros past L; the numbers are y times
-/// `by_all`. GROUP: lanes whose packs share a scale, 1 to 32; 0: the whole row. All threads call it; `there`: whether the row exists. KNOWN: `known` is the
-/// row's largest magnitude, as bits; if it is infinite or NaN it is computed again. EXACT: y is
+/// The codes and scales of row `row` of length L, of which this thread has packs lane, lane + LANES, ... of V elements, zeros past L; the
+/// numbers are y times `by_all`. GROUP: lanes whose packs share a scale, 1 to 32; 0: the whole row. All threads call it; `there`: whether
+/// the row exists. KNOWN: `known` is the row's largest magnitude, as bits; if it is infinite or NaN it is computed again. EXACT: y is
 /// exact (and by_all 1), so it is divided by the scale, not multiplied by its reciprocal.
 template <int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, bool KNOWN = false, bool EXACT = false>
-__device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over, unsigned char* codes,
+__device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, long long row, int L, const float* over,
+    unsigned char* codes,
                                  typename ScaleType<S>::Stored* scale, int seed, unsigned* shared, float by_all = 1.f, unsigned known = 0) {
     using X = Format<F>;
     using By = DividedBy<F, S, ROUND>;
@@ -151,7 +154,8 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
                 const float part = __shfl_sync(~0u, found[p % KEPT].part, Shared::place(p), GROUP);
                 const Times<F, ROUND> times{part * (by_all * LESS)};
                 By divided;
-                if constexpr (EXACT) divided.s = By::POWER ? 0.f : __shfl_sync(~0u, found[p % KEPT].divisor, Shared::place(p), GROUP), divided.part = part;
+                if constexpr (EXACT) divided.s = By::POWER ? 0.f : __shfl_sync(~0u, found[p % KEPT].divisor, Shared::place(p), GROUP),
+                    divided.part = part;
                 const int at = (p * LANES + lane) * V;
                 if (!there || at >= L) continue;
                 const Drawn<V, WHOLE> random(seed, static_cast<unsigned long long>(row) * L + at);
@@ -196,7 +200,8 @@ __device__ inline void write_row(const Held<float, V> (&y)[PIECES], bool there, 
         const Times<F, ROUND> times{divided.part * (by_all * LESS)};
         const auto product = [&](int) -> const Times<F, ROUND>& { return times; };
         if (!there) continue;
-        if (GROUP ? lane % OF == 0 && (part * LANES + lane) * V < L : lane == 0) scale[row * across + (GROUP ? (part * LANES + lane) / OF : 0)] = stored;
+        if (GROUP ? lane % OF == 0 && (part * LANES + lane) * V < L : lane == 0) scale[row * across
+            + (GROUP ? (part * LANES + lane) / OF : 0)] = stored;
 #pragma unroll
         for (int p = part; p < part + EACH; ++p) {
             const int at = (p * LANES + lane) * V;

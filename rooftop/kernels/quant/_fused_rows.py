@@ -1,19 +1,20 @@
-"""Shared by the launches of kernels that quantise rows they have computed (_fused_rows.cuh): some lanes, a warp or a block process a row, in packs of 8
-elements (16 for 6 bits, 4 if rows are not whole packs)."""
+"""Shared by the launches of kernels that quantise rows they have computed (_fused_rows.cuh): some lanes, a warp or a block process a row,
+in packs of 8 elements (16 for 6 bits, 4 if rows are not whole packs)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, element, names, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import element, names, rounding
 
 VALUES = 32  # of a row in a thread's registers
 
 
 def layout(p: Problem, x: str, read: Sequence[str], turned: int = 0) -> dict[str, Any] | str:
-    """vec, lanes, pieces, threads, group, whole for rows [N, L] of `x`; or the reason why they are not supported. read: the tensors with the shape of `x`.
+    """vec, lanes, pieces, threads, group, whole for rows [N, L] of `x`; or the reason why they are not supported. read: the tensors with
+    the shape of `x`.
     turned: neighbours that are computed together."""
     n, length = p[x].shape
     f = element(p)
@@ -45,16 +46,19 @@ def layout(p: Problem, x: str, read: Sequence[str], turned: int = 0) -> dict[str
 
 
 def launched(p: Problem, name: str, x: str, config: Any, before: dict[str, tuple[str, Any]], more: Sequence[Any] = ()) -> list[Launch]:
-    """The launch of `name<T, format, scale, rounding, vec, pieces, lanes, threads, group, whole, *more>`. before: the arguments between L and `over`."""
+    """The launch of `name<T, format, scale, rounding, vec, pieces, lanes, threads, group, whole, *more>`. before: the arguments between L
+    and `over`."""
     n, length = p[x].shape
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
-            "N": ("i64", n), "L": ("i32", length), **before, "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "seed": ("i32", "seed"),
+            "N": ("i64", n), "L": ("i32", length), **before, "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0),
+            "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
-    kernel = text(
-        name, *names(p, x), rounding(p), config["vec"], config["pieces"], config["lanes"], config["threads"], config["group"], config["whole"], *more
+    )
+    kernel = instance(
+        name, *names(p, x), rounding(p), config["vec"], config["pieces"], config["lanes"], config["threads"], config["group"],
+        config["whole"], *more
     )
     rows = config["threads"] // config["lanes"]
     return [Launch(kernel, (-(-n // rows),), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]

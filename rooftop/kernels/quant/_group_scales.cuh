@@ -1,6 +1,7 @@
-// Scales of groups, if a lane holds several packs of different groups: each scale is computed by one lane, and the codes of e2m1 in fewer instructions.
+// Scales of groups, if a lane holds several packs of different groups: each scale is computed by one lane, and the codes of e2m1 in fewer
+// instructions.
 #pragma once
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 /// Reduces the maxima of U packs in each lane over the P lanes of a group. Afterwards the lane given by `place` has them, KEPT a lane.
 template <int P, int U>
@@ -50,9 +51,9 @@ __device__ inline float quotient(float x, float s, float r) {
     return __fmaf_rn(__fmaf_rn(-q, s, x), r, q);
 }
 
-/// The divisor of a group and its stored scale. [-down, up] is the group's range; if symmetric, `up` is the largest magnitude. If `careful` is set on return,
-/// the result may be wrong, and any_pack must compute it. `near`: an element may be so near the border between two codes of e2m1 that only the rounded
-/// quotient decides.
+/// The divisor of a group and its stored scale. [-down, up] is the group's range; if symmetric, `up` is the largest magnitude. If `careful`
+/// is set on return, the result may be wrong, and any_pack must compute it. `near`: an element may be so near the border between two codes
+/// of e2m1 that only the rounded quotient decides.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC>
 struct Found {
     static constexpr bool POWER = S == SCALE_E8M0, APART = F == E2M1 && ROUND == NEAREST && (POWER || sizeof(T) == 2);
@@ -69,7 +70,8 @@ struct Found {
         const float up = __uint_as_float(up_bits), down = __uint_as_float(down_bits);
         if constexpr (SYMMETRIC && (S == SCALE_F32 || (F == E2M1 && S == SCALE_E4M3 && __CUDA_ARCH__ >= 890))) {
             float s = quotient(up, X::MAX, BY_MAX);
-            careful = up_bits - 1 < (127u - 50 << 23) - 1 || up_bits >= 127u + 50 << 23;  // 2^-50, 2^50; zeros divided by anything are zeros
+            // 2^-50, 2^50; zeros divided by anything are zeros
+            careful = up_bits - 1 < (127u - 50 << 23) - 1 || up_bits >= 127u + 50 << 23;
             if constexpr (S == SCALE_F32) stored = s = fmaxf(s, 0x1p-126f);
             else {
                 if (OVER) s = quotient(s, over, part_of_all), careful |= !(over > 0x1p-50f && over < 0x1p50f);
@@ -91,8 +93,10 @@ struct Found {
             careful = by.careful && (up_bits | down_bits) != 0;
             divisor = by.s, part = by.part;
         }
-        if constexpr (APART && !POWER) {  // borders are at 1, 1.25, 1.5, 1.75 times powers of two; the approximate quotient is off by at most 2^-23
-            constexpr unsigned BELOW = (1u << (23 - (is_half(static_cast<const T*>(nullptr)) ? 10 : 7))) - 1;  // mantissa bits of float32 that are zero in a T
+        // borders are at 1, 1.25, 1.5, 1.75 times powers of two; the approximate quotient is off by at most 2^-23
+        if constexpr (APART && !POWER) {
+            // mantissa bits of float32 that are zero in a T
+            constexpr unsigned BELOW = (1u << (23 - (is_half(static_cast<const T*>(nullptr)) ? 10 : 7))) - 1;
 #pragma unroll
             for (int i = 4; i < 8; ++i) near |= ((__float_as_uint(divisor * (i / 4.f)) + 3) & BELOW) <= 6;
         }
@@ -111,7 +115,8 @@ __device__ inline void encode_apart(unsigned (&out)[V / 8], const Held<T, V>& he
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const float size = held.size(i + j);
-            w[j] = least_line<BEYOND>(__fmaf_rn(size, part, WHOLE), __fmaf_rn(size, part * 0.5f, WHOLE + 2), __fmaf_rn(size, part * 0.25f, WHOLE + 4));
+            w[j] = least_line<BEYOND>(__fmaf_rn(size, part, WHOLE), __fmaf_rn(size, part * 0.5f, WHOLE + 2),
+                __fmaf_rn(size, part * 0.25f, WHOLE + 4));
         }
         bytes[i / 4] = chosen(four_bytes<0>(w), four_signs(held, i) >> 4, 0x08080808u);
     }

@@ -1,10 +1,13 @@
 /* rooftop
 [let]
-format_id   = "0 if format == 'int8' else 1 if format == 'uint8' else 2 if format == 'int4' else 3 if format == 'uint4' else 4 if format == 'e4m3' else 5 if format == 'e5m2' else 6 if format == 'e3m2' else 7 if format == 'e2m3' else 8"
+format_id   = """0 if format == 'int8' else 1 if format == 'uint8' else 2 if format == 'int4' else 3 if format == 'uint4' else 4 if format \
+  == 'e4m3' else 5 if format == 'e5m2' else 6 if format == 'e3m2' else 7 if format == 'e2m3' else 8"""
 scale_id    = "0 if scales == 'f32' else 1 if scales == 'f16' else 2 if scales == 'bf16' else 3 if scales == 'e8m0' else 4"
-code_bits   = "8 if format == 'int8' or format == 'uint8' or format == 'e4m3' or format == 'e5m2' else 6 if format == 'e3m2' or format == 'e2m3' else 4"
+code_bits   = """8 if format == 'int8' or format == 'uint8' or format == 'e4m3' or format == 'e5m2' else 6 if format == 'e3m2' or format == \
+  'e2m3' else 4"""
 */
-// Codes of 4, 6 and 8 bits and their scales. What they mean: rooftop/formats/number_formats.py; the arithmetic, bit for bit: rooftop/ops/quantize.py.
+// Codes of 4, 6 and 8 bits and their scales. What they mean: rooftop/formats/number_formats.py; the arithmetic, bit for bit:
+// rooftop/ops/quantize.py.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,7 +24,8 @@ struct Format {
     static constexpr int MANTISSA = F == E4M3 || F == E2M3 ? 3 : F == E2M1 ? 1 : 2;
     static constexpr int BIAS = F == E4M3 ? 7 : F == E5M2 ? 15 : F == E3M2 ? 3 : 1;
     static constexpr int TOP = F == E4M3 ? 8 : F == E5M2 ? 15 : F == E3M2 ? 4 : 2;  // exponent of the largest number
-    static constexpr float MAX = F <= UINT8 ? 127 : F <= UINT4 ? 7 : F == E4M3 ? 448 : F == E5M2 ? 57344 : F == E3M2 ? 28 : F == E2M3 ? 7.5f : 6;
+    static constexpr float MAX = F <= UINT8 ? 127 : F <= UINT4 ? 7 : F == E4M3 ? 448 : F == E5M2 ? 57344 : F == E3M2 ? 28 : F == E2M3
+        ? 7.5f : 6;
     static constexpr bool NANS = F == E4M3 || F == E5M2, INFINITE = F == E5M2;
     static constexpr int STEPS = (1 << BITS) - 1;  // of the whole range of an int
     static constexpr int LOW = SIGNED ? -(1 << (BITS - 1)) : 0;  // its smallest code
@@ -56,12 +60,14 @@ __device__ inline float load_scale(typename ScaleType<S>::Stored stored) {
     if constexpr (S == SCALE_E8M0) return __uint_as_float(stored == 0 ? 1u << 22 : static_cast<unsigned>(stored) << 23);
     else if constexpr (S == SCALE_E4M3) {
         const unsigned size = stored & 0x7f;
-        const float value = size < 8 ? size * 0x1p-9f : size == 0x7f ? __uint_as_float(0x7fffffffu) : __uint_as_float((size << 20) + (120u << 23));
+        const float value = size < 8 ? size * 0x1p-9f : size == 0x7f ? __uint_as_float(0x7fffffffu)
+            : __uint_as_float((size << 20) + (120u << 23));
         return stored & 0x80 ? -value : value;
     } else return static_cast<float>(stored);
 }
 
-/// A scale as it is stored: rounded to its type, never zero or infinite. Float16's subnormal numbers have few bits: rounded up, so that no value saturates.
+/// A scale as it is stored: rounded to its type, never zero or infinite. Float16's subnormal numbers have few bits: rounded up, so that no
+/// value saturates.
 template <int S>
 __device__ inline typename ScaleType<S>::Stored store_scale(float s) {
     if constexpr (S == SCALE_F32) return fminf(fmaxf(s, 0x1p-126f), 3.4028234663852886e38f);
@@ -70,7 +76,8 @@ __device__ inline typename ScaleType<S>::Stored store_scale(float s) {
         return held < 0x1p-14f ? __float2half_ru(held) : __float2half_rn(held);
     }
     else if constexpr (S == SCALE_BF16) return __float2bfloat16_rn(fminf(fmaxf(s, 0x1p-126f), 3.3895313892515355e38f));
-    else if constexpr (S == SCALE_E8M0) return static_cast<unsigned char>((__float_as_uint(fminf(fmaxf(s, 0x1p-127f), 0x1p127f)) + 0x7fffffu) >> 23);
+    else if constexpr (S == SCALE_E8M0) return static_cast<unsigned char>((__float_as_uint(fminf(fmaxf(s, 0x1p-127f), 0x1p127f))
+        + 0x7fffffu) >> 23);
     else return static_cast<unsigned char>(float_code<E4M3>(fminf(fmaxf(s, 0x1p-6f), 448.f), 0, NEAREST));
 }
 
@@ -92,7 +99,8 @@ __device__ inline float effective(typename ScaleType<S>::Stored stored, const fl
     return over ? fminf(fmaxf(__fmul_rn(s, *over), 0x1p-126f), 0x1p125f) : s;
 }
 
-/// A power of two that values are multiplied by in addition to the division, so that the following rounding takes fewer instructions; exact.
+/// A power of two that values are multiplied by in addition to the division, so that the following rounding takes fewer instructions;
+/// exact.
 template <int F, int ROUND>
 __device__ constexpr float unit_of() {
     using X = Format<F>;
@@ -106,8 +114,9 @@ __device__ constexpr float unit_of() {
     return 1.f;
 }
 
-/// Division by a scale, rounded to nearest as in IEEE: by the correctly rounded reciprocal and one correction step with the remainder (Markstein 1990).
-/// Scales near the ends of the range, and their dividends, are first multiplied by a power of two, so that nothing underflows or overflows: `careful`.
+/// Division by a scale, rounded to nearest as in IEEE: by the correctly rounded reciprocal and one correction step with the remainder
+/// (Markstein 1990). Scales near the ends of the range, and their dividends, are first multiplied by a power of two, so that nothing
+/// underflows or overflows: `careful`.
 template <int F, int S, int ROUND>
 struct DividedBy {
     static constexpr bool POWER = S == SCALE_E8M0;
@@ -145,9 +154,9 @@ __device__ inline int zero_point(float down, float s) {
 
 // -- codes
 
-/// Stochastic rounding. A magnitude, at most the format's largest, becomes an integer in units of 2^-24 of its code; random bits are added; the code is the
-/// highest byte. With its exponent lowered so that the subnormal numbers of both formats start at the same place, a float32 counts in these units through all
-/// exponents.
+/// Stochastic rounding. A magnitude, at most the format's largest, becomes an integer in units of 2^-24 of its code; random bits are added;
+/// the code is the highest byte. With its exponent lowered so that the subnormal numbers of both formats start at the same place, a float32
+/// counts in these units through all exponents.
 template <int F>
 __device__ inline unsigned raised(float size, unsigned random) {
     using X = Format<F>;
@@ -179,7 +188,8 @@ __device__ inline unsigned code_of(float v, unsigned random, int zero) {
     using X = Format<F>;
     if constexpr (!X::INT) return float_code<F>(v, random, ROUND);
     else {
-        const int least = SYMMETRIC ? -static_cast<int>(X::MAX) : X::LOW - zero, most = SYMMETRIC ? static_cast<int>(X::MAX) : X::LOW + X::STEPS - zero;
+        const int least = SYMMETRIC ? -static_cast<int>(X::MAX) : X::LOW - zero,
+            most = SYMMETRIC ? static_cast<int>(X::MAX) : X::LOW + X::STEPS - zero;
         int k;
         if (ROUND == STOCHASTIC) {
             const int t = __float2int_rn(__fmul_rn(v, 65536.f));
@@ -194,7 +204,8 @@ __device__ inline unsigned code_of(float v, unsigned random, int zero) {
     }
 }
 
-/// The codes of V elements as words, lowest bits first, for every rounding, NaN, infinities and every scale. element(i) and random(i) give two elements from
+/// The codes of V elements as words, lowest bits first, for every rounding, NaN, infinities and every scale. element(i) and random(i) give
+/// two elements from
 /// i on; by(i): the divisor of element i.
 template <int F, int ROUND, bool SYMMETRIC, int V, typename Element, typename Random, typename Divided, typename Zero>
 __device__ inline void encode(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], Element element, Random random, Divided by, Zero zero) {
@@ -205,7 +216,8 @@ __device__ inline void encode(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], 
     for (int i = 0; i < V; i += 2) {
         const float a = by(i).carefully(element(i)), b = by(i + 1).carefully(element(i + 1));
         const unsigned bits = ROUND == STOCHASTIC || ROUND == DITHER ? random(i) : 0;
-        const unsigned pair = code_of<F, ROUND, SYMMETRIC>(a, bits & 0xffff, zero(i)) | code_of<F, ROUND, SYMMETRIC>(b, bits >> 16, zero(i + 1)) << BITS;
+        const unsigned pair = code_of<F, ROUND, SYMMETRIC>(a, bits & 0xffff, zero(i)) | code_of<F, ROUND, SYMMETRIC>(b, bits >> 16,
+            zero(i + 1)) << BITS;
         const int bit = i * BITS;
         out[bit / 32] |= pair << (bit % 32);
         if (bit % 32 + 2 * BITS > 32) out[bit / 32 + 1] |= pair >> (32 - bit % 32);
@@ -281,7 +293,8 @@ __device__ inline float value_of(unsigned code, int zero) {
     } else {
         constexpr unsigned SIZE = (1u << (X::BITS - 1)) - 1;
         const unsigned size = code & SIZE;
-        // exponent and mantissa in the positions of float32 are the number times 2^(bias - 127); multiplication by the inverse makes subnormals right too
+        // exponent and mantissa in the positions of float32 are the number times 2^(bias - 127); multiplication by the inverse makes
+        // subnormals right too
         float v = __uint_as_float(size << (23 - X::MANTISSA)) * __uint_as_float(static_cast<unsigned>(254 - X::BIAS) << 23);
         if (F == E4M3 && size == 0x7f) v = __uint_as_float(0x7fffffffu);
         if (F == E5M2 && size >= 0x7c) v = __uint_as_float(size == 0x7c ? 0x7f800000u : 0x7fffffffu);
@@ -289,7 +302,8 @@ __device__ inline float value_of(unsigned code, int zero) {
     }
 }
 
-/// Removes the noise that was added to a value before rounding: half a step up or down; of floats half the gap above the code, away from zero.
+/// Removes the noise that was added to a value before rounding: half a step up or down; of floats half the gap above the code, away from
+/// zero.
 template <int F>
 __device__ inline float without_noise(float value, unsigned code, unsigned random) {
     using X = Format<F>;

@@ -1,8 +1,12 @@
 /* rooftop
-idea    = "A warp updates a block of 256 elements, 8 neighbours per lane. The states are read as 8-bit codes, and the new maxima of absolute values are reduced within the warp, so that every byte is read once and written once."
+idea    = """A warp updates a block of 256 elements, 8 neighbours per lane. The states are read as 8-bit codes, and the new maxima of \
+  absolute values are reduced within the warp, so that every byte is read once and written once."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["N: i64", "param: T[N]", "grad: T[N]", "m: u8[N]", "m_scale: f32[B]", "r: u8[N]", "r_scale: f32[B]", "size: f32", "root: f32", "keep: f32", "beta1: f32", "beta2: f32", "eps: f32", "bound: f32", "seed: i32"]
+args    = [
+    "N: i64", "param: T[N]", "grad: T[N]", "m: u8[N]", "m_scale: f32[B]", "r: u8[N]", "r_scale: f32[B]", "size: f32", "root: f32",
+    "keep: f32", "beta1: f32", "beta2: f32", "eps: f32", "bound: f32", "seed: i32",
+]
 demands = { spills = 0 }
 
 [let]
@@ -21,7 +25,8 @@ chained = true
 #include "pdl.cuh"
 #include "_fused_rows.cuh"
 
-/// Encodes the new value of a state as codes of e4m3 and their scale; 8 neighbours a lane of a warp. FLOOR: what is above zero gets no code of zero.
+/// Encodes the new value of a state as codes of e4m3 and their scale; 8 neighbours a lane of a warp. FLOOR: what is above zero gets no code
+/// of zero.
 template <int ROUND, bool WHOLE, bool FLOOR>
 __device__ inline void write_state(Held<float, 8> v, long long at, int left, unsigned char* codes, float* scale, int seed) {
     using By = DividedBy<E4M3, SCALE_F32, ROUND>;
@@ -60,7 +65,8 @@ __device__ inline void write_state(Held<float, 8> v, long long at, int left, uns
 
 template <typename T, int ROUND, int ALIGNED>
 __global__ void __launch_bounds__(256)
-adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsigned char* __restrict__ m, float* __restrict__ m_scale, unsigned char* __restrict__ r,
+adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsigned char* __restrict__ m, float* __restrict__ m_scale,
+    unsigned char* __restrict__ r,
            float* __restrict__ r_scale, float size, float root, float keep, float beta1, float beta2, float eps, float bound, int seed) {
     constexpr bool WHOLE = ALIGNED;
     constexpr int WORDS = Held<T, 8>::WORDS, PER = Word<T>::N;
@@ -83,10 +89,12 @@ adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsig
     Held<float, 8> first, second;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const float m0 = __fmul_rn(value_of<E4M3>(code_at<8>(codes, i), 0), by_first), r0 = __fmul_rn(value_of<E4M3>(code_at<8>(roots, i), 0), by_second);
+        const float m0 = __fmul_rn(value_of<E4M3>(code_at<8>(codes, i), 0), by_first),
+            r0 = __fmul_rn(value_of<E4M3>(code_at<8>(roots, i), 0), by_second);
         const float d = g[i];
         const float m1 = __fadd_rn(__fmul_rn(beta1, m0), __fmul_rn(rest1, d));
-        const float r1 = __fsqrt_rn(__fadd_rn(__fmul_rn(beta2, __fmul_rn(r0, r0)), __fmul_rn(rest2, __fmul_rn(d, d)))), most = __fmul_rn(bound, r1);
+        const float r1 = __fsqrt_rn(__fadd_rn(__fmul_rn(beta2, __fmul_rn(r0, r0)), __fmul_rn(rest2, __fmul_rn(d, d)))),
+            most = __fmul_rn(bound, r1);
         first.w[i] = __float_as_uint(m1 > most ? most : m1 < -most ? -most : m1);
         second.w[i] = __float_as_uint(r1);
     }
@@ -104,7 +112,8 @@ adamw_8bit(long long N, T* __restrict__ param, const T* __restrict__ grad, unsig
         }
         if (together) {
 #pragma unroll
-            for (int i = 0; i < WORDS; i += 4) __stcs(reinterpret_cast<uint4*>(param + at) + i / 4, make_uint4(out[i], out[i + 1], out[i + 2], out[i + 3]));
+            for (int i = 0; i < WORDS; i += 4) __stcs(reinterpret_cast<uint4*>(param + at) + i / 4,
+                make_uint4(out[i], out[i + 1], out[i + 2], out[i + 3]));
         } else {
 #pragma unroll
             for (int i = 0; i < 8; ++i) {

@@ -1,11 +1,12 @@
-"""Which kernels quantise and dequantise, by what shares a scale: segments of rows (x is [N, L]) or blocks of rows and columns (x is [A, R, C])."""
+"""Which kernels quantise and dequantise, by what shares a scale: segments of rows (x is [N, L]) or blocks of rows and columns (x is [A, R,
+C])."""
 
 from __future__ import annotations
 
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Meta, Problem
-from rooftop.kernels._device.quantized import packs
+from rooftop.kernels.quant._formats import packs
 
 REGISTERS = 8 * 512 * 128  # bytes of columns that fill all registers of a multiprocessor: nothing would be loaded while codes are stored
 
@@ -14,14 +15,16 @@ def quantize(p: Problem, named: str = "") -> Chosen | str:
     segments = len(p["x"].shape) == 2
     if segments:
         order = [
-            ("quantize__groups__cuda_sm80", "short groups: several a warp"), ("quantize__flat__cuda_sm80", "rows that are no whole packs: a block a row"),
+            ("quantize__groups__cuda_sm80", "short groups: several a warp"),
+            ("quantize__flat__cuda_sm80", "rows that are no whole packs: a block a row"),
             ("quantize__segments__cuda_sm80", "a segment in the registers of its lanes"),
-        ]  # fmt: skip
+        ]
     else:
         order = [
-            ("quantize__columns__cuda_sm80", "whole columns, a cluster a strip of them"), ("quantize__panels__cuda_sm80", "blocks of few rows: panels of them"),
+            ("quantize__columns__cuda_sm80", "whole columns, a cluster a strip of them"),
+            ("quantize__panels__cuda_sm80", "blocks of few rows: panels of them"),
             ("quantize__tiles__cuda_sm80", "a block in the registers of its threads"),
-        ]  # fmt: skip
+        ]
     two_passes = ("quantize__two_passes__cuda_sm80", "shares that no registers hold: the largest first, then the codes")
     order.insert(2, two_passes) if _columns_too_tall(p) else order.append(two_passes)
     return in_order(p, named, (*order, ("quantize__triton", "what the others do not take")))
@@ -41,7 +44,9 @@ def _columns_too_tall(p: Problem) -> bool:
 
 def dequantize(p: Problem, named: str = "") -> Chosen | str:
     if len(p["x"].shape) == 2:
-        order = (("dequantize__flat__cuda_sm80", "packs of codes, wherever a segment begins"), ("dequantize__segments__cuda_sm80", "segments"))
+        order = (
+            ("dequantize__flat__cuda_sm80", "packs of codes, wherever a segment begins"), ("dequantize__segments__cuda_sm80", "segments")
+        )
     else:
         order = (("dequantize__tiles__cuda_sm80", "tiles of rows and columns"),)
     return in_order(p, named, order)

@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "8-bit codes and the result have no gaps between rows, whatever the length of a row: threads process aligned 16-byte pieces of the whole result; a piece may span two rows and then loads two scales."
+idea    = """8-bit codes and the result have no gaps between rows, whatever the length of a row: threads process aligned 16-byte pieces of \
+  the whole result; a piece may span two rows and then loads two scales."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "codes: u8[N, L]", "zero: u8[N]?", "over: f32[1]?", "x: T[N, L]", "seed: i32"]
@@ -12,7 +13,6 @@ pieces = 4
 #include "pdl.cuh"
 #include "packs.cuh"
 #include "_quantized.cuh"
-#include "_registers.cuh"
 
 /// The scale and zero point of a row's codes.
 template <int F, int S>
@@ -21,7 +21,8 @@ struct OfRow {
     int offset;
     __device__ OfRow(long long row, const typename ScaleType<S>::Stored* scale, const unsigned char* zero, const float* over) {
         s = effective<S>(scale[row], over);
-        offset = zero ? (Format<F>::SIGNED ? static_cast<int>(static_cast<signed char>(zero[row])) : static_cast<int>(zero[row])) : Format<F>::MIDDLE;
+        offset = zero ? (Format<F>::SIGNED ? static_cast<int>(static_cast<signed char>(zero[row])) : static_cast<int>(zero[row]))
+            : Format<F>::MIDDLE;
     }
 };
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, element, names, packs, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import element, names, packs
 
 
 def supports(p: Problem, head: Any) -> str | None:
@@ -23,13 +23,13 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     n, length = p["x"].shape
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
-            "N": ("i64", n), "L": ("i32", length), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "over": ("ptr", 0), "x": ("ptr", 0),
-            "seed": ("i32", "seed"),
+            "N": ("i64", n), "L": ("i32", length), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "over": ("ptr", 0),
+            "x": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
-    kernel = text("dequantize_flat", *names(p), bool(p.option("dither")), config["pieces"])
+    )
+    kernel = instance("dequantize_flat", *names(p), bool(p.option("dither")), config["pieces"])
     span = 256 * config["pieces"] * (16 // p["x"].itemsize)
     return [Launch(kernel, (-(-n * length // span),), args, types=types, block=(256,), chained=p.device.arch >= 90)]

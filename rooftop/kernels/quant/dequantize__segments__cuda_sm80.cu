@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "A group is a segment of contiguous elements with one scale. Threads are mapped to segments as in quantize__segments, so that no index is divided; each loads a few packed codes and stores 16 bytes or more of floats."
+idea    = """A group is a segment of contiguous elements with one scale. Threads are mapped to segments as in quantize__segments, so that \
+  no index is divided; each loads a few packed codes and stores 16 bytes or more of floats."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "codes: u8[N, BYTES]", "x: T[N, L]", "zero: u8[N]?", "over: f32[1]?", "seed: i32"]
@@ -18,11 +19,11 @@ whole   = true
 #include "pdl.cuh"
 #include "packs.cuh"
 #include "_quantized.cuh"
-#include "_registers.cuh"
 
 template <typename T, int F, int S, bool DITHERED, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE>
 __global__ void __launch_bounds__(THREADS)
-dequantize_segments(long long N, int L, int chunks, const unsigned char* __restrict__ codes, const typename ScaleType<S>::Stored* __restrict__ scale,
+dequantize_segments(long long N, int L, int chunks, const unsigned char* __restrict__ codes,
+    const typename ScaleType<S>::Stored* __restrict__ scale,
                     const unsigned char* __restrict__ zero, const float* __restrict__ over, T* __restrict__ x, int seed) {
     using X = Format<F>;
     constexpr int PER_BLOCK = THREADS / LANES, BYTES = V * X::BITS / 8, WORDS = (V * X::BITS + 31) / 32;
@@ -42,7 +43,8 @@ dequantize_segments(long long N, int L, int chunks, const unsigned char* __restr
 #pragma unroll
         for (int p = 0; p < PIECES; ++p) {
             const int pack = (chunk * PIECES + p) * LANES + lane;
-            if (static_cast<long long>(pack) * V < L) load_codes<X::BITS, V, WHOLE>(codes + unit * row_bytes + static_cast<long long>(pack) * BYTES, in[u][p], L - pack * V);
+            if (static_cast<long long>(pack) * V < L) load_codes<X::BITS, V,
+                WHOLE>(codes + unit * row_bytes + static_cast<long long>(pack) * BYTES, in[u][p], L - pack * V);
         }
         s[u] = effective<S>(scale[unit], over);
         offset[u] = zero ? (X::SIGNED ? static_cast<int>(static_cast<signed char>(zero[unit])) : static_cast<int>(zero[unit])) : X::MIDDLE;

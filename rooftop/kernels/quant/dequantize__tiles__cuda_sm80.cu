@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "Any granularity: a thread walks down some rows of a few columns and loads their scales once at the start of each group, not for each element."
+idea    = """Any granularity: a thread walks down some rows of a few columns and loads their scales once at the start of each group, not \
+  for each element."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
@@ -15,12 +16,12 @@ tall    = 32
 #include "pdl.cuh"
 #include "packs.cuh"
 #include "_quantized.cuh"
-#include "_registers.cuh"
 
 template <typename T, int F, int S, bool DITHERED, int V, int TALL, int THREADS, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(THREADS)
 dequantize_tiles(int R, int C, int rows, int columns, int down, int across, int tiles, const unsigned char* __restrict__ codes,
-                 const typename ScaleType<S>::Stored* __restrict__ scale, const unsigned char* __restrict__ zero, const float* __restrict__ over, T* __restrict__ x,
+                 const typename ScaleType<S>::Stored* __restrict__ scale, const unsigned char* __restrict__ zero,
+                 const float* __restrict__ over, T* __restrict__ x,
                  int seed) {
     using X = Format<F>;
     constexpr int BYTES = V * X::BITS / 8, WORDS = (V * X::BITS + 31) / 32, M = NARROW ? V : 1;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs
 from rooftop.ops._quantized import groups
 
 
@@ -34,16 +34,17 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     across = groups(wide, columns)
     vec, threads = config["vec"], config["threads"]
     tiles = -(-wide // (threads * vec))
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
             "R": ("i32", tall), "C": ("i32", wide), "rows": ("i32", rows), "columns": ("i32", columns), "down": ("i32", groups(tall, rows)),
-            "across": ("i32", across), "tiles": ("i32", tiles), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "over": ("ptr", 0),
-            "x": ("ptr", 0), "seed": ("i32", "seed"),
+            "across": ("i32", across), "tiles": ("i32", tiles), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
+            "over": ("ptr", 0), "x": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
-    kernel = text(
-        "dequantize_tiles", *names(p), bool(p.option("dither")), vec, config["tall"], threads, config["whole"], across > 1 and columns % vec != 0
+    )
+    kernel = instance(
+        "dequantize_tiles", *names(p), bool(p.option("dither")), vec, config["tall"], threads, config["whole"],
+        across > 1 and columns % vec != 0
     )
     grid = (tiles * -(-tall // config["tall"]), outer)
     return [Launch(kernel, grid, args, types=types, block=(threads,), chained=p.device.arch >= 90)]

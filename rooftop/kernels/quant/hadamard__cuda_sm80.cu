@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "A thread holds 8 neighbours in registers; larger distances are exchanged by shuffles between the lanes of a warp. Read once, written once."
+idea    = """A thread holds 8 neighbours in registers; larger distances are exchanged by shuffles between the lanes of a warp. Read once, \
+  written once."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["total: i64 = R * C // 8", "wide: i64 = C // 8", "x: T[R, C]", "xs: i64 = stride(x, 0)", "y: T[R, C]"]
@@ -33,7 +34,8 @@ __global__ void __launch_bounds__(256) hadamard(long long total, long long wide,
     const long long first = static_cast<long long>(blockIdx.x) * (256 * PIECES) + threadIdx.x;
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
-        const long long pack = first + p * 256, row = total < 1ll << 31 ? static_cast<unsigned>(pack) / static_cast<unsigned>(wide) : pack / wide;
+        const long long pack = first + p * 256,
+            row = total < 1ll << 31 ? static_cast<unsigned>(pack) / static_cast<unsigned>(wide) : pack / wide;
         held[p].clear();
         if (pack < total) load_floats<true, T, 8>(held[p], x + row * xs + (pack - row * wide) * 8, 8);
     }
@@ -51,6 +53,7 @@ __global__ void __launch_bounds__(256) hadamard(long long total, long long wide,
             out[i] = Word<T>::narrow(f);
         }
 #pragma unroll
-        for (int i = 0; i < WORDS; i += 4) __stcs(reinterpret_cast<uint4*>(y + pack * 8) + i / 4, make_uint4(out[i], out[i + 1], out[i + 2], out[i + 3]));
+        for (int i = 0; i < WORDS; i += 4) __stcs(reinterpret_cast<uint4*>(y + pack * 8) + i / 4,
+            make_uint4(out[i], out[i + 1], out[i + 2], out[i + 3]));
     }
 }

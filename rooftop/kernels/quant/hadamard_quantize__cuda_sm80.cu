@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "SIZE neighbours are multiplied by a Hadamard matrix in registers and by shuffles between the lanes of a warp, then quantised: read once, written once."
+idea    = """SIZE neighbours are multiplied by a Hadamard matrix in registers and by shuffles between the lanes of a warp, then quantised: \
+  read once, written once."""
 limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "seed: i32"]

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Groups are runs of rows in single columns. A block holds a strip of columns, 128 bytes of each row or more, in shared memory, filled by cp.async. Blocks use few registers, so that several of them share a multiprocessor: some read while others divide and write. Columns taller than the strip of one block are divided among the blocks of a cluster."
+idea    = """Groups are runs of rows in single columns. A block holds a strip of columns, 128 bytes of each row or more, in shared memory, \
+  filled by cp.async. Blocks use few registers, so that several of them share a multiprocessor: some read while others divide and write. \
+  Columns taller than the strip of one block are divided among the blocks of a cluster."""
 limit   = "columns whose strip of 128 bytes does not fit the shared memory of a cluster of eight blocks use quantize__panels"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
@@ -20,8 +22,10 @@ blocks  = 8
 /// CLUSTER blocks along the rows, each with `share` rows of a group of `rows`. BLOCKS: resident a multiprocessor, at least.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int THREADS, int CLUSTER, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int share, int down, int across, const float* __restrict__ over,
-                 unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
+quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int share, int down, int across,
+    const float* __restrict__ over,
+                 unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero,
+                 int seed) {
     using X = Format<F>;
     using By = DividedBy<F, S, ROUND>;
     using Mine = Strip<T, V, PACKS, THREADS>;
@@ -51,7 +55,8 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
         if (CLUSTER > 1 && again == 0) cooperative_groups::this_cluster().barrier_wait();
 #endif
 #pragma unroll 1
-        for (int t = threadIdx.x; t < SIDES * ABREAST; t += THREADS) {  // one word of columns a thread, reduced over the rows and over the cluster
+        // one word of columns a thread, reduced over the rows and over the cluster
+        for (int t = threadIdx.x; t < SIDES * ABREAST; t += THREADS) {
             Most<T> m;
             const unsigned* from = maxima + t / ABREAST * (Mine::FOLDED * ABREAST) + t % ABREAST;
 #pragma unroll
@@ -59,7 +64,8 @@ quantize_columns(int R, int C, long long xa, long long xs, const T* __restrict__
 #if __CUDA_ARCH__ >= 900
             if constexpr (CLUSTER > 1) {
 #pragma unroll
-                for (int i = 0; i < CLUSTER; ++i) *cooperative_groups::this_cluster().map_shared_rank(&of_blocks[rank * SIDES * ABREAST + t], i) = m.w;
+                for (int i = 0; i < CLUSTER; ++i) *cooperative_groups::this_cluster().map_shared_rank(&of_blocks[rank * SIDES * ABREAST
+                    + t], i) = m.w;
             } else
 #endif
                 of_blocks[t] = m.w;

@@ -1,12 +1,12 @@
-"""The config of quantize__columns__cuda_sm80.cu: strips of 128 bytes of each row, wider for short groups, and as many blocks per multiprocessor as its
-shared memory holds."""
+"""The config of quantize__columns__cuda_sm80.cu: strips of 128 bytes of each row, wider for short groups, and as many blocks per
+multiprocessor as its shared memory holds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs, rounding
 from rooftop.ops._quantized import groups
 
 LINE = 128  # bytes of a row that a block reads, at least: a cache line
@@ -27,7 +27,12 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     while count < 64 and 2 * count * pack * rows <= SHORT and count * vec < x.shape[2]:
         count *= 2
     most = min(TALL, p.device.shared_per_block - (16 << 10))
-    cluster = next((k for k in ((1, 2, 4, 8) if p.device.arch >= 90 else (1,)) if count * pack * -(-rows // k) <= (most if k == 8 else min(LONG, most))), 0)
+    cluster = next(
+        (
+            k for k in ((1, 2, 4, 8) if p.device.arch >= 90 else (1,))
+            if count * pack * -(-rows // k) <= (most if k == 8 else min(LONG, most))
+        ), 0
+    )
     if cluster == 0 and p.device.arch < 90 and count * pack * rows <= most:
         cluster = 1
     if cluster == 0:
@@ -55,21 +60,22 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     outer, tall, wide = x.shape
     rows = int(p.option("rows"))
     down, share, cluster = groups(tall, rows), config["share"], config["cluster"]
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
-            "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0), "rows": ("i32", rows),
-            "share": ("i32", share), "down": ("i32", down), "across": ("i32", wide), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0),
-            "zero": ("ptr", 0), "seed": ("i32", "seed"),
+            "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0),
+            "rows": ("i32", rows), "share": ("i32", share), "down": ("i32", down), "across": ("i32", wide), "over": ("ptr", 0),
+            "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
-    kernel = text(
-        "quantize_columns", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["threads"], cluster, config["blocks"]
+    )
+    kernel = instance(
+        "quantize_columns", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["threads"], cluster,
+        config["blocks"]
     )
     strip = config["packs"] * config["vec"]
     return [
         Launch(
-            kernel, (down * groups(wide, strip) * cluster, outer), args, types=types, block=(config["threads"],), cluster=(cluster,) if cluster > 1 else (),
-            shared=share * strip * x.itemsize, chained=p.device.arch >= 90,
+            kernel, (down * groups(wide, strip) * cluster, outer), args, types=types, block=(config["threads"],),
+            cluster=(cluster,) if cluster > 1 else (), shared=share * strip * x.itemsize, chained=p.device.arch >= 90,
         )
-    ]  # fmt: skip
+    ]

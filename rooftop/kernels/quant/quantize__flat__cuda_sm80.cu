@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Rows that are not a multiple of 16 bytes, quantised to 8 bits. Input and codes have no gaps between rows, so a block loads the aligned 16-byte pieces that overlap its row, ignores the elements of neighbouring rows, and stores whole pieces of codes except for the first and the last."
+idea    = """Rows that are not a multiple of 16 bytes, quantised to 8 bits. Input and codes have no gaps between rows, so a block loads the \
+  aligned 16-byte pieces that overlap its row, ignores the elements of neighbouring rows, and stores whole pieces of codes except for the \
+  first and the last."""
 limit   = "rows that do not fit the registers of one block"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, L]", "zero: u8[N]?", "seed: i32"]
@@ -11,7 +13,7 @@ threads = 256
 pieces  = 4
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int PIECES, int THREADS>
 __global__ void __launch_bounds__(THREADS, PIECES <= 4 && ROUND == NEAREST && SYMMETRIC ? (THREADS > 768 ? 1 : 1536 / THREADS) : 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, element, names, packs, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import element, names, packs, rounding
 
 
 def _shape(p: Problem) -> dict[str, Any] | str:
@@ -38,12 +38,12 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     n, length = p["x"].shape
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
-            "N": ("i64", n), "L": ("i32", length), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
-            "seed": ("i32", "seed"),
+            "N": ("i64", n), "L": ("i32", length), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0),
+            "zero": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
-    kernel = text("quantize_flat", *names(p), rounding(p), bool(p.option("symmetric")), config["pieces"], config["threads"])
+    )
+    kernel = instance("quantize_flat", *names(p), rounding(p), bool(p.option("symmetric")), config["pieces"], config["threads"])
     return [Launch(kernel, (n,), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Groups of up to 32 packs are contiguous, so a warp reads some 512 contiguous bytes, U times, whatever the length of a group: every access is whole lines. The reduction of the maxima distributes the groups over the lanes: each scale is computed by one lane, not by all lanes of its group, and shuffled back."
+idea    = """Groups of up to 32 packs are contiguous, so a warp reads some 512 contiguous bytes, U times, whatever the length of a group: \
+  every access is whole lines. The reduction of the maxima distributes the groups over the lanes: each scale is computed by one lane, not \
+  by all lanes of its group, and shuffled back."""
 limit   = "the copy of the same bytes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["packs: i64 = N * L // vec", "x: T[N, L]", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
@@ -17,7 +19,8 @@ threads = 256
 
 /// One pack a lane, for any numbers and scales. `there`: whether the pack exists; groups are complete.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int P>
-__device__ void any_pack(bool there, long long pack, const T* x, const float* over, unsigned char* codes, typename ScaleType<S>::Stored* scale, unsigned char* zero,
+__device__ void any_pack(bool there, long long pack, const T* x, const float* over, unsigned char* codes,
+    typename ScaleType<S>::Stored* scale, unsigned char* zero,
                          int seed) {
     using X = Format<F>;
     Held<T, V> held;
@@ -69,7 +72,8 @@ quantize_groups(long long packs, const T* __restrict__ x, const float* __restric
     using By = DividedBy<F, S, ROUND>;
     using Shared = Exchange<P, U>;
     constexpr int KEPT = Shared::KEPT, BYTES = V * X::BITS / 8;
-    constexpr bool WITHIN = F == E2M1 && S == SCALE_E4M3 && ROUND == NEAREST;  // quotients stay below 7 unless the scale is the largest: no clamp
+    // quotients stay below 7 unless the scale is the largest: no clamp
+    constexpr bool WITHIN = F == E2M1 && S == SCALE_E4M3 && ROUND == NEAREST;
     const int lane = threadIdx.x % 32;
     const long long base = (static_cast<long long>(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32) * (32 * U);
     const int left = static_cast<int>(packs - base < 32 * U ? packs - base : 32 * U);  // of the warp's packs
@@ -141,5 +145,6 @@ quantize_groups(long long packs, const T* __restrict__ x, const float* __restric
         }
     }
 #pragma unroll 1
-    for (int i = lane; i < 32 * U; i += 32) any_pack<T, F, S, ROUND, SYMMETRIC, V, P>(i < left, base + i, x, OVER ? of_all : nullptr, codes, scale, zero, seed);
+    for (int i = lane; i < 32 * U; i += 32) any_pack<T, F, S, ROUND, SYMMETRIC, V, P>(i < left, base + i, x, OVER ? of_all : nullptr, codes,
+        scale, zero, seed);
 }

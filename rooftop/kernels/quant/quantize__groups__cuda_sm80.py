@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, element, names, packs, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import element, names, packs, rounding
 
 WORDS = 16  # of x in a thread's registers
 
@@ -37,14 +37,20 @@ def choose(p: Problem, head: Any) -> dict[str, Any]:
 
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     count = p["x"].numel // config["vec"]
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
-            "packs": ("i64", count), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed"),
+            "packs": ("i64", count), "x": ("ptr", 0), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
+            "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
-    kernel = text(
-        "quantize_groups", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["lanes"], config["units"], config["threads"],
-        p.get("over") is not None,
-    )  # fmt: skip
-    return [Launch(kernel, (-(-count // (config["threads"] * config["units"])),), args, types=types, block=(config["threads"],), chained=p.device.arch >= 90)]
+    )
+    kernel = instance(
+        "quantize_groups", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["lanes"], config["units"],
+        config["threads"], p.get("over") is not None,
+    )
+    return [
+        Launch(
+            kernel, (-(-count // (config["threads"] * config["units"])),), args, types=types, block=(config["threads"],),
+            chained=p.device.arch >= 90
+        )
+    ]

@@ -1,7 +1,8 @@
-"""int8 with a scale for each row or group, for a TPU: rounded to nearest, to zero, or stochastically with the bits that every backend draws.
+"""int8 with a scale for each row or group, for a TPU: rounded to nearest, to zero, or stochastically with the bits that every backend
+draws.
 
-A block of rows is processed in strips of 32, since an int8 tile of VMEM has 32 rows, and in pieces of these. The vector unit is the limit: two quotients
-rounded as in IEEE 754, and a mix and a 64-bit product per element for the random bits."""
+A block of rows is processed in strips of 32, since an int8 tile of VMEM has 32 rows, and in pieces of these. The vector unit is the limit:
+two quotients rounded as in IEEE 754, and a mix and a 64-bit product per element for the random bits."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ FACTORS = (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x7FEB352D)  # of the random bits
 def supports(p: Problem) -> str | None:
     x, option = p["x"], p.option
     if option("format") != "int8" or option("scales") != "f32" or not option("symmetric"):
-        return f"format is {option('format')} with scales of {option('scales')}, symmetric={option('symmetric')}; it makes symmetric int8 with float32 scales"
+        return (
+            f"format is {option('format')} with scales of {option('scales')}, symmetric={option('symmetric')}; it makes symmetric int8 "
+            f"with float32 scales"
+        )
     if option("rounding") not in ("nearest", "zero", "stochastic"):
         return f"rounding is {option('rounding')}; it rounds to nearest, to zero, or stochastically"
     if len(x.shape) != 2:
@@ -53,8 +57,8 @@ def _mix(h: Any) -> Any:
 
 
 def _folded(a: Any, b: Any) -> Any:
-    """The low 32 bits of a * b xor the high ones. The vector unit multiplies 32 by 32 bits to the low 32 only; the high half is computed from four products of
-    16 bits."""
+    """The low 32 bits of a * b xor the high ones. The vector unit multiplies 32 by 32 bits to the low 32 only; the high half is computed
+    from four products of 16 bits."""
     low, high = (lambda x: x & jnp.uint32(0xFFFF)), (lambda x: x >> 16)
     middle = low(a) * high(b) + high(low(a) * low(b))  # below 2^32
     other = high(a) * low(b) + low(middle)
@@ -136,7 +140,7 @@ def run(given: Mapping[str, Any], p: Problem, c: Mapping[str, int], on: On) -> d
         partial(_kernel, rounding=str(p.option("rounding"))), on, name="quantize", order=("parallel",), grid=(pl.cdiv(rows, c["rows"]),),
         in_specs=[number, block], out_specs=[block, pl.BlockSpec((c["rows"], 1), lambda i: (i, 0))],
         out_shape=[like(x, jnp.int8), like(x, jnp.float32, rows, 1)],
-    )(given["seed"], x)  # fmt: skip
+    )(given["seed"], x)
     return {"codes": codes, "scale": scale}
 
 

@@ -1,5 +1,8 @@
 /* rooftop
-idea    = "Tall columns are divided into panels of a few columns, each much smaller than L2. Blocks fetch work items in order from an atomic counter. An item of the first kind reduces the maxima of absolute values of its columns into scratch memory with atomics; an item of the second kind, a few panels later, reads the same rows again from L2, divides and encodes. Items of both kinds alternate, so that memory is read and written all the time."
+idea    = """Tall columns are divided into panels of a few columns, each much smaller than L2. Blocks fetch work items in order from an \
+  atomic counter. An item of the first kind reduces the maxima of absolute values of its columns into scratch memory with atomics; an item \
+  of the second kind, a few panels later, reads the same rows again from L2, divides and encodes. Items of both kinds alternate, so that \
+  memory is read and written all the time."""
 limit   = "L2 bandwidth: every element is read from L2 twice"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
@@ -17,11 +20,12 @@ blocks  = 6
 #include "pdl.cuh"
 #include "_column_strips.cuh"
 
-/// A panel is PACKS packs of V columns of one group of `rows` rows, in `items` items of STEPS * THREADS / PACKS rows. An item of the second pass comes `lag`
-/// panels after those of the first pass, all of which have a lower ticket: they have started, so no block waits forever.
+/// A panel is PACKS packs of V columns of one group of `rows` rows, in `items` items of STEPS * THREADS / PACKS rows. An item of the second
+/// pass comes `lag` panels after those of the first pass, all of which have a lower ticket: they have started, so no block waits forever.
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int tiles, int panels, int items, int lag,
+quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int tiles, int panels, int items,
+    int lag,
                 unsigned* __restrict__ largest, unsigned* __restrict__ lowest, unsigned* done, unsigned* unclean, unsigned* ticket,
                 const float* __restrict__ over, unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale,
                 unsigned char* __restrict__ zero, int seed) {
@@ -51,7 +55,8 @@ quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ 
     const Mine strip;
     const int c = tile * WIDE + strip.pack * V;
     const int last = min(R, (group + 1) * rows), r0 = group * rows + item * (STEPS * Mine::HIGH) + strip.row;
-    const long long columns = (static_cast<long long>(a) * down + group) * C + tile * WIDE;  // index among the scales of the panel's first column
+    // index among the scales of the panel's first column
+    const long long columns = (static_cast<long long>(a) * down + group) * C + tile * WIDE;
     x += a * xa + c;
     Held<T, V> held[STEPS];
 #pragma unroll
@@ -89,7 +94,8 @@ quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ 
                 for (int i = 0; i < PER; ++i) {
                     const int column = t % ABREAST * PER + i;
                     found |= b[i] >= INFINITE_BITS;
-                    if (b[i] > 0 && b[i] < INFINITE_BITS && tile * WIDE + column < C) atomicMax((t < ABREAST ? largest : lowest) + columns + column, b[i]);
+                    if (b[i] > 0 && b[i] < INFINITE_BITS
+                        && tile * WIDE + column < C) atomicMax((t < ABREAST ? largest : lowest) + columns + column, b[i]);
                 }
             }
             if (!__syncthreads_or(found)) break;
@@ -112,7 +118,8 @@ quantize_panels(int R, int C, long long xa, long long xs, const T* __restrict__ 
     bool alarm = false;
     for (int t = threadIdx.x; t < WIDE; t += THREADS) {  // one column a thread
         if (tile * WIDE + t >= C) continue;
-        const float up = __uint_as_float(__ldcg(largest + columns + t)), lower = SYMMETRIC ? 0.f : __uint_as_float(__ldcg(lowest + columns + t));
+        const float up = __uint_as_float(__ldcg(largest + columns + t)),
+            lower = SYMMETRIC ? 0.f : __uint_as_float(__ldcg(lowest + columns + t));
         typename ScaleType<S>::Stored stored;
         if constexpr (SYMMETRIC) stored = scale_of<F, S>(up, over);
         else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(lower, X::STEPS)));

@@ -1,12 +1,12 @@
-"""The config of quantize__panels__cuda_sm80.cu: panels much smaller than L2 (half of it for very tall columns), and a lag of as many panels as must be in
-flight."""
+"""The config of quantize__panels__cuda_sm80.cu: panels much smaller than L2 (half of it for very tall columns), and a lag of as many panels
+as must be in flight."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
+from rooftop.core.spec import Launch, Meta, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs, rounding
 from rooftop.ops._quantized import groups
 
 UNDER_WAY = 10 << 20  # bytes of x between the two passes over an item: more than the resident blocks of a card hold
@@ -65,23 +65,25 @@ def zeroed(p: Problem, config: Any, head: Any) -> tuple[str, ...]:
 def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     x, symmetric = p["x"], bool(p.option("symmetric"))
     down, tiles, panels, items = _counts(p, config)
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
             "R": ("i32", x.shape[1]), "C": ("i32", x.shape[2]), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0),
-            "rows": ("i32", int(p.option("rows"))), "down": ("i32", down), "tiles": ("i32", tiles), "panels": ("i32", panels), "items": ("i32", items),
-            "lag": ("i32", min(config["lag"], panels)),
+            "rows": ("i32", int(p.option("rows"))), "down": ("i32", down), "tiles": ("i32", tiles), "panels": ("i32", panels),
+            "items": ("i32", items), "lag": ("i32", min(config["lag"], panels)),
         },
-    )  # fmt: skip
+    )
     args |= {"largest": "largest", "lowest": None if symmetric else "lowest", "done": "done", "unclean": "unclean", "ticket": "ticket"}
-    more, kinds = arguments(
+    more, kinds = typed_arguments(
         p, {"over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed")}
-    )  # fmt: skip
-    kernel = text(
-        "quantize_panels", *names(p), rounding(p), symmetric, config["vec"], config["packs"], config["steps"], config["threads"], config["blocks"]
+    )
+    kernel = instance(
+        "quantize_panels", *names(p), rounding(p), symmetric, config["vec"], config["packs"], config["steps"], config["threads"],
+        config["blocks"]
     )
     return [
         Launch(
-            kernel, (2 * panels * items,), {**args, **more}, types=(*types, *("ptr",) * 5, *kinds), block=(config["threads"],), chained=p.device.arch >= 90
+            kernel, (2 * panels * items,), {**args, **more}, types=(*types, *("ptr",) * 5, *kinds), block=(config["threads"],),
+            chained=p.device.arch >= 90
         )
-    ]  # fmt: skip
+    ]

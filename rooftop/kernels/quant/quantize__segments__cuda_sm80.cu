@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "A group is a segment of contiguous elements (a row, or 16 to 256 elements of one). It is held in the registers of some lanes, a warp, a block or a cluster while its maximum and its codes are computed, so that it is read once and its codes are written once."
+idea    = """A group is a segment of contiguous elements (a row, or 16 to 256 elements of one). It is held in the registers of some lanes, \
+  a warp, a block or a cluster while its maximum and its codes are computed, so that it is read once and its codes are written once."""
 limit   = "segments that do not fit the registers of a cluster of eight blocks, or of one block before sm_90"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "codes: u8[N, BYTES]", "zero: u8[N]?", "seed: i32"]
@@ -16,12 +17,14 @@ whole   = true
 cluster = 1
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 /// CLUSTER > 1: so many blocks share a segment, PIECES * LANES packs each.
-template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE, int CLUSTER>
+template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int LANES, int PIECES, int UNITS, int THREADS, bool WHOLE,
+    int CLUSTER>
 __global__ void __launch_bounds__(THREADS)
-quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over, unsigned char* __restrict__ codes,
+quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, const float* __restrict__ over,
+    unsigned char* __restrict__ codes,
                   typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
     using X = Format<F>;
     constexpr int PER_BLOCK = THREADS / LANES, BYTES = V * X::BITS / 8;
@@ -29,7 +32,8 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
 #if __CUDA_ARCH__ >= 900
     if (CLUSTER > 1) cooperative_groups::this_cluster().barrier_arrive();
 #endif
-    const int lane = threadIdx.x % LANES, start = CLUSTER == 1 ? lane : static_cast<int>(blockIdx.x % CLUSTER) * (PIECES * LANES) + lane;  // in packs
+    // in packs
+    const int lane = threadIdx.x % LANES, start = CLUSTER == 1 ? lane : static_cast<int>(blockIdx.x % CLUSTER) * (PIECES * LANES) + lane;
     const long long first = static_cast<long long>(blockIdx.x / CLUSTER) * (PER_BLOCK * UNITS) + threadIdx.x / LANES;
     const long long row_bytes = (static_cast<long long>(L) * X::BITS + 7) / 8;
 
@@ -88,7 +92,8 @@ quantize_segments(long long N, int L, const T* __restrict__ x, long long xs, con
         if constexpr (SYMMETRIC) s = scale_and_value<F, S>(up, over, stored);
         else stored = store_scale<S>(__fadd_rn(__fdiv_rn(up, X::STEPS), __fdiv_rn(down, X::STEPS))), s = effective<S>(stored, over);
         DividedBy<F, S, ROUND> divided(s, fmaxf(up, down), unclean);
-        // A scale in e4m3 is off by at most a sixteenth, unless it is the largest: quotients stay below 7, which rounds to the largest code without a clamp.
+        // A scale in e4m3 is off by at most a sixteenth, unless it is the largest: quotients stay below 7, which rounds to the largest code
+        // without a clamp.
         constexpr bool WITHIN = F == E2M1 && S == SCALE_E4M3 && ROUND == NEAREST;
         if constexpr (WITHIN) divided.careful |= stored == 0x7e;
         if constexpr (!SYMMETRIC) offset = zero_point<F>(down, s);

@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "A 2-D block, or a group of rows of some columns, is held in the registers of one thread block while its maxima and its codes are computed: read once, written once."
+idea    = """A 2-D block, or a group of rows of some columns, is held in the registers of one thread block while its maxima and its codes \
+  are computed: read once, written once."""
 limit   = "the copy of the same bytes; columns that do not fit the registers of a cluster of eight blocks use quantize__two_passes"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
@@ -14,14 +15,16 @@ threads = 256
 cluster = 1
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
-/// A block has PACKS packs of V columns by STEPS * THREADS / PACKS rows; CLUSTER blocks along the rows share groups. COLUMNS: each column is a group of its
-/// own; else the tile is one group (and CLUSTER is 1).
+/// A block has PACKS packs of V columns by STEPS * THREADS / PACKS rows; CLUSTER blocks along the rows share groups. COLUMNS: each column
+/// is a group of its own; else the tile is one group (and CLUSTER is 1).
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int PACKS, int STEPS, int THREADS, bool COLUMNS, int CLUSTER>
 __global__ void __launch_bounds__(THREADS)
-quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int across, const float* __restrict__ over,
-               unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
+quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int down, int across,
+    const float* __restrict__ over,
+               unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero,
+               int seed) {
     using X = Format<F>;
     constexpr int PER = Held<T, V>::PER, WORDS = Held<T, V>::WORDS, HIGH = THREADS / PACKS, SIDES = SYMMETRIC ? 1 : 2;
     constexpr int M = COLUMNS ? V : 1, WIDE = PACKS * V, ABREAST = PACKS * WORDS;  // columns of a block, and words of them
@@ -90,7 +93,8 @@ quantize_tiles(int R, int C, long long xa, long long xs, const T* __restrict__ x
 #if __CUDA_ARCH__ >= 900
                 if constexpr (CLUSTER > 1) {
 #pragma unroll
-                    for (int i = 0; i < CLUSTER; ++i) *cooperative_groups::this_cluster().map_shared_rank(&of_blocks[rank * SIDES * ABREAST + t], i) = m.w;
+                    for (int i = 0; i < CLUSTER; ++i) *cooperative_groups::this_cluster().map_shared_rank(&of_blocks[rank * SIDES * ABREAST
+                        + t], i) = m.w;
                 } else
 #endif
                     of_blocks[t] = m.w;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
+from rooftop.core.spec import Launch, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs, rounding
 from rooftop.ops._quantized import groups
 
 WORDS = 32  # of x in a thread's registers
@@ -31,10 +31,12 @@ def _shape(p: Problem) -> dict[str, Any] | str:
     if not _power(count):
         return "columns of a block must be a power of two of packs"
     cluster = 1
-    if columns == 1 and rows * 16 > 512 * steps and p.device.arch >= 90:  # a tall column: at least 32 bytes of codes of each row, and several blocks
+    # a tall column: at least 32 bytes of codes of each row, and several blocks
+    if columns == 1 and rows * 16 > 512 * steps and p.device.arch >= 90:
         count = max(4, 32 // vec)
         cluster = next((k for k in (2, 4, 8) if -(-rows * count // steps) <= k * 512), 8)
-    least = 64 if columns > 1 and rows * count >= 128 else 32  # a multiprocessor holds 32 blocks: with one warp each they are half of its warps
+    # a multiprocessor holds 32 blocks: with one warp each they are half of its warps
+    least = 64 if columns > 1 and rows * count >= 128 else 32
     threads = max(least, count, 1 << max(0, -(-rows * count // (steps * cluster)) - 1).bit_length())
     if threads > 1024 or rows * count > threads * steps * cluster:
         return "a block must fit the registers of one block of threads, columns those of a cluster of eight"
@@ -58,18 +60,18 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     outer, tall, wide = p["x"].shape
     rows, columns = int(p.option("rows")), int(p.option("columns"))
     down, across = groups(tall, rows), groups(wide, columns)
-    args, types = arguments(
+    args, types = typed_arguments(
         p,
         {
-            "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", p["x"].strides[0]), "xs": ("i64", p["x"].strides[1]), "x": ("ptr", 0), "rows": ("i32", rows),
-            "down": ("i32", down), "across": ("i32", across), "over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0),
-            "seed": ("i32", "seed"),
+            "R": ("i32", tall), "C": ("i32", wide), "xa": ("i64", p["x"].strides[0]), "xs": ("i64", p["x"].strides[1]), "x": ("ptr", 0),
+            "rows": ("i32", rows), "down": ("i32", down), "across": ("i32", across), "over": ("ptr", 0), "codes": ("ptr", 0),
+            "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed"),
         },
-    )  # fmt: skip
-    kernel = text(
-        "quantize_tiles", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["steps"], config["threads"], columns == 1,
-        config["cluster"],
-    )  # fmt: skip
+    )
+    kernel = instance(
+        "quantize_tiles", *names(p), rounding(p), bool(p.option("symmetric")), config["vec"], config["packs"], config["steps"],
+        config["threads"], columns == 1, config["cluster"],
+    )
     cluster = config["cluster"]
     grid = (down * groups(wide, config["packs"] * config["vec"]) * cluster, outer)
     shape = (cluster,) if cluster > 1 else ()

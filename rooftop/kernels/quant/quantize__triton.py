@@ -1,8 +1,8 @@
 """Rows, and groups of contiguous elements, to symmetric 8-bit integer codes. Contract: rooftop/ops/quantize.py
 
-A program holds some segments in registers while it computes their maxima and codes: read once, written once. The portable kernel: it runs in Triton's
-interpreter, and uses the random bits of stochastic rounding from the Triton twin of the generator. On a GPU quantize__segments and quantize__groups are
-preferred."""
+A program holds some segments in registers while it computes their maxima and codes: read once, written once. The portable kernel: it runs
+in Triton's interpreter, and uses the random bits of stochastic rounding from the Triton twin of the generator. On a GPU quantize__segments
+and quantize__groups are preferred."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels._device.pdl import chained
 from rooftop.kernels._device.random import random_halves
 
 LARGEST = tl.constexpr(3.4028234663852886e38)
@@ -24,7 +23,10 @@ ELEMENTS = 4096  # of x in a program, at least
 
 
 @triton.jit(do_not_specialize=["seed"])
-def _quantize(x, codes, scale, N, L, xs, seed, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUND: tl.constexpr, MIDDLE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+def _quantize(  # type: ignore[no-untyped-def]
+    x, codes, scale, N, L, xs, seed, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROUND: tl.constexpr, MIDDLE: tl.constexpr,
+    CHAINED: tl.constexpr
+):
     if CHAINED:
         gdc_wait()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -60,7 +62,10 @@ class Config:
 
 def supports(p: Problem) -> str | None:
     x, o = p["x"], p.option
-    if len(x.shape) != 2 or o("format") not in ("int8", "uint8") or not o("symmetric") or o("scales") != "f32" or o("rounding") not in ROUNDINGS:
+    if (
+        len(x.shape) != 2 or o("format") not in ("int8", "uint8") or not o("symmetric") or o("scales") != "f32"
+        or o("rounding") not in ROUNDINGS
+    ):
         return "takes segments, to symmetric int8 and uint8 with float32 scales, rounded to nearest, stochastically or toward zero"
     return None if x.shape[1] <= 32768 else "takes segments of at most 32768 elements"
 
@@ -81,6 +86,6 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     args = {
         "x": "x", "codes": "codes", "scale": "scale", "N": n, "L": length, "xs": p["x"].strides[0], "seed": "seed",
         "ROWS": config.rows, "COLUMNS": config.columns, "ROUND": ROUNDINGS.index(str(p.option("rounding"))),
-        "MIDDLE": 128 if p.option("format") == "uint8" else 0, "CHAINED": chained(p.device),
-    }  # fmt: skip
-    return [Launch(kernel=_quantize, grid=(-(-n // config.rows),), args=args, warps=config.warps, chained=chained(p.device))]
+        "MIDDLE": 128 if p.option("format") == "uint8" else 0, "CHAINED": p.device.pdl,
+    }
+    return [Launch(kernel=_quantize, grid=(-(-n // config.rows),), args=args, warps=config.warps, chained=p.device.pdl)]

@@ -1,5 +1,7 @@
 /* rooftop
-idea    = "Any granularity, in two passes. The first writes the maximum of absolute values of each group to scratch memory with atomic maxima of the bits (non-negative floats order as integers do). The second divides and encodes, from the end backwards, where L2 still holds what the first pass read last."
+idea    = """Any granularity, in two passes. The first writes the maximum of absolute values of each group to scratch memory with atomic \
+  maxima of the bits (non-negative floats order as integers do). The second divides and encodes, from the end backwards, where L2 still \
+  holds what the first pass read last."""
 limit   = "two reads from memory for tensors larger than L2"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["over: f32[1]?", "seed: i32"]
@@ -14,7 +16,7 @@ tall    = 32
 down    = 32
 */
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 __device__ inline void raise(unsigned* at, float v) {
     if (v > 0) atomicMax(at, __float_as_uint(v));
@@ -23,7 +25,8 @@ __device__ inline void raise(unsigned* at, float v) {
 /// Rows [r0, r0 + TALL) of V columns a thread; each row is grouped separately. NARROW: a thread's V columns may be in several groups.
 template <typename T, bool SYMMETRIC, int V, int TALL, int THREADS, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(THREADS)
-quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int columns, int down, int across, int tiles, unsigned* __restrict__ largest,
+quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int columns, int down, int across, int tiles,
+    unsigned* __restrict__ largest,
                  unsigned* __restrict__ lowest, unsigned* __restrict__ unclean) {
     const int tile = blockIdx.x % tiles, r0 = blockIdx.x / tiles * TALL;
     const int c = (tile * THREADS + threadIdx.x) * V;
@@ -83,7 +86,8 @@ quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__
         } else {  // one group a thread; if the whole warp has one group, one lane does the atomic maximum
             const int mine = min(c, C - 1) / columns, warp_first = __shfl_sync(~0u, mine, 0), warp_last = __shfl_sync(~0u, mine, 31);
             if (warp_first == warp_last) {
-                const unsigned m = __reduce_max_sync(~0u, __float_as_uint(most[0])), l = SYMMETRIC ? 0 : __reduce_max_sync(~0u, __float_as_uint(least[0]));
+                const unsigned m = __reduce_max_sync(~0u, __float_as_uint(most[0])),
+                    l = SYMMETRIC ? 0 : __reduce_max_sync(~0u, __float_as_uint(least[0]));
                 if (threadIdx.x % 32 == 0) {
                     if (m) atomicMax(largest + base + mine, m);
                     if (!SYMMETRIC && l) atomicMax(lowest + base + mine, l);
@@ -99,7 +103,8 @@ quantize_largest(int R, int C, long long xa, long long xs, const T* __restrict__
 template <typename T, int F, int S, int ROUND, bool SYMMETRIC, int V, int TALL, int THREADS, bool WHOLE, bool NARROW>
 __global__ void __launch_bounds__(THREADS)
 quantize_encode(int R, int C, long long xa, long long xs, const T* __restrict__ x, int rows, int columns, int down, int across, int tiles,
-                const unsigned* __restrict__ largest, const unsigned* __restrict__ lowest, const unsigned* __restrict__ unclean, const float* __restrict__ over, unsigned char* __restrict__ codes,
+                const unsigned* __restrict__ largest, const unsigned* __restrict__ lowest, const unsigned* __restrict__ unclean,
+                const float* __restrict__ over, unsigned char* __restrict__ codes,
                 typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ zero, int seed) {
     using X = Format<F>;
     constexpr int BYTES = V * X::BITS / 8, M = NARROW ? V : 1;

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels._device.quantized import arguments, names, packs, rounding, text
+from rooftop.core.spec import Launch, Meta, Problem, instance, typed_arguments
+from rooftop.kernels.quant._formats import names, packs, rounding
 from rooftop.ops._quantized import groups
 
 
@@ -58,25 +58,27 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     narrow = across > 1 and columns % vec != 0
     tiles = -(-x.shape[2] // (threads * vec))
     common = {
-        "R": ("i32", x.shape[1]), "C": ("i32", x.shape[2]), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0), "rows": ("i32", rows),
-        "columns": ("i32", columns), "down": ("i32", down), "across": ("i32", across), "tiles": ("i32", tiles),
-    }  # fmt: skip
+        "R": ("i32", x.shape[1]), "C": ("i32", x.shape[2]), "xa": ("i64", x.strides[0]), "xs": ("i64", x.strides[1]), "x": ("ptr", 0),
+        "rows": ("i32", rows), "columns": ("i32", columns), "down": ("i32", down), "across": ("i32", across), "tiles": ("i32", tiles),
+    }
     grid = (tiles * -(-x.shape[1] // tall), x.shape[0])
     found = []
     for name, more in (
         ("quantize_largest", {}),
         ("quantize_encode", {"over": ("ptr", 0), "codes": ("ptr", 0), "scale": ("ptr", 0), "zero": ("ptr", 0), "seed": ("i32", "seed")}),
     ):
-        args, types = arguments(p, common)
+        args, types = typed_arguments(p, common)
         args |= {"largest": "largest", "lowest": None if symmetric else "lowest", "unclean": "unclean"}
-        extra, kinds = arguments(p, more)
+        extra, kinds = typed_arguments(p, more)
         facts = names(p)
         kernel = (
-            text(name, facts[0], symmetric, vec, tall, threads, whole, narrow)
+            instance(name, facts[0], symmetric, vec, tall, threads, whole, narrow)
             if not more
-            else text(name, *facts, rounding(p), symmetric, vec, tall, threads, whole, narrow)
+            else instance(name, *facts, rounding(p), symmetric, vec, tall, threads, whole, narrow)
         )
         found.append(
-            Launch(kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", "ptr", *kinds), block=(threads,), chained=p.device.arch >= 90)
+            Launch(
+                kernel, grid, {**args, **extra}, types=(*types, "ptr", "ptr", "ptr", *kinds), block=(threads,), chained=p.device.arch >= 90
+            )
         )
     return found

@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "A tile of 128 by 128 is held in shared memory. Threads read it by packs of rows for the codes of x, then by runs of 32 rows of one word of columns for the codes of its transpose: x is read once, and both results are written along their rows."
+idea    = """A tile of 128 by 128 is held in shared memory. Threads read it by packs of rows for the codes of x, then by runs of 32 rows of \
+  one word of columns for the codes of its transpose: x is read once, and both results are written along their rows."""
 limit   = "the instructions that compute both results"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "x: T[R, C]", "xs: i64 = stride(x, 0)", "over: f32[1]?", "seed: i32"]
@@ -13,14 +14,15 @@ threads = 256
 #include <cuda_pipeline.h>
 
 #include "pdl.cuh"
-#include "_finite_codes.cuh"
+#include "_registers.cuh"
 
 constexpr int TILE = 128;
 extern __shared__ __align__(128) unsigned char tile_memory[];
 
 /// V codes of one group from `held`.
 template <int F, int S, int ROUND, typename T, int V, typename By>
-__device__ inline void codes_of(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], const Held<T, V>& held, const By& divided, int seed, unsigned long long index) {
+__device__ inline void codes_of(unsigned (&out)[(V * Format<F>::BITS + 31) / 32], const Held<T, V>& held, const By& divided, int seed,
+    unsigned long long index) {
     const Drawn<V, true> random(seed, index);
     const auto by = [&](int) -> const By& { return divided; };
     const auto zeros = [](int) { return Format<F>::MIDDLE; };
@@ -31,12 +33,15 @@ __device__ inline void codes_of(unsigned (&out)[(V * Format<F>::BITS + 31) / 32]
 template <typename T, int F, int S, int ROUND, int V, int G, int THREADS>
 __global__ void __launch_bounds__(THREADS)
 quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* __restrict__ over, unsigned char* __restrict__ codes,
-              typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ turned, typename ScaleType<S>::Stored* __restrict__ turned_scale, int seed) {
+              typename ScaleType<S>::Stored* __restrict__ scale, unsigned char* __restrict__ turned,
+              typename ScaleType<S>::Stored* __restrict__ turned_scale, int seed) {
     using X = Format<F>;
     using By = DividedBy<F, S, ROUND>;
-    constexpr int PITCH = TILE * sizeof(T) + 16, QUADS = V * sizeof(T) / 16, ABREAST = TILE / V, PER = Word<T>::N, WORDS = Held<T, V>::WORDS;
+    constexpr int PITCH = TILE * sizeof(T) + 16, QUADS = V * sizeof(T) / 16, ABREAST = TILE / V, PER = Word<T>::N,
+        WORDS = Held<T, V>::WORDS;
     constexpr int RUN = 32, SUB = G < RUN ? G : RUN, WIDE = TILE / PER, RUNS = TILE / RUN;
-    constexpr int PIECES = G / V > 4 ? G / V / 4 : 1, OF = G / V / PIECES, EACH = V * X::BITS / 32, LINE = TILE * X::BITS / 8 + 16;  // packs a lane, lanes a group
+    // packs a lane, lanes a group
+    constexpr int PIECES = G / V > 4 ? G / V / 4 : 1, OF = G / V / PIECES, EACH = V * X::BITS / 32, LINE = TILE * X::BITS / 8 + 16;
     __shared__ unsigned maxima[TILE / SUB][WIDE];  // of words of columns
     unsigned char* const line = tile_memory + TILE * PITCH;  // codes of the transpose, LINE bytes a column
     const int c0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE;
@@ -148,11 +153,13 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
                     for (int i = 0; i < WORDS; ++i) {
                         const unsigned char* const place = from + (part * SUB + k + i * PER) * PITCH;
                         const unsigned w = *reinterpret_cast<const unsigned*>(place);
-                        held.w[i] = PER == 1 ? w : __byte_perm(w, *reinterpret_cast<const unsigned*>(place + (PER - 1) * PITCH), j ? 0x7632 : 0x5410);
+                        held.w[i] = PER == 1 ? w : __byte_perm(w, *reinterpret_cast<const unsigned*>(place + (PER - 1) * PITCH),
+                            j ? 0x7632 : 0x5410);
                     }
                     unsigned out[(V * X::BITS + 31) / 32];
                     codes_of<F, S, ROUND>(out, held, divided, seed, static_cast<unsigned long long>(c) * R + at + k);
-                    unsigned* const to = reinterpret_cast<unsigned*>(line + (word * PER + j) * LINE) + (run * RUN + part * SUB + k) / V * EACH;
+                    unsigned* const to = reinterpret_cast<unsigned*>(line + (word * PER + j) * LINE)
+                        + (run * RUN + part * SUB + k) / V * EACH;
 #pragma unroll
                     for (int i = 0; i < EACH; ++i) to[i] = out[i];
                 }
@@ -169,6 +176,7 @@ quantize_both(int R, int C, const T* __restrict__ x, long long xs, const float* 
         unsigned out[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; ++i) out[i] = reinterpret_cast<const unsigned*>(line + column * LINE)[pack * EACH + i];
-        store_codes<X::BITS, V, true>(turned + (c0 + column) * turned_bytes + static_cast<long long>(r0 / V + pack) * (V * X::BITS / 8), out, V);
+        store_codes<X::BITS, V, true>(turned + (c0 + column) * turned_bytes + static_cast<long long>(r0 / V + pack) * (V * X::BITS / 8),
+            out, V);
     }
 }

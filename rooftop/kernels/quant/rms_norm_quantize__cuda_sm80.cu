@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "A row stays in registers while its sum of squares, its largest absolute value and its codes are computed: it is read once, and the normalised row is written as codes only."
+idea    = """A row stays in registers while its sum of squares, its largest absolute value and its codes are computed: it is read once, and \
+  the normalised row is written as codes only."""
 limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "residual: T[N, L]?", "over: f32[1]?", "eps: f32", "seed: i32"]
@@ -23,9 +24,11 @@ constexpr bool BEFORE_90 = false;
 constexpr bool BEFORE_90 = true;  // 64 registers are too few before sm_90
 #endif
 
-template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, typename W, bool RESIDUAL, bool WEIGHT>
+template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE, typename W, bool RESIDUAL,
+    bool WEIGHT>
 __global__ void __launch_bounds__(THREADS, RESIDUAL && GROUP && BEFORE_90 ? 1 : 1024 / THREADS)
-rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs, const W* __restrict__ weight, float eps, T* __restrict__ s, const float* __restrict__ over,
+rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, const T* __restrict__ residual, long long rs,
+    const W* __restrict__ weight, float eps, T* __restrict__ s, const float* __restrict__ over,
                   unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[96];
     gdc_wait();
@@ -65,7 +68,8 @@ rms_norm_quantize(long long N, int L, const T* __restrict__ x, long long xs, con
             if (WHOLE) {
 #pragma unroll
                 for (int i = 0; i < Held<T, V>::WORDS; i += 4)
-                    *reinterpret_cast<uint4*>(reinterpret_cast<unsigned*>(to) + i) = make_uint4(sum.w[i], sum.w[i + 1], sum.w[i + 2], sum.w[i + 3]);
+                    *reinterpret_cast<uint4*>(reinterpret_cast<unsigned*>(to) + i) =
+                        make_uint4(sum.w[i], sum.w[i + 1], sum.w[i + 2], sum.w[i + 3]);
             } else {
 #pragma unroll
                 for (int i = 0; i < V; ++i) {

@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "A row stays in registers while its maximum, its sum and its codes are computed: it is read once, and the probabilities are written as codes only."
+idea    = """A row stays in registers while its maximum, its sum and its codes are computed: it is read once, and the probabilities are \
+  written as codes only."""
 limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "x: T[N, L]", "over: f32[1]?", "seed: i32"]
@@ -81,5 +82,6 @@ softmax_quantize(long long N, int L, const T* __restrict__ x, long long xs, cons
     }
     sum = sum_over_lanes<LANES, THREADS>(sum, reinterpret_cast<float*>(shared));
     const float part = __frcp_rn(sum);
-    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, part, __float_as_uint(part));
+    write_row<F, S, ROUND, V, PIECES, LANES, THREADS, GROUP, WHOLE, true>(y, there, row, L, over, codes, scale, seed, shared, part,
+        __float_as_uint(part));
 }

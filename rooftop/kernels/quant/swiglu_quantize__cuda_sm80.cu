@@ -1,5 +1,6 @@
 /* rooftop
-idea    = "y = silu(a) b is computed in registers, where its largest absolute value is found and its codes are computed: a and b are read once, and no 16-bit y is written to memory and read again."
+idea    = """y = silu(a) b is computed in registers, where its largest absolute value is found and its codes are computed: a and b are read \
+  once, and no 16-bit y is written to memory and read again."""
 limit   = "the copy of the same bytes; rows of more than 32768 elements"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64", "L: i32", "a: T[N, L]", "b: T[N, L]", "over: f32[1]?", "seed: i32"]
@@ -19,7 +20,8 @@ whole   = true
 
 template <typename T, int F, int S, int ROUND, int V, int PIECES, int LANES, int THREADS, int GROUP, bool WHOLE>
 __global__ void __launch_bounds__(THREADS)
-swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs, const float* __restrict__ over,
+swiglu_quantize(long long N, int L, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs,
+    const float* __restrict__ over,
                 unsigned char* __restrict__ codes, typename ScaleType<S>::Stored* __restrict__ scale, int seed) {
     __shared__ unsigned shared[32];
     gdc_wait();

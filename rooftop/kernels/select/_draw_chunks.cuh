@@ -1,7 +1,7 @@
-// Draws from whole rows, one block a row. One read computes the sum of each chunk of the row, relative to the chunk's own largest logit, so that the row's
-// largest need not be known first. Then the chunk that contains the draw is read again to find the element.
+// Draws from whole rows, one block a row. One read computes the sum of each chunk of the row, relative to the chunk's own largest logit, so
+// that the row's largest need not be known first. Then the chunk that contains the draw is read again to find the element.
 #pragma once
-#include "_pack_element.cuh"
+#include "_sort_keys.cuh"
 #include "_draw_rows.cuh"
 #include "words.cuh"
 
@@ -46,7 +46,8 @@ struct Chunks {
         }
         return v;
     }
-    /// Calls `look(packs, p, chunk)` with U packs a thread (p and every 32nd after it) while the next loads are in flight, and `end(chunk)` after each chunk.
+    /// Calls `look(packs, p, chunk)` with U packs a thread (p and every 32nd after it) while the next loads are in flight, and `end(chunk)`
+    /// after each chunk.
     template <typename Look, typename End>
     __device__ void walk(Look look, End end) const {
         const unsigned lane = threadIdx.x % 32;
@@ -104,7 +105,8 @@ __device__ float larger(const uint4 (&v)[Chunks<T>::U], float most) {
     return fmaxf(most, fmaxf(f[0], f[W::N - 1]));
 }
 
-/// Returns the largest logit of the row, at least LOWEST. If `weights` is set, s.sums gets the weight of each chunk relative to that logit, in units of 2^-32.
+/// Returns the largest logit of the row, at least LOWEST. If `weights` is set, s.sums gets the weight of each chunk relative to that logit,
+/// in units of 2^-32.
 /// `mosts`, `masses`: shared memory, one entry a chunk.
 template <typename T>
 __device__ float sum_chunks(const Chunks<T>& row, const Scaled& scaled, bool weights, float* mosts, float* masses, Sampling& s) {
@@ -152,8 +154,9 @@ __device__ float sum_chunks(const Chunks<T>& row, const Scaled& scaled, bool wei
     return top;
 }
 
-/// Draws, given the weights of the chunks in s.sums; `weight(bits, index)` is the weight of an element. If rounding makes the sum of a chunk's elements smaller
-/// than the chunk's own sum, the last element with a weight may be drawn. The result is -1 if no element has a weight.
+/// Draws, given the weights of the chunks in s.sums; `weight(bits, index)` is the weight of an element. If rounding makes the sum of a
+/// chunk's elements smaller than the chunk's own sum, the last element with a weight may be drawn. The result is -1 if no element has a
+/// weight.
 template <typename T, typename Of>
 __device__ void draw_from_chunks(const Chunks<T>& row, Of weight, Sum u, long long* out, Sampling& s) {
     Sum rest, all;
@@ -165,7 +168,8 @@ __device__ void draw_from_chunks(const Chunks<T>& row, Of weight, Sum u, long lo
     }
     const unsigned elements = row.each * 32 * Chunks<T>::U * Chunks<T>::N, own_elements = elements / THREADS;
     const long long from = static_cast<long long>(c) * elements - row.off + threadIdx.x * static_cast<long long>(own_elements);
-    const unsigned first = static_cast<unsigned>(max(0ll, from)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(row.n), from + own_elements)));
+    const unsigned first = static_cast<unsigned>(max(0ll, from)),
+        end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(row.n), from + own_elements)));
     Sum own = 0;
 #pragma unroll 8
     for (unsigned i = first; i < end; ++i) own += weight(row.r[i], i);

@@ -1,7 +1,7 @@
-// A draw from the nucleus (top_p) without a histogram of the row. A sample of the row gives two weights between which the nucleus ends. The elements below its
-// end weigh (1 - top_p) of the row together, and the weight of the row is known exactly; none of them is heavier than the element at the end. So a sample
-// estimates their sum well, however few elements carry most of the weight. One more read adds up what is heavier than both weights, and lists the elements
-// between them.
+// A draw from the nucleus (top_p) without a histogram of the row. A sample of the row gives two weights between which the nucleus ends. The
+// elements below its end weigh (1 - top_p) of the row together, and the weight of the row is known exactly; none of them is heavier than
+// the element at the end. So a sample estimates their sum well, however few elements carry most of the weight. One more read adds up what
+// is heavier than both weights, and lists the elements between them.
 #pragma once
 #include "_draw_chunks.cuh"
 
@@ -31,10 +31,11 @@ struct Candidates {
     }
 };
 
-/// Two weights between which the nucleus almost certainly ends: it has all elements of at least `high`, and some of those of at least `low`. `whole`: the row's
-/// weight in units of 2^-32. `grades`: shared memory for GRADES bins. Requires LOOKED <= row.n.
+/// Two weights between which the nucleus almost certainly ends: it has all elements of at least `high`, and some of those of at least
+/// `low`. `whole`: the row's weight in units of 2^-32. `grades`: shared memory for GRADES bins. Requires LOOKED <= row.n.
 template <typename T>
-__device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, float most, Sum whole, float top_p, unsigned* grades, float& high, float& low, Sampling& s) {
+__device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, float most, Sum whole, float top_p, unsigned* grades,
+    float& high, float& low, Sampling& s) {
     constexpr int EACH = GRADES / THREADS;
     for (unsigned b = threadIdx.x; b < GRADES; b += THREADS) grades[b] = 0;
     __syncthreads();
@@ -69,8 +70,10 @@ __device__ void ends_of_nucleus(const Chunks<T>& row, const Scaled& scaled, floa
             const unsigned b = threadIdx.x * EACH + j;
             const float w = weight(b);
             const Sum from_here = masses - m, after = from_here - own[j] * to_units(w);
-            if (from_here >= below && after < below) {  // true for one bin. 4.5 standard deviations, and half a bin of error in every weight
-                const float lower = static_cast<float>(all_squares - q) / (4294967296.0f * w * w), elements = static_cast<float>(from_here) / (4294967296.0f * w);
+            // true for one bin. 4.5 standard deviations, and half a bin of error in every weight
+            if (from_here >= below && after < below) {
+                const float lower = static_cast<float>(all_squares - q) / (4294967296.0f * w * w),
+                    elements = static_cast<float>(from_here) / (4294967296.0f * w);
                 s.found[0] = n, s.found[1] = static_cast<Sum>(4.5f * sqrtf(lower) + 0.006f * elements) + own[j] + 8;
             }
             n += own[j], m += own[j] * to_units(w), q += own[j] * to_units(w * w);
@@ -144,10 +147,11 @@ struct LastOne {
     }
 };
 
-/// The last element of the nucleus, among the candidates: their weights, the heaviest first, add up to `need` there. `slack`: how much rounding may have made
-/// `need` too large. Returns false if the candidates weigh less, or if too many have nearly the same weight.
+/// The last element of the nucleus, among the candidates: their weights, the heaviest first, add up to `need` there. `slack`: how much
+/// rounding may have made `need` too large. Returns false if the candidates weigh less, or if too many have nearly the same weight.
 template <typename T>
-__device__ bool last_of_candidates(const Chunks<T>& row, const Scaled& scaled, float most, const Candidates& near, Sum need, Sum slack, float high, float low,
+__device__ bool last_of_candidates(const Chunks<T>& row, const Scaled& scaled, float most, const Candidates& near, Sum need, Sum slack,
+    float high, float low,
                                    LastOne& end, Sampling& s) {
     Sum mine = 0, all;
     near.each([&](float w, unsigned) { mine += to_units(w); });
@@ -211,16 +215,18 @@ __device__ bool last_of_candidates(const Chunks<T>& row, const Scaled& scaled, f
     return true;
 }
 
-/// One draw from the nucleus of a row, among its elements that reach min_p. `whole`: the row's weight, computed from LOOKED elements or from no more than there
-/// is room for. `memory`: shared, for `slots` slots a thread and BEHIND more entries. Returns false, and another method is needed, if too many elements are
-/// near the end of the nucleus or the sample was misleading.
+/// One draw from the nucleus of a row, among its elements that reach min_p. `whole`: the row's weight, computed from LOOKED elements or
+/// from no more than there is room for. `memory`: shared, for `slots` slots a thread and BEHIND more entries. Returns false, and another
+/// method is needed, if too many elements are near the end of the nucleus or the sample was misleading.
 template <typename T>
-__device__ bool draw_from_nucleus(const Chunks<T>& row, const Scaled& scaled, float most, Sum whole, float top_p, float min_p, unsigned slots, float* memory, Sum u,
+__device__ bool draw_from_nucleus(const Chunks<T>& row, const Scaled& scaled, float most, Sum whole, float top_p, float min_p,
+    unsigned slots, float* memory, Sum u,
                                   long long* out, Sampling& s) {
     __shared__ unsigned over;
     if (threadIdx.x == 0) over = 0;
     float high = 2.0f, low = LIGHTEST;
-    if (row.n > max(slots * THREADS, LOOKED)) ends_of_nucleus<T>(row, scaled, most, whole, top_p, reinterpret_cast<unsigned*>(memory), high, low, s);
+    if (row.n > max(slots * THREADS, LOOKED)) ends_of_nucleus<T>(row, scaled, most, whole, top_p, reinterpret_cast<unsigned*>(memory), high,
+        low, s);
     __syncthreads();
     const unsigned capacity = slots * THREADS + BEHIND;
     Candidates near{memory, reinterpret_cast<unsigned*>(memory + capacity), slots, 0, &over};
@@ -234,7 +240,8 @@ __device__ bool draw_from_nucleus(const Chunks<T>& row, const Scaled& scaled, fl
         for (unsigned c = threadIdx.x; c < CHUNKS; c += THREADS) mine += s.sums[c];
         sum_upto<THREADS>(mine, s.warps, above);
         const Sum share = static_cast<Sum>(ceil(static_cast<double>(whole) * top_p)), need = share == 0 ? 1 : share < whole ? share : whole;
-        if (above >= need || !last_of_candidates<T>(row, scaled, most, near, need - above, (whole >> 18) + 1, high, low, end, s)) return false;
+        if (above >= need || !last_of_candidates<T>(row, scaled, most, near, need - above, (whole >> 18) + 1, high, low, end,
+            s)) return false;
         near.each([&](float w, unsigned i) {
             if (w >= min_p && end.holds<T>(w, row.r[i], i)) atomicAdd(&s.sums[row.chunk_of(i)], to_units(w));
         });

@@ -1,9 +1,59 @@
-// One draw from each row, one block a row: from a sorted list of the most likely elements, by prefix sums over chunks of the row, or by a search digit by digit
-// of the keys.
+// One draw from each row, one block a row: from a sorted list of the most likely elements, by prefix sums over chunks of the row, or by a
+// search digit by digit of the keys.
 #pragma once
-#include "random.cuh"
-#include "_draw_weights.cuh"
+#include "words.cuh"
+#include "_sort_keys.cuh"
 #include "_top_k.cuh"
+
+// The weights of the elements of a row of logits, and their sums: integer multiples of 2^-32, so that the result does not depend on the
+// order of summation.
+
+using Sum = unsigned long long;
+
+/// Inclusive prefix sum of v over the threads; `all`: the total of the block. `warps`: shared, THREADS / 32.
+template <int THREADS>
+__device__ Sum sum_upto(Sum v, Sum* warps, Sum& all) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const Sum o = __shfl_up_sync(~0u, v, step);
+        if (lane >= step) v += o;
+    }
+    __syncthreads();
+    if (lane == 31) warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    all = 0;
+    Sum before = 0;
+#pragma unroll
+    for (int w = 0; w < THREADS / 32; ++w) {
+        if (w == threadIdx.x / 32) before = all;
+        all += warps[w];
+    }
+    return before + v;
+}
+
+/// The weight of an element. Keys: those of the order with the largest first, NaN last.
+template <typename T>
+struct Weigh {
+    unsigned masked;  // the key of -infinity: it and everything below it is never drawn
+    float most, inverse, least;  // the largest logit; 1 / temperature; min_p
+
+    __device__ Weigh(unsigned top_key, float temperature, float min_p)
+        : masked(to_key<T>(last_value<T>(0), NAN_SMALLEST)), most(number<T>(Order<T>::down(top_key))), inverse(1.0f / temperature),
+            least(min_p) { }
+    /// (logit - largest) / temperature: 0 for the largest, NaN where masked.
+    __device__ float scaled(float x) const { return x == most ? 0.0f : (x - most) * inverse; }
+    /// The weight in units of 2^-32 for a share w of the largest one's, rounded down.
+    __device__ static Sum units(float w) { return static_cast<Sum>(__float2uint_rz(w * 4294967296.0f)) + (w >= 1.0f); }
+    /// Without min_p.
+    __device__ Sum all(unsigned key) const { return key <= masked ? 0 : units(expf(scaled(number<T>(Order<T>::down(key))))); }
+    __device__ Sum operator()(unsigned key) const {
+        const float w = key <= masked ? 0.0f : expf(scaled(number<T>(Order<T>::down(key))));
+        return w >= least ? units(w) : 0;
+    }
+    /// The weight of a logit that is not masked.
+    __device__ float share(float x) const { return expf(scaled(x)); }
+};
 
 namespace draws {
 
@@ -17,8 +67,8 @@ struct Sampling {
     Sum histogram[256];
 };
 
-/// Of n <= EACH · THREADS numbers `of(i)`, the first i whose inclusive prefix sum exceeds a fraction `u` (in units of 2^-64) of the total; `rest`: that bound
-/// less the sum before i. NOBODY if all numbers are 0.
+/// Of n <= EACH · THREADS numbers `of(i)`, the first i whose inclusive prefix sum exceeds a fraction `u` (in units of 2^-64) of the total;
+/// `rest`: that bound less the sum before i. NOBODY if all numbers are 0.
 template <int EACH, typename Of>
 __device__ unsigned past(Of of, Sum u, Sum& rest, Sampling& s) {
     Sum own[EACH], sum = 0, all;
@@ -54,10 +104,11 @@ __device__ void stream(From from, Look look) {
     }
 }
 
-/// The entry at which the cumulated measure of the entries in order reaches `need`, digit by digit of the key and then of the index; (key, index) as in
-/// kth_entry. 1 <= need <= the total measure.
+/// The entry at which the cumulated measure of the entries in order reaches `need`, digit by digit of the key and then of the index; (key,
+/// index) as in kth_entry. 1 <= need <= the total measure.
 template <typename T, typename From, typename Of>
-__device__ void bound(const From& from, Of of, Sum need, unsigned after_key, unsigned after_index, Sampling& s, unsigned& key, unsigned& index) {
+__device__ void bound(const From& from, Of of, Sum need, unsigned after_key, unsigned after_index, Sampling& s, unsigned& key,
+    unsigned& index) {
     key = 0, index = 0;
     for (int level = 0; level < key_bits<T> / 8 + 4; ++level) {
         const bool by_key = level < key_bits<T> / 8;
@@ -69,7 +120,8 @@ __device__ void bound(const From& from, Of of, Sum need, unsigned after_key, uns
             for (int j = 0; j < From::ITEMS; ++j) {
                 const unsigned k = now.key(j), i = now.index(j);
                 if (i == NOBODY || before(after_key, after_index, k, i)) continue;  // none, or excluded before
-                const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
+                const bool there = by_key ? level == 0 || k >> (shift + 8) == key >> (shift + 8) : k == key
+                    && (shift == 24 || i >> (shift + 8) == index >> (shift + 8));
                 const Sum v = there ? of(k) : 0;
                 if (v != 0) atomicAdd(&s.histogram[by_key ? 255 - (k >> shift & 255) : i >> shift & 255], v);
             }
@@ -102,7 +154,8 @@ __device__ unsigned from_list(unsigned m, Sum u, Sampling& s) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
         const unsigned i = j * THREADS + threadIdx.x;
-        if (i < m) s.keys[i] = ~own[j], s.indices[i] = i;  // reuse the list for entries: the lowest index first, and the position of its weight
+        // reuse the list for entries: the lowest index first, and the position of its weight
+        if (i < m) s.keys[i] = ~own[j], s.indices[i] = i;
     }
     sort_entries<unsigned, THREADS>(s.keys, s.indices, m);
     Sum rest;
@@ -110,7 +163,8 @@ __device__ unsigned from_list(unsigned m, Sum u, Sampling& s) {
     return at == NOBODY ? NOBODY : ~s.keys[at];
 }
 
-/// The weight of a logit, like Weigh, by the hardware's exp2: relative error 2^-21 compared with expf. For draws from all elements of a row.
+/// The weight of a logit, like Weigh, by the hardware's exp2: relative error 2^-21 compared with expf. For draws from all elements of a
+/// row.
 struct Shares {
     float most, scale, least;  // the largest logit; log2(e) / temperature; min_p
 
@@ -143,7 +197,8 @@ __device__ float largest(const From& from, unsigned& index, Sampling& s) {
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) top = fmaxf(top, warps[w]);
     if (best == top && top > __int_as_float(0xff800000)) {
-        const unsigned first = at * From::ROUND - from.off() + threadIdx.x * From::N;  // of that iteration; wraps around before the first element
+        // of that iteration; wraps around before the first element
+        const unsigned first = at * From::ROUND - from.off() + threadIdx.x * From::N;
 #pragma unroll 1
         for (int j = 0; j < From::ITEMS; ++j) {
             const unsigned p = first + j / From::N * THREADS * From::N + j % From::N;
@@ -160,7 +215,8 @@ __device__ float largest(const From& from, unsigned& index, Sampling& s) {
 
 /// Draws one of all elements of a row that reach min_p, or (`greedy`) the largest: two reads of the row.
 template <typename T>
-__device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, float min_p, Sum u, bool greedy, long long* out, Sampling& s) {
+__device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, float min_p, Sum u, bool greedy, long long* out,
+    Sampling& s) {
     using From = FromRow<T, THREADS, 4>;
     const From from{r, 0, n, NAN_SMALLEST, 0};
     unsigned at = NOBODY;
@@ -184,8 +240,10 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
     __syncthreads();
     Sum rest, all;
     const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
-    const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
-    const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
+    const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off()
+        + threadIdx.x * static_cast<long long>(each * From::ITEMS);
+    const unsigned first = static_cast<unsigned>(max(0ll, own_first)),
+        end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
     Sum own = 0;
     for (unsigned i = first; i < end; ++i) own += weight(number<T>(r[i]));
     Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before this thread's part
@@ -199,11 +257,12 @@ __device__ void whole_row(const bits_of<T>* r, unsigned n, float temperature, fl
     }
 }
 
-/// One block a row. ALL: all kinds of draws; else those that a list decides (bit 0 of `only`) and those from whole rows (bit 1); other rows are left to
-/// another launch.
+/// One block a row. ALL: all kinds of draws; else those that a list decides (bit 0 of `only`) and those from whole rows (bit 1); other rows
+/// are left to another launch.
 template <typename T, bool ALL>
 __global__ void __launch_bounds__(THREADS, 2)
-    sample_rows(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned capacity, int index_bits, float temperature, int top_k, float top_p, float min_p,
+    sample_rows(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned capacity, int index_bits, float temperature,
+        int top_k, float top_p, float min_p,
                 int seed, int only, long long* __restrict__ out) {
     constexpr int EACH = LIST / THREADS;
     __shared__ Sampling s;
@@ -299,8 +358,10 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads();
         Sum rest, all;
         const unsigned c = past<CHUNKS / THREADS>([&](unsigned i) { return s.sums[i]; }, u, rest, s);
-        const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off() + threadIdx.x * static_cast<long long>(each * From::ITEMS);
-        const unsigned first = static_cast<unsigned>(max(0ll, own_first)), end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
+        const long long own_first = static_cast<long long>(c) * each * From::ROUND - from.off()
+            + threadIdx.x * static_cast<long long>(each * From::ITEMS);
+        const unsigned first = static_cast<unsigned>(max(0ll, own_first)),
+            end = static_cast<unsigned>(max(0ll, min(static_cast<long long>(n), own_first + each * From::ITEMS)));
         Sum own = 0;
         for (unsigned i = first; i < end; ++i) own += weight(to_key<T>(r[i], NAN_SMALLEST), i);
         Sum upto = sum_upto<THREADS>(own, s.warps, all) - own;  // of the chunk, before this thread's part

@@ -1,4 +1,5 @@
-// A stable sort of rows: a least-significant-digit (LSD) radix sort with digits of 8 bits. Short rows in one block, long ones one tile per block in three launches per digit.
+// A stable sort of rows: a least-significant-digit (LSD) radix sort with digits of 8 bits. Short rows in one block, long ones one tile per
+// block in three launches per digit.
 #pragma once
 #include "pdl.cuh"
 #include "_sort_keys.cuh"
@@ -6,7 +7,8 @@
 /// Shared memory of a block of THREADS, besides its entries.
 template <int THREADS>
 struct Ranking {
-    unsigned counters[THREADS / 32][256];  // of each warp: first the count of each digit, then the place of its first entry within the digit
+    // of each warp: first the count of each digit, then the place of its first entry within the digit
+    unsigned counters[THREADS / 32][256];
     unsigned base[256];  // the place in the tile of a digit's first entry
     unsigned sums[8];
 };
@@ -26,7 +28,8 @@ constexpr int blocks_of(int threads, int items) {
 template <typename K>
 __device__ unsigned digit_of(K key, int shift) { return 255 - static_cast<unsigned>(key >> shift & 255); }
 
-/// Exclusive prefix sum of 256 numbers, one of each of the first 256 threads. All threads of the block call it; blocks of 64 and 128 threads loop.
+/// Exclusive prefix sum of 256 numbers, one of each of the first 256 threads. All threads of the block call it; blocks of 64 and 128
+/// threads loop.
 template <int THREADS>
 __device__ void sums_before(unsigned* v, unsigned* sums) {  // v: shared, in place
     constexpr int EACH = THREADS >= 256 ? 1 : 256 / THREADS, USED = 256 / EACH;
@@ -102,7 +105,8 @@ extern __shared__ __align__(16) unsigned char sorting_memory[];
 /// One block for a row of at most THREADS · ITEMS elements, at most 65536.
 template <typename T, int THREADS, int ITEMS>
 __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
-    sort_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, unsigned first, unsigned count,
+    sort_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense,
+        unsigned first, unsigned count,
               bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks, int rest) {
     using K = key_of<T>;
     __shared__ Ranking<THREADS> s;
@@ -123,7 +127,8 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
     for (int shift = 0; shift < key_bits<T>; shift += 8) {
         rank<THREADS, ITEMS>(key, shift, place, s);
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) keys[place[i] & 0xffff] = key[i], at[place[i] & 0xffff] = static_cast<unsigned short>(place[i] >> 16);
+        for (int i = 0; i < ITEMS; ++i) keys[place[i] & 0xffff] = key[i],
+            at[place[i] & 0xffff] = static_cast<unsigned short>(place[i] >> 16);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) key[i] = keys[standing<ITEMS>(i)], place[i] = static_cast<unsigned>(at[standing<ITEMS>(i)]) << 16;
@@ -141,7 +146,8 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
 
 /// The entries of a tile: elements of the row (FIRST), or the output of the pass before, [rows, n].
 template <typename T, bool FIRST, int THREADS, int ITEMS>
-__device__ void tile_keys(key_of<T> (&key)[ITEMS], unsigned from, unsigned length, const bits_of<T>* r, const key_of<T>* keys, unsigned sense) {
+__device__ void tile_keys(key_of<T> (&key)[ITEMS], unsigned from, unsigned length, const bits_of<T>* r, const key_of<T>* keys,
+    unsigned sense) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const unsigned p = from + standing<ITEMS>(i);
@@ -153,7 +159,8 @@ __device__ void tile_keys(key_of<T> (&key)[ITEMS], unsigned from, unsigned lengt
 /// Histograms: how often each digit occurs in each tile, counts[row][digit][tile].
 template <typename T, bool FIRST, int THREADS, int ITEMS>
 __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
-    radix_count(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
+    radix_count(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense,
+        int shift, unsigned tiles,
                 const key_of<T>* __restrict__ keys, unsigned* __restrict__ counts) {
     __shared__ unsigned histogram[256];
     const unsigned row = blockIdx.x / tiles, tile = blockIdx.x % tiles, from = tile * (THREADS * ITEMS);
@@ -172,7 +179,8 @@ __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
 }
 
 /// Prefix sums over the tiles of a row's digit, one warp each; the total goes to totals[row][digit]. `lists`: rows · 256.
-__global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts, unsigned lists, unsigned tiles, unsigned* __restrict__ totals) {
+__global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts, unsigned lists, unsigned tiles,
+    unsigned* __restrict__ totals) {
     constexpr int EACH = 8;  // loads in flight
     const unsigned list = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     gdc_wait();
@@ -201,9 +209,12 @@ __global__ void __launch_bounds__(256) radix_scan(unsigned* __restrict__ counts,
 /// Scatters a tile's entries to their places by one digit; after the LAST digit, writes results.
 template <typename T, bool FIRST, bool LAST, int THREADS, int ITEMS>
 __global__ void __launch_bounds__(THREADS, blocks_of<key_of<T>>(THREADS, ITEMS))
-    radix_scatter(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, int shift, unsigned tiles,
-                  const key_of<T>* __restrict__ keys_in, const unsigned* __restrict__ indices_in, const unsigned* __restrict__ counts, const unsigned* __restrict__ totals,
-                  key_of<T>* __restrict__ keys_out, unsigned* __restrict__ indices_out, unsigned first, unsigned count, bits_of<T>* __restrict__ values,
+    radix_scatter(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense,
+        int shift, unsigned tiles,
+                  const key_of<T>* __restrict__ keys_in, const unsigned* __restrict__ indices_in, const unsigned* __restrict__ counts,
+                  const unsigned* __restrict__ totals,
+                  key_of<T>* __restrict__ keys_out, unsigned* __restrict__ indices_out, unsigned first, unsigned count,
+                  bits_of<T>* __restrict__ values,
                   long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks, int rest) {
     using K = key_of<T>;
     constexpr unsigned TILE = THREADS * ITEMS;

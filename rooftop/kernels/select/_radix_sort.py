@@ -29,7 +29,8 @@ def plan(p: Problem) -> dict[str, Any]:
             return {"way": "block", "threads": threads, "each": wide, "tiles": 1}
     if each == 8:
         return {"way": "tiles", "threads": 384, "each": 12, "tiles": -(-n // (384 * 12))}
-    each = next((e for e in (12, 8) if rows * -(-n // (THREADS * e)) >= 2 * p.device.sms), 4)  # few rows: small tiles, so that all multiprocessors have one
+    # few rows: small tiles, so that all multiprocessors have one
+    each = next((e for e in (12, 8) if rows * -(-n // (THREADS * e)) >= 2 * p.device.sms), 4)
     return {"way": "tiles", "threads": THREADS, "each": each, "tiles": -(-n // (THREADS * each))}
 
 
@@ -79,13 +80,18 @@ def launches(p: Problem, config: Mapping[str, Any], sense: int, to: Arguments, r
         common = {**x, **lengths, "sense": (sense, "u32"), "shift": (8 * digit, "i32"), "tiles": (tiles, "u32")}
         keys_in: Arguments = {"keys_in": (None if first else f"keys{source}", "ptr")}
         kind = f"{t}, {str(first).lower()}"
-        found.append(launch(p, f"radix_count<{kind}, {threads}, {each}>", rows * tiles, threads, {**common, **keys_in, "counts": ("counts", "ptr")}))
-        scanned: Arguments = {"counts": ("counts", "ptr"), "lists": (rows * 256, "u32"), "tiles": (tiles, "u32"), "totals": ("totals", "ptr")}
+        found.append(
+            launch(p, f"radix_count<{kind}, {threads}, {each}>", rows * tiles, threads, {**common, **keys_in, "counts": ("counts", "ptr")})
+        )
+        scanned: Arguments = {
+            "counts": ("counts", "ptr"), "lists": (rows * 256, "u32"), "tiles": (tiles, "u32"), "totals": ("totals", "ptr")
+        }
         found.append(launch(p, "radix_scan", rows * 32, 256, scanned))
         moved: Arguments = {
-            **keys_in, "indices_in": (None if first else f"indices{source}", "ptr"), "counts": ("counts", "ptr"), "totals": ("totals", "ptr"),
-            "keys_out": (None if final else f"keys{target}", "ptr"), "indices_out": (None if final else f"indices{target}", "ptr"),
-        }  # fmt: skip
+            **keys_in, "indices_in": (None if first else f"indices{source}", "ptr"), "counts": ("counts", "ptr"),
+            "totals": ("totals", "ptr"), "keys_out": (None if final else f"keys{target}", "ptr"),
+            "indices_out": (None if final else f"indices{target}", "ptr"),
+        }
         name = f"radix_scatter<{kind}, {str(final).lower()}, {threads}, {each}>"
         found.append(launch(p, name, rows * tiles, threads, {**common, **moved, **last}, shared))
     return found

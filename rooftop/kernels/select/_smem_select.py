@@ -19,7 +19,8 @@ def packs(x: Meta, cluster: int) -> int:
 
 
 def cluster_of(x: Meta, device: Device, static: int) -> int:
-    """Blocks a row: two a multiprocessor, so that one reads while the other waits for its cluster; more blocks a row if there are few rows."""
+    """Blocks a row: two a multiprocessor, so that one reads while the other waits for its cluster; more blocks a row if there are few
+    rows."""
     cluster, room = 1, device.shared_per_block // 2 - static
     while cluster < CLUSTER and (16 * packs(x, cluster) > room or (x.shape[0] * cluster <= device.sms and packs(x, cluster) > 4 * THREADS)):
         cluster *= 2
@@ -40,17 +41,19 @@ def choose(p: Problem) -> dict[str, Any]:
     return {"cluster": cluster_of(p["x"], p.device, STATIC)}
 
 
-def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, value: str | None, index: str | None, mask: str | None) -> list[Launch]:
+def launches(
+    p: Problem, config: Mapping[str, Any], k: int, sense: int, value: str | None, index: str | None, mask: str | None
+) -> list[Launch]:
     cluster, (rows, _) = int(config["cluster"]), _top_k.rows_of(p)
     x, lengths = _top_k.given(p)
     each = packs(p["x"], cluster)
     args: _top_k.Arguments = {
         **x, **lengths, "packs": (each, "u32"), "k": (k, "u32"), "sense": (sense, "u32"), "value": (value, "ptr"), "index": (index, "ptr"),
         "mask": (mask, "ptr"),
-    }  # fmt: skip
+    }
     return [
         Launch(
-            f"held_select<{DTYPES[p['x'].dtype].cuda}>", (rows * cluster,), {n: v for n, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
-            block=(THREADS,), cluster=(cluster,), shared=16 * each, chained=True,
+            f"held_select<{DTYPES[p['x'].dtype].cuda}>", (rows * cluster,), {n: v for n, (v, _) in args.items()},
+            types=tuple(t for _, t in args.values()), block=(THREADS,), cluster=(cluster,), shared=16 * each, chained=True,
         )
-    ]  # fmt: skip
+    ]

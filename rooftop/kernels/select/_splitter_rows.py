@@ -1,5 +1,5 @@
-"""How selections__bracket__cuda_sm80.cu divides rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there are several,
-levels of lists."""
+"""How selections__bracket__cuda_sm80.cu divides rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there
+are several, levels of lists."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WIDE, NARROW, SMALL = 1024, 512, 256  # threads of a block: one, two or four a m
 
 
 def inside(n: int, m: int) -> int:
-    """An upper bound (four standard deviations) of the elements inside the bracket of a sample of m, for a k in the middle of the row, where a sample is least
-    accurate."""
+    """An upper bound (four standard deviations) of the elements inside the bracket of a sample of m, for a k in the middle of the row,
+    where a sample is least accurate."""
     width = 2 * (4 * sqrt(m / 4) + 4) + 2
     return min(n, ceil((width + 4 * sqrt(width)) * n / m))
 
@@ -32,8 +32,8 @@ def _room(p: Problem, threads: int) -> int:
 
 
 def _held(p: Problem, threads: int, whole: int, part: int) -> dict[str, int] | None:
-    """Sample size, slots and capacity of a block that reads `part` elements of `whole`: the sample size that minimises the sample plus the elements inside the
-    bracket."""
+    """Sample size, slots and capacity of a block that reads `part` elements of `whole`: the sample size that minimises the sample plus the
+    elements inside the bracket."""
     room, found = _room(p, threads), []
     for m in SAMPLES:
         slots = max(-(-inside(whole, m) * part // (whole * threads)) + 1, ceil(m / threads))
@@ -75,7 +75,7 @@ def plan(p: Problem) -> dict[str, Any] | None:
     return {
         "way": "parts", **first, "threads": NARROW, "splits": splits, "per": per, "levels": levels, "room0": room0, "room1": room1,
         **{f"last_{name}": v for name, v in last.items()},
-    }  # fmt: skip
+    }
 
 
 def refused(p: Problem) -> str | None:
@@ -105,7 +105,9 @@ def zeroed(config: Mapping[str, Any]) -> tuple[str, ...]:
     return () if config["way"] == "rows" else ("counts",)
 
 
-def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, value: str | None, index: str | None, mask: str | None) -> list[Launch]:
+def launches(
+    p: Problem, config: Mapping[str, Any], k: int, sense: int, value: str | None, index: str | None, mask: str | None
+) -> list[Launch]:
     rows, n = rows_of(p)
     t, entry, threads = DTYPES[p["x"].dtype].cuda, key_bytes(p) + 4, config["threads"]
     x, lengths = given(p)
@@ -118,24 +120,25 @@ def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, value: s
         return [launch(p, f"bracket_rows<{t}, {threads}>", rows, threads, args, config["capacity"] * entry)]
     found, levels, splits = [], config["levels"], config["splits"]
     state: Arguments = {
-        "counts": ("counts", "ptr"), "ends": ("ends", "ptr"), "rows": (rows, "u32"), "room0": (config["room0"], "u32"), "room1": (config["room1"], "u32"),
-    }  # fmt: skip
+        "counts": ("counts", "ptr"), "ends": ("ends", "ptr"), "rows": (rows, "u32"), "room0": (config["room0"], "u32"),
+        "room1": (config["room1"], "u32"),
+    }
     for level in range(levels):
         lists: Arguments = {
             "in_keys": ("keys0" if level == 1 else None, "ptr"), "in_at": ("indices0" if level == 1 else None, "ptr"),
             "out_keys": (f"keys{level}", "ptr"), "out_at": (f"indices{level}", "ptr"),
-        }  # fmt: skip
+        }
         share: Arguments = {
-            "level": (level, "u32"), "k": (k, "u32"), "m": (config["sample"], "u32"), "splits": (splits, "u32"), "per": (config["per"], "u32"),
-            "slots": (config["slots"], "u32"), "capacity": (config["capacity"], "u32"),
-        }  # fmt: skip
+            "level": (level, "u32"), "k": (k, "u32"), "m": (config["sample"], "u32"), "splits": (splits, "u32"),
+            "per": (config["per"], "u32"), "slots": (config["slots"], "u32"), "capacity": (config["capacity"], "u32"),
+        }
         args = {**x, **lengths, **lists, **state, **share, **order}
         found.append(launch(p, f"bracket_parts<{t}, {threads}>", rows * splits, threads, args, config["capacity"] * entry))
     ends: Arguments = {"in_keys": (f"keys{levels - 1}", "ptr"), "in_at": (f"indices{levels - 1}", "ptr")}
     last: Arguments = {
         "level": (levels, "u32"), "k": (k, "u32"), "m": (config["last_sample"], "u32"), "slots": (config["last_slots"], "u32"),
         "capacity": (config["last_capacity"], "u32"),
-    }  # fmt: skip
+    }
     args = {**x, **lengths, **ends, **state, **last, **bits, **order, **to}
     found.append(launch(p, f"bracket_lists<{t}, {WIDE}>", rows, WIDE, args, config["last_capacity"] * entry))
     return found

@@ -1,10 +1,10 @@
-// Selects the k-th element of a row, for any k, with one read of the row. A random sample of the row gives a bracket: two keys between which the k-th element
-// almost certainly lies (four standard deviations). While the row is read, elements above the bracket and elements equal to one of its ends are only counted;
-// the few strictly inside are kept in shared memory. So equal elements need no memory: a value that occurs more often than the error of the sample is an end of
-// the bracket.
+// Selects the k-th element of a row, for any k, with one read of the row. A random sample of the row gives a bracket: two keys between
+// which the k-th element almost certainly lies (four standard deviations). While the row is read, elements above the bracket and elements
+// equal to one of its ends are only counted; the few strictly inside are kept in shared memory. So equal elements need no memory: a value
+// that occurs more often than the error of the sample is an end of the bracket.
 #pragma once
-#include "_pack_element.cuh"
-#include "random.cuh"
+#include "_sort_keys.cuh"
+#include "words.cuh"
 #include "_top_k.cuh"
 
 constexpr unsigned RUN = 8;  // consecutive elements in a sample
@@ -16,8 +16,8 @@ struct Bracketing {
     unsigned indices[32], warps[32], sums[4], over, found;
 };
 
-/// Entries strictly inside a bracket, kept without atomic additions: thread t has slots t, THREADS + t, ... of the first `slots` * THREADS. Entries that do not
-/// fit a thread's slots are stored behind all slots.
+/// Entries strictly inside a bracket, kept without atomic additions: thread t has slots t, THREADS + t, ... of the first `slots` * THREADS.
+/// Entries that do not fit a thread's slots are stored behind all slots.
 template <typename K>
 struct Entries {
     K* keys;
@@ -61,7 +61,8 @@ __device__ void last_of(K& key, unsigned& index, Bracketing& s) {
     __syncthreads();
 }
 
-/// The k-th of the entries that `each` enumerates, 1 <= k <= their number. Exact: kth_of may return an entry between the k-th and the next one.
+/// The k-th of the entries that `each` enumerates, 1 <= k <= their number. Exact: kth_of may return an entry between the k-th and the next
+/// one.
 template <typename K, int BITS, int THREADS, typename Each>
 __device__ void exact_kth(Each each, unsigned k, int index_bits, Bracketing& s, K& key, unsigned& index) {
     kth_of<K, BITS, THREADS>(each, k, index_bits, s.selecting, key, index);
@@ -76,14 +77,15 @@ __device__ void exact_kth(Each each, unsigned k, int index_bits, Bracketing& s, 
     key = last, index = last_index;
 }
 
-/// The bracket of the k-th of `count` >= m elements; `sample(i)` is the key of element i, and `keys` has room for m. Its ends are keys of the sample, four
-/// standard deviations above and below the expected place; or 0 and ~0, which exclude nothing.
+/// The bracket of the k-th of `count` >= m elements; `sample(i)` is the key of element i, and `keys` has room for m. Its ends are keys of
+/// the sample, four standard deviations above and below the expected place; or 0 and ~0, which exclude nothing.
 template <typename K, int BITS, int THREADS, typename Sample>
 __device__ void bracket_of(Sample sample, unsigned count, unsigned k, unsigned m, K* keys, Bracketing& s, K& low, K& high) {
     const unsigned apart = count / (m / RUN);
 #pragma unroll 8
     for (unsigned i = threadIdx.x; i < m; i += THREADS) {
-        const unsigned run = i / RUN;  // one run in each section of the row, at a random place, so that no period in the data can bias the sample
+        // one run in each section of the row, at a random place, so that no period in the data can bias the sample
+        const unsigned run = i / RUN;
         keys[i] = sample(run * apart + __umulhi(random_mix(run + 1), apart - RUN + 1) + i % RUN);
     }
     __syncthreads();
@@ -122,14 +124,17 @@ struct Taking {
     /// Calls `look(key, index())` for this thread's share of the entries that the block keeps.
     template <typename Look>
     __device__ void each(Look look, const Bracketing& s) const {
-        for (unsigned i = 0; i < min(inside, to.slots); ++i) look(to.keys[i * THREADS + threadIdx.x], [&] { return to.at[i * THREADS + threadIdx.x]; });
-        for (unsigned i = to.slots * THREADS + threadIdx.x; i < to.slots * THREADS + s.over; i += THREADS) look(to.keys[i], [&] { return to.at[i]; });
+        for (unsigned i = 0; i < min(inside, to.slots); ++i) look(to.keys[i * THREADS + threadIdx.x],
+            [&] { return to.at[i * THREADS + threadIdx.x]; });
+        for (unsigned i = to.slots * THREADS + threadIdx.x; i < to.slots * THREADS + s.over; i += THREADS) look(to.keys[i],
+            [&] { return to.at[i]; });
     }
 };
 
 /// Reads all `count` elements of `r`; `begin` is the index of the first.
 template <typename T, int THREADS>
-__device__ void pass_row(const bits_of<T>* r, unsigned begin, unsigned count, unsigned sense, Taking<key_of<T>, THREADS>& take, Bracketing& s) {
+__device__ void pass_row(const bits_of<T>* r, unsigned begin, unsigned count, unsigned sense, Taking<key_of<T>, THREADS>& take,
+    Bracketing& s) {
     using B = bits_of<T>;
     constexpr unsigned N = 16 / sizeof(T), U = 4;
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), head = min(count, (N - off) % N);
@@ -140,7 +145,8 @@ __device__ void pass_row(const bits_of<T>* r, unsigned begin, unsigned count, un
     const float turn = sense & SMALLEST_FIRST ? -1.0f : 1.0f;
     float least = 0, most = 0;  // the bracket as numbers; an end that is NaN excludes nothing, and `take` compares keys
     if constexpr (Order<T>::FLOAT) {
-        const auto bar = [&](key_of<T> key) { return turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key)); };
+        const auto bar = [&](key_of<T> key) { return turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key));
+        };
         least = bar(take.low), most = bar(take.high);
     }
     const auto one = [&](const uint4& v, unsigned p) {
@@ -201,7 +207,8 @@ __device__ void pass_list(const K* keys, const unsigned* at, unsigned begin, uns
 /// Where the k-th element is, once all elements are read.
 enum Lies { AMONG, EQUAL, LOST };  // among the entries; equal to an end of the bracket; neither: the sample was misleading
 
-/// `counts`: above, equal to `high`, equal to `low`, inside. On return k is the place among the entries, or among the elements equal to `key`.
+/// `counts`: above, equal to `high`, equal to `low`, inside. On return k is the place among the entries, or among the elements equal to
+/// `key`.
 template <typename K>
 __device__ Lies where(const unsigned* counts, K low, K high, unsigned room, unsigned& k, K& key) {
     if (k <= counts[0] || counts[3] > room) return LOST;
@@ -248,7 +255,8 @@ __device__ unsigned nth_equal(const bits_of<T>* r, unsigned length, key_of<T> ke
 
 /// Radix select in memory: the k-th element of a row, with one read of the row for each digit.
 template <typename T, int THREADS>
-__device__ void kth_by_digits(const bits_of<T>* r, unsigned length, unsigned k, int index_bits, unsigned sense, Bracketing& s, key_of<T>& key, unsigned& index) {
+__device__ void kth_by_digits(const bits_of<T>* r, unsigned length, unsigned k, int index_bits, unsigned sense, Bracketing& s,
+    key_of<T>& key, unsigned& index) {
     const auto each = [&](auto look) {
 #pragma unroll 8
         for (unsigned i = threadIdx.x; i < length; i += THREADS) look(to_key<T>(r[i], sense), [&] { return i; });

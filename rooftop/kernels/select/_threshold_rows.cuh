@@ -1,5 +1,5 @@
-// The first k elements of long rows. A sample of the row gives a pivot: a threshold that slightly more than k elements reach. So one read of the row leaves a
-// short list of candidates.
+// The first k elements of long rows. A sample of the row gives a pivot: a threshold that slightly more than k elements reach. So one read
+// of the row leaves a short list of candidates.
 #pragma once
 #include "_top_k.cuh"
 
@@ -8,7 +8,8 @@ constexpr unsigned COUNTED = 512;  // at most so many entries are sorted by coun
 constexpr unsigned LISTS = 512;  // the most lists of a row
 constexpr unsigned EVERYTHING = ~0u;
 
-/// The place in a sorted sample of m elements that is almost never before the k-th of all n elements: four standard deviations past the expected place.
+/// The place in a sorted sample of m elements that is almost never before the k-th of all n elements: four standard deviations past the
+/// expected place.
 __device__ inline unsigned pivot_place(unsigned k, unsigned n, unsigned m) {
     const float mean = static_cast<float>(k) * static_cast<float>(m) / static_cast<float>(n);
     return min(m, static_cast<unsigned>(mean + 4.0f * sqrtf(mean)) + 4);
@@ -77,7 +78,8 @@ __device__ void read_reaching(const bits_of<T>* r, unsigned count, key_of<T> low
 
 /// Appends entries of those of the `count` elements from `begin` on that reach `low`, at most `capacity`. Returns how many reach it.
 template <typename T, int THREADS>
-__device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, key_of<T> low, unsigned sense, unsigned tie, unsigned capacity, key_of<T>* keys,
+__device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, key_of<T> low, unsigned sense, unsigned tie,
+    unsigned capacity, key_of<T>* keys,
                            unsigned* at, Selecting& s) {
     if (threadIdx.x == 0) s.kept = 0;
     __syncthreads();
@@ -95,7 +97,8 @@ __device__ unsigned gather(const bits_of<T>* r, unsigned begin, unsigned count, 
 
 /// Writes the first `wanted` of `held` entries as results, of the k that were requested.
 template <typename T, int THREADS>
-__device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned wanted, unsigned k, int index_bits, Selecting& s) {
+__device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned* at, unsigned held, unsigned wanted, unsigned k,
+    int index_bits, Selecting& s) {
     using K = key_of<T>;
     if (held > COUNTED && held > wanted) {
         K key;
@@ -121,12 +124,14 @@ __device__ void finish_row(const Results<T>& results, key_of<T>* keys, unsigned*
     for (unsigned i = held + threadIdx.x; i < k; i += THREADS) results.none(i);
 }
 
-/// One block a row. `m`: size of the sample. If fewer than k elements reach the pivot, or too many (many equal elements, an unusual distribution), the row is
-/// read again as in select_rows.
+/// One block a row. `m`: size of the sample. If fewer than k elements reach the pivot, or too many (many equal elements, an unusual
+/// distribution), the row is read again as in select_rows.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    pivot_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned m, unsigned capacity,
-               int index_bits, unsigned sense, unsigned tie, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,
+    pivot_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k,
+        unsigned m, unsigned capacity,
+               int index_bits, unsigned sense, unsigned tie, unsigned first, unsigned count, bits_of<T>* __restrict__ values,
+               long long* __restrict__ indices,
                unsigned char* __restrict__ mask, int marks) {
     using K = key_of<T>;
     __shared__ Selecting s;
@@ -150,10 +155,12 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     finish_row<T, THREADS>(results, keys, at, held, wanted, k, index_bits, s);
 }
 
-/// `splits` blocks a row, `per` elements each, all with the pivot of the whole row. They write lists [rows, splits, k] and the length of each.
+/// `splits` blocks a row, `per` elements each, all with the pivot of the whole row. They write lists [rows, splits, k] and the length of
+/// each.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    pivot_parts(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned m, unsigned splits,
+    pivot_parts(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k,
+        unsigned m, unsigned splits,
                 unsigned per, unsigned capacity, int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys,
                 unsigned* __restrict__ list_indices, unsigned* __restrict__ counts) {
     using K = key_of<T>;
@@ -214,9 +221,12 @@ struct FromParts {
 /// One block a row: merges its lists from pivot_parts. If they have fewer than k entries, the row is read again.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
-    pivot_lists(const key_of<T>* __restrict__ list_keys, const unsigned* __restrict__ list_indices, const unsigned* __restrict__ counts, unsigned splits,
-                const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned capacity, int index_bits,
-                unsigned sense, unsigned tie, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,
+    pivot_lists(const key_of<T>* __restrict__ list_keys, const unsigned* __restrict__ list_indices, const unsigned* __restrict__ counts,
+        unsigned splits,
+                const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k,
+                unsigned capacity, int index_bits,
+                unsigned sense, unsigned tie, unsigned first, unsigned count, bits_of<T>* __restrict__ values,
+                long long* __restrict__ indices,
                 unsigned char* __restrict__ mask, int marks) {
     using K = key_of<T>;
     __shared__ Selecting s;

@@ -31,7 +31,8 @@ def reaching(k: int, n: int, m: int) -> int:
 
 
 def sample(k: int, n: int, room: int) -> int:
-    """The smallest sample after which entries can be sorted by counting, or are hardly more than k; else the largest that is a small part of the row."""
+    """The smallest sample after which entries can be sorted by counting, or are hardly more than k; else the largest that is a small part
+    of the row."""
     fitting = [m for m in SAMPLES if 4 * m <= n]
     few = [m for m in fitting if 16 * m <= n and place(k, n, m) * n <= max(COUNTED, 1.8 * k) * m]
     held = [m for m in fitting if 32 * m <= n and reaching(k, n, m) <= room]
@@ -79,7 +80,10 @@ def scratch(p: Problem, config: Mapping[str, Any], k: int) -> dict[str, Meta]:
     if config["splits"] == 1:
         return {}
     lists = rows_of(p)[0] * config["splits"]
-    return {"keys0": Meta((lists * k,), "u64" if p["x"].dtype == "i64" else "u32"), "indices0": Meta((lists * k,), "u32"), "counts0": Meta((lists,), "u32")}
+    return {
+        "keys0": Meta((lists * k,), "u64" if p["x"].dtype == "i64" else "u32"), "indices0": Meta((lists * k,), "u32"),
+        "counts0": Meta((lists,), "u32")
+    }
 
 
 def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int, to: Arguments) -> list[Launch]:
@@ -93,14 +97,19 @@ def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int
     bits: Arguments = {"bits": (31 if tie else max(1, (n - 1).bit_length()), "i32"), "sense": (sense, "u32"), "tie": (tie, "u32")}
     held: Arguments = {"capacity": (config["capacity"], "u32"), **bits}
     if splits == 1:
-        return [launch(p, f"pivot_rows<{t}, {threads}>", rows, threads, {**x, **lengths, **taken, **held, **to}, config["capacity"] * entry)]
+        return [
+            launch(p, f"pivot_rows<{t}, {threads}>", rows, threads, {**x, **lengths, **taken, **held, **to}, config["capacity"] * entry)
+        ]
     lists: Arguments = {"keys": ("keys0", "ptr"), "at": ("indices0", "ptr"), "counts": ("counts0", "ptr")}
     share: Arguments = {"splits": (splits, "u32"), "per": (config["per"], "u32")}
     held_lists: Arguments = {"k": (k, "u32"), "capacity": (config["list_capacity"], "u32"), **bits}
     return [
-        launch(p, f"pivot_parts<{t}, {threads}>", rows * splits, threads, {**x, **lengths, **taken, **share, **held, **lists}, config["capacity"] * entry),
+        launch(
+            p, f"pivot_parts<{t}, {threads}>", rows * splits, threads, {**x, **lengths, **taken, **share, **held, **lists},
+            config["capacity"] * entry
+        ),
         launch(
             p, f"pivot_lists<{t}, {WIDE}>", rows, WIDE, {**lists, "splits": (splits, "u32"), **x, **lengths, **held_lists, **to},
             config["list_capacity"] * entry,
         ),
-    ]  # fmt: skip
+    ]

@@ -1,7 +1,7 @@
-// The first k elements of each row in order, exactly. A row is read once; elements that are not after the k-th of those read so far are kept in shared memory.
+// The first k elements of each row in order, exactly. A row is read once; elements that are not after the k-th of those read so far are
+// kept in shared memory.
 #pragma once
 #include "pdl.cuh"
-#include "_bitonic.cuh"
 #include "_sort_keys.cuh"
 
 constexpr unsigned PLACED = 192;  // at most so many entries are sorted by counting
@@ -12,9 +12,9 @@ struct Selecting {
     unsigned histogram[256], found[3], kept, added[3];
 };
 
-/// Radix select: the k-th of the entries that `each` enumerates, 1 <= k <= their number, by digits of 8 bits; or an entry behind it with no entry between.
-/// `each(look)` calls `look(key, index)` for every entry of this thread, where index() gives its index of `index_bits` bits. All threads of the block get the
-/// result.
+/// Radix select: the k-th of the entries that `each` enumerates, 1 <= k <= their number, by digits of 8 bits; or an entry behind it with no
+/// entry between. `each(look)` calls `look(key, index)` for every entry of this thread, where index() gives its index of `index_bits` bits.
+/// All threads of the block get the result.
 template <typename K, int BITS, int THREADS, typename Each>
 __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
     key = 0, index = 0;
@@ -27,7 +27,8 @@ __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& k
         __syncthreads();
         each([&](K v, auto at) {
             if (by_key) {
-                if (shift + 8 == BITS || (v ^ key) >> (shift + 8 == BITS ? 0 : shift + 8) == 0) atomicAdd(&s.histogram[v >> shift & 255], 1u);
+                if (shift + 8 == BITS || (v ^ key) >> (shift + 8 == BITS ? 0 : shift + 8) == 0) atomicAdd(&s.histogram[v >> shift & 255],
+                    1u);
             } else if (v == key) {
                 const unsigned i = at();
                 if (shift + 8 >= index_top || (i ^ index) >> (shift + 8) == 0) atomicAdd(&s.histogram[255 - (i >> shift & 255)], 1u);
@@ -49,7 +50,8 @@ __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& k
                 bool open = true;
 #pragma unroll
                 for (int j = 0; j < 8; ++j) {
-                    if (open && k <= above + own[j]) s.found[0] = 255 - 8 * threadIdx.x - j, s.found[1] = above, s.found[2] = own[j], open = false;
+                    if (open && k <= above + own[j]) s.found[0] = 255 - 8 * threadIdx.x - j, s.found[1] = above, s.found[2] = own[j],
+                        open = false;
                     above += own[j];
                 }
             }
@@ -73,7 +75,8 @@ __device__ void kth_of(Each each, unsigned k, int index_bits, Selecting& s, K& k
 
 /// Like kth_of, for n entries in shared memory.
 template <typename K, int BITS, int THREADS>
-__device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key, unsigned& index) {
+__device__ void kth_entry(const K* keys, const unsigned* indices, unsigned n, unsigned k, int index_bits, Selecting& s, K& key,
+    unsigned& index) {
     const auto each = [&](auto look) {
         for (unsigned i = threadIdx.x; i < n; i += THREADS) look(keys[i], [&] { return indices[i]; });
     };
@@ -153,7 +156,8 @@ struct FromRow {
     __device__ unsigned near(K key) const {
         unsigned found = 0;
         if constexpr (Order<T>::FLOAT) {
-            const float turn = sense & SMALLEST_FIRST ? -1.0f : 1.0f, bar = turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key));
+            const float turn = sense & SMALLEST_FIRST ? -1.0f : 1.0f,
+                bar = turn * number<T>(Order<T>::down(sense & SMALLEST_FIRST ? key ^ Order<T>::ONES : key));
 #pragma unroll
             for (int i = 0; i < ITEMS; ++i) found |= static_cast<unsigned>(!(turn * number<T>(bits(i)) < bar)) << i;
         } else {
@@ -213,7 +217,8 @@ struct FromLists {
 
 extern __shared__ __align__(16) unsigned char selecting_memory[];
 
-/// A threshold that at least k elements of an iteration reach, k <= THREADS: the k-th largest of the threads' maxima. `shared` has room for THREADS.
+/// A threshold that at least k elements of an iteration reach, k <= THREADS: the k-th largest of the threads' maxima. `shared` has room for
+/// THREADS.
 template <typename K, int THREADS, typename From>
 __device__ K first_bar(const From& now, unsigned k, K* shared) {
     constexpr int PACK = 16 / sizeof(K);
@@ -240,7 +245,8 @@ __device__ K first_bar(const From& now, unsigned k, K* shared) {
 
 /// The first k of `from`, unordered, at the front of `keys` and `indices`; returns their number. LOOSE: a few more than k, at most PLACED.
 template <typename T, int THREADS, bool LOOSE, typename From>
-__device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capacity, int index_bits, key_of<T>* keys, unsigned* indices, Selecting& s) {
+__device__ unsigned select(From from, unsigned rounds, unsigned k, unsigned capacity, int index_bits, key_of<T>* keys, unsigned* indices,
+    Selecting& s) {
     using K = key_of<T>;
     constexpr unsigned ROUND = THREADS * From::ITEMS;
     constexpr int BITS = key_bits<T>;
@@ -330,7 +336,8 @@ __device__ void write_results(const Results<T>& results, key_of<T>* keys, unsign
 
 /// Like write_results, to a list of k entries for another launch.
 template <typename K, int THREADS>
-__device__ void write_list(K* keys, unsigned* at, unsigned held, unsigned k, K* __restrict__ list_keys, unsigned* __restrict__ list_indices) {
+__device__ void write_list(K* keys, unsigned* at, unsigned held, unsigned k, K* __restrict__ list_keys,
+    unsigned* __restrict__ list_indices) {
     if (held > k) {
         place_entries<K, THREADS>(keys, at, held, [&](unsigned place, K key, unsigned index) {
             if (place < k) list_keys[place] = key, list_indices[place] = index;
@@ -350,9 +357,12 @@ constexpr int RESIDENT = 640;
 /// `splits` blocks a row with `per` elements each. One block a row writes results; several write lists [rows, splits, k] for select_lists.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREADS)
-    select_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned splits, unsigned per,
-                unsigned capacity, int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, unsigned first,
-                unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks) {
+    select_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k,
+        unsigned splits, unsigned per,
+                unsigned capacity, int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys,
+                unsigned* __restrict__ list_indices, unsigned first,
+                unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask,
+                int marks) {
     __shared__ Selecting s;
     key_of<T>* keys = reinterpret_cast<key_of<T>*>(selecting_memory);
     unsigned* at = reinterpret_cast<unsigned*>(keys + capacity);
@@ -364,7 +374,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
     const FromRow<T, THREADS> from{r + begin, begin, end - begin, sense, tie};
     const unsigned held = select<T, THREADS, true>(from, from.rounds(), k, capacity, index_bits, keys, at, s);
     if (splits > 1) {
-        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k, list_indices + static_cast<long long>(blockIdx.x) * k);
+        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k,
+            list_indices + static_cast<long long>(blockIdx.x) * k);
         return;
     }
     const Results<T> results{r, values, indices, mask, row, n, first, count, sense, tie, marks != 0};
@@ -374,9 +385,12 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
 /// Like select_rows, for lists: `n` entries of each row, `per` of them a block.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREADS)
-    select_lists(const key_of<T>* __restrict__ in_keys, const unsigned* __restrict__ in_indices, unsigned n, unsigned k, unsigned splits, unsigned per, unsigned capacity,
-                 int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices, const bits_of<T>* __restrict__ x,
-                 long long xs, unsigned columns, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,
+    select_lists(const key_of<T>* __restrict__ in_keys, const unsigned* __restrict__ in_indices, unsigned n, unsigned k, unsigned splits,
+        unsigned per, unsigned capacity,
+                 int index_bits, unsigned sense, unsigned tie, key_of<T>* __restrict__ list_keys, unsigned* __restrict__ list_indices,
+                 const bits_of<T>* __restrict__ x,
+                 long long xs, unsigned columns, unsigned first, unsigned count, bits_of<T>* __restrict__ values,
+                 long long* __restrict__ indices,
                  unsigned char* __restrict__ mask, int marks) {
     __shared__ Selecting s;
     key_of<T>* keys = reinterpret_cast<key_of<T>*>(selecting_memory);
@@ -389,7 +403,8 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
     constexpr unsigned ROUND = THREADS * SELECT_ITEMS;
     const unsigned held = select<T, THREADS, true>(from, (end - begin + ROUND - 1) / ROUND, k, capacity, index_bits, keys, at, s);
     if (splits > 1) {
-        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k, list_indices + static_cast<long long>(blockIdx.x) * k);
+        write_list<key_of<T>, THREADS>(keys, at, held, k, list_keys + static_cast<long long>(blockIdx.x) * k,
+            list_indices + static_cast<long long>(blockIdx.x) * k);
         return;
     }
     const Results<T> results{x + row * xs, values, indices, mask, row, columns, first, count, sense, tie, marks != 0};
@@ -399,8 +414,10 @@ __global__ void __launch_bounds__(THREADS, THREADS == 64 ? 8 : RESIDENT / THREAD
 /// Rows of at most 32 R elements, one warp each: a bitonic network in registers. Lane l has places R l to R l + R - 1.
 template <typename T, int R>
 __global__ void __launch_bounds__(128)
-    warp_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned rows, unsigned n, const void* __restrict__ lengths, int wide, unsigned sense, unsigned tie,
-              unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks, int rest) {
+    warp_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned rows, unsigned n, const void* __restrict__ lengths, int wide,
+        unsigned sense, unsigned tie,
+              unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,
+              unsigned char* __restrict__ mask, int marks, int rest) {
     using K = key_of<T>;
     const unsigned lane = threadIdx.x % 32, row = blockIdx.x * 4 + threadIdx.x / 32;
     gdc_wait();
@@ -424,7 +441,8 @@ __global__ void __launch_bounds__(128)
                     const K other = __shfl_xor_sync(~0u, key[j], step / R);
                     const unsigned at = __shfl_xor_sync(~0u, index[j], step / R);
                     const unsigned place = lane * R + j;
-                    const bool mine_first = ((place & size) == 0) == ((place & step) == 0);  // whether this place takes the entry that is first in order
+                    // whether this place takes the entry that is first in order
+                    const bool mine_first = ((place & size) == 0) == ((place & step) == 0);
                     if (before(other, at, key[j], index[j]) == mine_first) key[j] = other, index[j] = at;
                 }
             } else {
@@ -459,7 +477,8 @@ __global__ void __launch_bounds__(128)
 }
 
 /// The mask of the other elements, written before the selected ones: `value` up to a row's length, 0 after it.
-__global__ void __launch_bounds__(256) fill_mask(unsigned char* __restrict__ mask, long long rows, unsigned n, const void* __restrict__ lengths, int wide, int value) {
+__global__ void __launch_bounds__(256) fill_mask(unsigned char* __restrict__ mask, long long rows, unsigned n,
+    const void* __restrict__ lengths, int wide, int value) {
     gdc_wait();
     const long long bytes = rows * n, first = blockIdx.x * 256ll + threadIdx.x, all = gridDim.x * 256ll;
     if (lengths != nullptr) {
@@ -469,7 +488,8 @@ __global__ void __launch_bounds__(256) fill_mask(unsigned char* __restrict__ mas
         }
         return;
     }
-    const long long head = min(bytes, static_cast<long long>(-reinterpret_cast<unsigned long long>(mask) % 16)), packs = (bytes - head) / 16;
+    const long long head = min(bytes, static_cast<long long>(-reinterpret_cast<unsigned long long>(mask) % 16)),
+        packs = (bytes - head) / 16;
     const unsigned word = value ? 0x01010101u : 0;
     for (long long i = first; i < packs; i += all) *reinterpret_cast<uint4*>(mask + head + i * 16) = make_uint4(word, word, word, word);
     if (first < head) mask[first] = value;

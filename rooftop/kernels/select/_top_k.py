@@ -1,5 +1,5 @@
-"""How the kernels of _top_k.cuh and _top_k_short.cuh divide rows: threads, entries in shared memory, blocks per row and, with several, the launches
-that follow."""
+"""How the kernels of _top_k.cuh and _top_k_short.cuh divide rows: threads, entries in shared memory, blocks per row and, with several, the
+launches that follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ WARP = 256  # elements of a row that a warp sorts in registers
 THREADS = (64, 128, 192, 320)  # of a block; 640 of a multiprocessor leave each 96 registers
 LIST = 32768  # entries of lists that a block reads
 GROUPS = 128  # groups of elements of a short row, whose maxima give the threshold
-SHORT = 96  # the most that short_rows selects: three quarters of the groups, so that rarely more than twice as many elements reach the threshold
+# the most that short_rows selects: three quarters of the groups, so that rarely more than twice as many elements reach the threshold
+SHORT = 96
 TURNED = 2**31 - 1  # `tie` of _sort_keys.cuh: of equals the last comes first
 RESERVED = 2048  # bytes of shared memory besides the entries: a histogram, counters and what the driver reserves
 
@@ -58,8 +59,8 @@ def pow2(n: int) -> int:
 
 
 def _capacity(device: Device, entry: int, threads: int, each: int, k: int, whole: int) -> int | None:
-    """Entries that a block holds: those of an iteration besides the k kept, and half as many again that accumulate between two selections. `whole`: the
-    number of elements. None: they do not fit."""
+    """Entries that a block holds: those of an iteration besides the k kept, and half as many again that accumulate between two selections.
+    `whole`: the number of elements. None: they do not fit."""
     round_ = threads * each
     least = max(pow2(k), k + round_)
     room = (device.shared_per_block - RESERVED) // entry
@@ -115,7 +116,10 @@ def plan(p: Problem, k: int) -> dict[str, Any] | None:
     later = _threads(p, k, LIST, 8)
     if first is None or later is None:
         return None
-    return {"way": "select", "threads": first[0], "capacity": first[1], "splits": splits, "per": per, "list_threads": later[0], "list_capacity": later[1]}
+    return {
+        "way": "select", "threads": first[0], "capacity": first[1], "splits": splits, "per": per, "list_threads": later[0],
+        "list_capacity": later[1]
+    }
 
 
 def _levels(k: int, splits: int) -> list[tuple[int, int, int]]:
@@ -147,7 +151,10 @@ def given(p: Problem) -> tuple[Arguments, Arguments]:
     _, n = rows_of(p)
     return (
         {"x": ("x", "ptr"), "xs": (p["x"].strides[0], "i64")},
-        {"n": (n, "u32"), "lengths": ("lengths" if lengths is not None else None, "ptr"), "wide": (int(lengths is not None and lengths.dtype == "i64"), "i32")},
+        {
+            "n": (n, "u32"), "lengths": ("lengths" if lengths is not None else None, "ptr"),
+            "wide": (int(lengths is not None and lengths.dtype == "i64"), "i32")
+        },
     )
 
 
@@ -155,14 +162,14 @@ def results(p: Problem, first: int, count: int, values: str | None, indices: str
     return {
         "first": (first, "u32"), "count": (count, "u32"), "values": (values, "ptr"), "indices": (indices, "ptr"), "mask": (mask, "ptr"),
         "marks": (int(marks), "i32"),
-    }  # fmt: skip
+    }
 
 
 def launch(p: Problem, kernel: str, grid: int, block: int, args: Arguments, shared: int = 0) -> Launch:
     return Launch(
         kernel, (grid,), {n: v for n, (v, _) in args.items()}, types=tuple([t for _, t in args.values()]), block=(block,), shared=shared,
         chained=p.device.arch >= 90,
-    )  # fmt: skip
+    )
 
 
 def fill(p: Problem, mask: str, value: bool) -> Launch:
@@ -193,14 +200,17 @@ def launches(p: Problem, config: Mapping[str, Any], k: int, sense: int, tie: int
         return {"list_keys": (f"keys{i}" if there else None, "ptr"), "list_indices": (f"indices{i}" if there else None, "ptr")}
 
     capacity, threads = config["capacity"], config["threads"]
-    share: Arguments = {"k": (k, "u32"), "splits": (splits, "u32"), "per": (config["per"], "u32"), "capacity": (capacity, "u32"), "bits": (bits, "i32")}
+    share: Arguments = {
+        "k": (k, "u32"), "splits": (splits, "u32"), "per": (config["per"], "u32"), "capacity": (capacity, "u32"), "bits": (bits, "i32")
+    }
     args = {**x, **lengths, **share, **order, **lists(0, splits > 1), **to}
     found = [launch(p, f"select_rows<{t}, {threads}>", rows * splits, threads, args, capacity * entry)]
     capacity, threads = config["list_capacity"], config["list_threads"]
     for i, (entries, per, blocks) in enumerate(_levels(k, splits)):
         share = {
-            "n": (entries, "u32"), "k": (k, "u32"), "splits": (blocks, "u32"), "per": (per, "u32"), "capacity": (capacity, "u32"), "bits": (bits, "i32"),
-        }  # fmt: skip
+            "n": (entries, "u32"), "k": (k, "u32"), "splits": (blocks, "u32"), "per": (per, "u32"), "capacity": (capacity, "u32"),
+            "bits": (bits, "i32"),
+        }
         source: Arguments = {"in_keys": (f"keys{i}", "ptr"), "in_indices": (f"indices{i}", "ptr")}
         args = {**source, **share, **order, **lists(i + 1, blocks > 1), **x, "columns": (n, "u32"), **to}
         found.append(launch(p, f"select_lists<{t}, {threads}>", rows * blocks, threads, args, capacity * entry))

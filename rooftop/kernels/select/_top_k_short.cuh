@@ -1,5 +1,5 @@
-// The first k of rows that fit the registers of one block, for small k: a threshold from the maxima of groups of elements, then a sort of the elements that
-// reach it.
+// The first k of rows that fit the registers of one block, for small k: a threshold from the maxima of groups of elements, then a sort of
+// the elements that reach it.
 #pragma once
 #include "_top_k.cuh"
 
@@ -35,8 +35,10 @@ __device__ K group_bar(K most, unsigned k, K* largest, K* bar) {
 /// One block for a row of at most THREADS * U packs of 16 bytes, 1 <= k <= GROUPS.
 template <typename T, int THREADS, int U, int GROUPS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    short_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, int index_bits, unsigned sense,
-               unsigned tie, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices, unsigned char* __restrict__ mask, int marks) {
+    short_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k,
+        int index_bits, unsigned sense,
+               unsigned tie, unsigned first, unsigned count, bits_of<T>* __restrict__ values, long long* __restrict__ indices,
+               unsigned char* __restrict__ mask, int marks) {
     using K = key_of<T>;
     using From = FromRow<T, THREADS, U>;
     constexpr int ITEMS = From::ITEMS;

@@ -1,4 +1,5 @@
-"""Which kernel selects: by how far the k-th element is from an end of its row, and whether one wave of clusters holds all rows. Measured on an H200."""
+"""Which kernel selects: by how far the k-th element is from an end of its row, and whether one wave of clusters holds all rows. Measured on
+an H200."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def topk_mask(p: Problem, named: str = "") -> Chosen | str:
 
 def _kth(p: Problem, op: str, k: int, deep: bool) -> list[tuple[str, str]]:
     """k: counted from the nearer end of the row."""
-    splitters, held = (f"{op}__bracket__cuda_sm80", "splitters from a sample, one pass"), (f"{op}__cuda_sm90", "the row in the shared memory of a cluster")
+    splitters, held = (
+        f"{op}__bracket__cuda_sm80", "splitters from a sample, one pass"
+    ), (f"{op}__cuda_sm90", "the row in the shared memory of a cluster")
     heap = (f"{op}__cuda_sm80", "few before the k-th: the best of each block")
     rows, n = p["x"].shape
     order = []
@@ -35,13 +38,15 @@ def _kth(p: Problem, op: str, k: int, deep: bool) -> list[tuple[str, str]]:
 
 
 def sample(p: Problem, named: str = "") -> Chosen | str:
-    """A stream of the row from one row for every four multiprocessors on, and where a row is too long for a cluster: 256 rows of 128256 bf16 logits plain 21.6
-    to 52 us, min_p 36 to 54, top_k 51 to 55; top_p alone 210 to 187 with normally distributed logits, most of which may be drawn. Plain draws over a sweep are
-    1.6 to 2.5 times as fast from 51 rows on, as fast at 29. top_p itself is known only at the launch, after the choice."""
+    """A stream of the row from one row for every four multiprocessors on, and where a row is too long for a cluster: 256 rows of 128256
+    bf16 logits plain 21.6 to 52 us, min_p 36 to 54, top_k 51 to 55; top_p alone 210 to 187 with normally distributed logits, most of which
+    may be drawn. Plain draws over a sweep are 1.6 to 2.5 times as fast from 51 rows on, as fast at 29. top_p itself is known only at the
+    launch, after the choice."""
     x = p["logits"]
     stream, held, one_block = (
-        ("sample__stream__cuda_sm80", "many rows: each streamed by a block"), ("sample__cuda_sm90", "few rows: each in the shared memory of a cluster"),
+        ("sample__stream__cuda_sm80", "many rows: each streamed by a block"),
+        ("sample__cuda_sm90", "few rows: each in the shared memory of a cluster"),
         ("sample__cuda_sm80", "a row a block, read again in each pass"),
-    )  # fmt: skip
+    )
     many = 4 * x.shape[0] >= p.device.sms or _smem_select.too_long(x, p.device, SAMPLED) is not None
     return in_order(p, named, (stream, held, one_block) if many else (held, one_block, stream))

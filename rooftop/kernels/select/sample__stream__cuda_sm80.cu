@@ -1,6 +1,15 @@
 /* rooftop
-idea    = "One block a row, two blocks a multiprocessor, which stream the row. A plain draw reads it once: each chunk's weights are summed relative to the largest logit that the thread has seen so far, and at the end all sums are rescaled to the row's largest; then the chunk that contains the draw is read again. min_p: one read for the largest logit, one for the sums. top_k up to 1024: a sample gives a pivot, and one read keeps the few elements that reach it. top_p: in addition to the read of a plain draw, a second one adds up the weights that are certainly in the nucleus and lists the elements near its end, which a sample estimates. So there is no histogram of the row, and no atomic addition an element. If the sample was misleading, and for +infinity or a larger top_k, the end is found by a search digit by digit of the keys."
-limit   = "On an H200, 256x128256 bfloat16, whose read takes 15 us: plain 21.6, min_p 36, top_k 51, top_p 210; 1024x128256 float32 plain 136, top_k 208. For top_p 48 was predicted: with normally distributed logits more elements lie near the end of the nucleus than the sample can separate, and the search digit by digit follows. With 256 rows there is a single wave of blocks, in which nothing overlaps with the sample and the last steps."
+idea    = """One block a row, two blocks a multiprocessor, which stream the row. A plain draw reads it once: each chunk's weights are \
+  summed relative to the largest logit that the thread has seen so far, and at the end all sums are rescaled to the row's largest; then the \
+  chunk that contains the draw is read again. min_p: one read for the largest logit, one for the sums. top_k up to 1024: a sample gives a \
+  pivot, and one read keeps the few elements that reach it. top_p: in addition to the read of a plain draw, a second one adds up the \
+  weights that are certainly in the nucleus and lists the elements near its end, which a sample estimates. So there is no histogram of the \
+  row, and no atomic addition an element. If the sample was misleading, and for +infinity or a larger top_k, the end is found by a search \
+  digit by digit of the keys."""
+limit   = """On an H200, 256x128256 bfloat16, whose read takes 15 us: plain 21.6, min_p 36, top_k 51, top_p 210; 1024x128256 float32 plain \
+  136, top_k 208. For top_p 48 was predicted: with normally distributed logits more elements lie near the end of the nucleus than the \
+  sample can separate, and the search digit by digit follows. With 256 rows there is a single wave of blocks, in which nothing overlaps \
+  with the sample and the last steps."""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["logits: T[R, N]"]
 demands = { has = ["LDG.128", "MUFU"], spills = 0 }
@@ -12,13 +21,15 @@ python  = ["supports", "choose", "launches"]
 #include "_draw_rows.cuh"
 #include "_draw_nucleus.cuh"
 
-// A draw from the first top_k elements of a row, top_k <= LIST. A sample of the row gives a pivot (_threshold_rows.cuh); one read keeps the elements that
-// reach it.
+// A draw from the first top_k elements of a row, top_k <= LIST. A sample of the row gives a pivot (_threshold_rows.cuh); one read keeps the
+// elements that reach it.
 namespace draws {
 
-/// Selects the first `limit` <= LIST of n elements, with a sample of m of them, and draws. `keys`, `at`: `capacity` entries of shared memory.
+/// Selects the first `limit` <= LIST of n elements, with a sample of m of them, and draws. `keys`, `at`: `capacity` entries of shared
+/// memory.
 template <typename T>
-__device__ void draw_from_first(const bits_of<T>* r, unsigned n, unsigned limit, unsigned m, unsigned capacity, int index_bits, float temperature, float top_p,
+__device__ void draw_from_first(const bits_of<T>* r, unsigned n, unsigned limit, unsigned m, unsigned capacity, int index_bits,
+    float temperature, float top_p,
                                 float min_p, Sum u, unsigned* keys, unsigned* at, long long* out, Sampling& s) {
     constexpr int EACH = LIST / THREADS;
     unsigned held = EVERYTHING;
@@ -66,7 +77,8 @@ __device__ void draw_from_first(const bits_of<T>* r, unsigned n, unsigned limit,
 
 /// The slow path: draws from elements that are among the first `limit` and in the nucleus; both ends are found digit by digit.
 template <typename T>
-__device__ void draw_by_digits(const draws::Chunks<T>& row, unsigned limit, float temperature, float top_p, float min_p, Sum u, long long* out, draws::Sampling& s) {
+__device__ void draw_by_digits(const draws::Chunks<T>& row, unsigned limit, float temperature, float top_p, float min_p, Sum u,
+    long long* out, draws::Sampling& s) {
     using From = FromRow<T, draws::THREADS>;
     const From from{row.r, 0, row.n, NAN_SMALLEST, 0};
     unsigned at, last_key = 0, last_index = NOBODY;  // the last element in order that may be drawn
@@ -117,10 +129,12 @@ __device__ void draw_by_digits(const draws::Chunks<T>& row, unsigned limit, floa
     draws::draw_from_chunks<T>(row, weight, u, out, s);
 }
 
-/// One block a row. `slots`, `capacity`: entries of shared memory, as in _draw_nucleus.cuh and _draw_list.cuh; `m`: the sample of the latter.
+/// One block a row. `slots`, `capacity`: entries of shared memory, as in _draw_nucleus.cuh and _draw_list.cuh; `m`: the sample of the
+/// latter.
 template <typename T>
 __global__ void __launch_bounds__(draws::THREADS, 2)
-    sample_stream(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned slots, unsigned capacity, unsigned m, int index_bits, float temperature,
+    sample_stream(const bits_of<T>* __restrict__ logits, long long xs, unsigned n, unsigned slots, unsigned capacity, unsigned m,
+        int index_bits, float temperature,
                   int top_k, float top_p, float min_p, int seed, long long* __restrict__ out) {
     using namespace draws;
     __shared__ Sampling s;

@@ -40,13 +40,14 @@ def launches(p: Problem, config: Mapping[str, Any], head: Head) -> list[Launch]:
     x = p["logits"]
     rows, n = x.shape
     args: dict[str, tuple[Any, str]] = {
-        "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "slots": (config["slots"], "u32"), "capacity": (config["capacity"], "u32"),
-        "m": (config["sample"], "u32"), "index_bits": (max(1, (n - 1).bit_length()), "i32"), "temperature": ("temperature", "f32"), "top_k": ("top_k", "i32"),
-        "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"), "seed": ("seed", "i32"), "out": ("out", "ptr"),
-    }  # fmt: skip
+        "logits": ("logits", "ptr"), "xs": (x.strides[0], "i64"), "n": (n, "u32"), "slots": (config["slots"], "u32"),
+        "capacity": (config["capacity"], "u32"), "m": (config["sample"], "u32"), "index_bits": (max(1, (n - 1).bit_length()), "i32"),
+        "temperature": ("temperature", "f32"), "top_k": ("top_k", "i32"), "top_p": ("top_p", "f32"), "min_p": ("min_p", "f32"),
+        "seed": ("seed", "i32"), "out": ("out", "ptr"),
+    }
     return [
         Launch(
-            f"sample_stream<{DTYPES[x.dtype].cuda}>", (rows,), {name: v for name, (v, _) in args.items()}, types=tuple(t for _, t in args.values()),
-            block=(THREADS,), shared=8 * config["capacity"], chained=p.device.arch >= 90,
+            f"sample_stream<{DTYPES[x.dtype].cuda}>", (rows,), {name: v for name, (v, _) in args.items()},
+            types=tuple(t for _, t in args.values()), block=(THREADS,), shared=8 * config["capacity"], chained=p.device.arch >= 90,
         )
-    ]  # fmt: skip
+    ]

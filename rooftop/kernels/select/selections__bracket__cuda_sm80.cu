@@ -1,13 +1,27 @@
 /* rooftop
 ops     = ["kthvalue", "topk_mask"]
-idea    = "The k-th element of a row for any k, with one read of the row. A sample of the row gives a bracket: two keys between which the k-th element lies (four standard deviations to either side). While the row is read, elements above the bracket are counted, and the few inside it are kept in shared memory, where a radix select (digits of 8 bits) finds the k-th. Elements equal to an end of the bracket are counted too, so that rows with few distinct values need no memory. If the bracket misses the k-th, which never happened with random data, the row is read again once for each digit. With few rows, several blocks share a row and write the elements inside the bracket to a list, which one block reads. topk_mask: the mask of the first k elements of a row for any k. A sample of the row gives a bracket around the k-th element; one read counts the elements above the bracket and keeps those inside, among which a radix select (digits of 8 bits) finds the k-th. A second read, which hits the L1 for short rows, writes the mask four elements at a time. Nothing is sorted, and no byte of the mask is written twice."
-limit   = "On an H200, 1024x131072 float32, whose read takes 118 us: 178 us for k = 64, 262 for k = 65536 (190 were predicted for any k); 128 rows 46, one row of 2^24 113. Not profiled. Eight instructions an element and about forty for each of the 6 % inside the bracket; together they take about as long as the read, with which they overlap. And the time in which a block processes its sample and its list, while only the other block of the multiprocessor reads. topk_mask: on an H200, float32: 4096x8192 k=2048 takes 215 us; 80 were predicted and the copy takes 41, so the other kernels are as fast there. Not profiled. If few elements of long rows are selected, the other kernels, which do not read the row twice, are 1.6 to 1.9 times as fast; this one is not chosen for them."
+idea    = """The k-th element of a row for any k, with one read of the row. A sample of the row gives a bracket: two keys between which the \
+  k-th element lies (four standard deviations to either side). While the row is read, elements above the bracket are counted, and the few \
+  inside it are kept in shared memory, where a radix select (digits of 8 bits) finds the k-th. Elements equal to an end of the bracket are \
+  counted too, so that rows with few distinct values need no memory. If the bracket misses the k-th, which never happened with random data, \
+  the row is read again once for each digit. With few rows, several blocks share a row and write the elements inside the bracket to a list, \
+  which one block reads. topk_mask: the mask of the first k elements of a row for any k. A sample of the row gives a bracket around the \
+  k-th element; one read counts the elements above the bracket and keeps those inside, among which a radix select (digits of 8 bits) finds \
+  the k-th. A second read, which hits the L1 for short rows, writes the mask four elements at a time. Nothing is sorted, and no byte of the \
+  mask is written twice."""
+limit   = """On an H200, 1024x131072 float32, whose read takes 118 us: 178 us for k = 64, 262 for k = 65536 (190 were predicted for any k); \
+  128 rows 46, one row of 2^24 113. Not profiled. Eight instructions an element and about forty for each of the 6 % inside the bracket; \
+  together they take about as long as the read, with which they overlap. And the time in which a block processes its sample and its list, \
+  while only the other block of the multiprocessor reads. topk_mask: on an H200, float32: 4096x8192 k=2048 takes 215 us; 80 were predicted \
+  and the copy takes 41, so the other kernels are as fast there. Not profiled. If few elements of long rows are selected, the other \
+  kernels, which do not read the row twice, are 1.6 to 1.9 times as fast; this one is not chosen for them."""
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG.128"], spills = 0 }
 python  = ["supports", "choose", "launches", "scratch", "zeroed"]
 */
-// Kernels that select by a bracket (_splitters.cuh) the k-th element of a row, or a mask of its first k: one block a row, or several blocks, which write lists.
+// Kernels that select by a bracket (_splitters.cuh) the k-th element of a row, or a mask of its first k: one block a row, or several
+// blocks, which write lists.
 #include "_splitters.cuh"
 #include "pdl.cuh"
 
@@ -38,7 +52,8 @@ struct Asked {
         }
         struct alignas(sizeof(B) == 2 ? 8 : 16) Four { B v[4]; };
         unsigned char* to = mask + static_cast<long long>(row) * n;
-        const unsigned head = min(n, static_cast<unsigned>(-reinterpret_cast<unsigned long long>(to) % 4)), fours = (n - head) / 4, tail = head + 4 * fours;
+        const unsigned head = min(n, static_cast<unsigned>(-reinterpret_cast<unsigned long long>(to) % 4)), fours = (n - head) / 4,
+            tail = head + 4 * fours;
         const bool aligned = reinterpret_cast<unsigned long long>(r + head) % alignof(Four) == 0;
         const auto in = [&](unsigned i, B b) -> unsigned {
             const key_of<T> v = to_key<T>(b, sense);
@@ -67,11 +82,14 @@ struct Asked {
 /// One block a row. `m`: size of the sample.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    bracket_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k, unsigned m, unsigned slots,
-                 unsigned capacity, int index_bits, unsigned sense, bits_of<T>* __restrict__ value, long long* __restrict__ index, unsigned char* __restrict__ mask) {
+    bracket_rows(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned k,
+        unsigned m, unsigned slots,
+                 unsigned capacity, int index_bits, unsigned sense, bits_of<T>* __restrict__ value, long long* __restrict__ index,
+                 unsigned char* __restrict__ mask) {
     using K = key_of<T>;
     __shared__ Bracketing s;
-    const Entries<K> to{reinterpret_cast<K*>(selecting_memory), reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
+    const Entries<K> to{reinterpret_cast<K*>(selecting_memory),
+        reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
     const unsigned row = blockIdx.x;
     if (threadIdx.x == 0) s.over = 0;
     gdc_wait();
@@ -124,17 +142,21 @@ struct Levels {
     }
 };
 
-/// `splits` blocks a row. At level 0 each reads `per` elements of the row; at level 1 its share of the list of level 0. Entries inside the bracket are appended
-/// to the row's list, in any order.
+/// `splits` blocks a row. At level 0 each reads `per` elements of the row; at level 1 its share of the list of level 0. Entries inside the
+/// bracket are appended to the row's list, in any order.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    bracket_parts(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, const key_of<T>* __restrict__ in_keys,
-                  const unsigned* __restrict__ in_at, key_of<T>* __restrict__ out_keys, unsigned* __restrict__ out_at, unsigned* __restrict__ counts,
-                  key_of<T>* __restrict__ ends, unsigned rows, unsigned room0, unsigned room1, unsigned level, unsigned k, unsigned m, unsigned splits, unsigned per,
+    bracket_parts(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide,
+        const key_of<T>* __restrict__ in_keys,
+                  const unsigned* __restrict__ in_at, key_of<T>* __restrict__ out_keys, unsigned* __restrict__ out_at,
+                  unsigned* __restrict__ counts,
+                  key_of<T>* __restrict__ ends, unsigned rows, unsigned room0, unsigned room1, unsigned level, unsigned k, unsigned m,
+                  unsigned splits, unsigned per,
                   unsigned slots, unsigned capacity, unsigned sense) {
     using K = key_of<T>;
     __shared__ Bracketing s;
-    const Entries<K> to{reinterpret_cast<K*>(selecting_memory), reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
+    const Entries<K> to{reinterpret_cast<K*>(selecting_memory),
+        reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
     const unsigned row = blockIdx.x / splits, split = blockIdx.x % splits, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x == 0) s.over = 0;
     gdc_wait();
@@ -180,7 +202,8 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     for (unsigned w = 0; w < THREADS / 32; ++w) before_it += w < warp ? s.warps[w] : 0, all += s.warps[w];
     before_it += upto - own;
     const long long out = static_cast<long long>(row) * room;
-    for (unsigned i = 0; i < own; ++i) out_keys[out + before_it + i] = to.keys[i * THREADS + threadIdx.x], out_at[out + before_it + i] = to.at[i * THREADS + threadIdx.x];
+    for (unsigned i = 0; i < own; ++i) out_keys[out + before_it + i] = to.keys[i * THREADS + threadIdx.x],
+        out_at[out + before_it + i] = to.at[i * THREADS + threadIdx.x];
     for (unsigned i = threadIdx.x; i < s.over; i += THREADS) {
         const unsigned from = slots * THREADS + i, at = s.found + all + i;
         out_keys[out + at] = to.keys[from], out_at[out + at] = to.at[from];
@@ -190,13 +213,17 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
 /// One block a row: the k-th element, from the last list.
 template <typename T, int THREADS>
 __global__ void __launch_bounds__(THREADS, 1)
-    bracket_lists(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, const key_of<T>* __restrict__ in_keys,
-                  const unsigned* __restrict__ in_at, unsigned* __restrict__ counts, key_of<T>* __restrict__ ends, unsigned rows, unsigned room0, unsigned room1,
-                  unsigned level, unsigned k, unsigned m, unsigned slots, unsigned capacity, int index_bits, unsigned sense, bits_of<T>* __restrict__ value,
+    bracket_lists(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide,
+        const key_of<T>* __restrict__ in_keys,
+                  const unsigned* __restrict__ in_at, unsigned* __restrict__ counts, key_of<T>* __restrict__ ends, unsigned rows,
+                  unsigned room0, unsigned room1,
+                  unsigned level, unsigned k, unsigned m, unsigned slots, unsigned capacity, int index_bits, unsigned sense,
+                  bits_of<T>* __restrict__ value,
                   long long* __restrict__ index, unsigned char* __restrict__ mask) {
     using K = key_of<T>;
     __shared__ Bracketing s;
-    const Entries<K> to{reinterpret_cast<K*>(selecting_memory), reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
+    const Entries<K> to{reinterpret_cast<K*>(selecting_memory),
+        reinterpret_cast<unsigned*>(reinterpret_cast<K*>(selecting_memory) + capacity), slots, capacity};
     const unsigned row = blockIdx.x;
     if (threadIdx.x == 0) s.over = 0;
     gdc_wait();
@@ -215,7 +242,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (lies == AMONG) {
         const long long list = static_cast<long long>(row) * (level == 1 ? room0 : room1);
         K low = 0, high = ~K(0);
-        if (held > slots * THREADS) bracket_of<K, key_bits<T>, THREADS>([&](unsigned i) { return in_keys[list + i]; }, held, place, m, to.keys, s, low, high);
+        if (held > slots * THREADS) bracket_of<K, key_bits<T>, THREADS>([&](unsigned i) { return in_keys[list + i]; }, held, place, m,
+            to.keys, s, low, high);
         Taking<K, THREADS> take(low, high, to);
         pass_list<K, THREADS>(in_keys + list, in_at + list, 0, held, take, s);
         add_up<THREADS>(take.above, take.at_high, take.at_low, take.inside, s);

@@ -1,5 +1,5 @@
-"""Which kernels of _threshold_rows.cuh, _top_k.cuh and _radix_sort.cuh run topk, topk_mask, kthvalue, sort and argsort: a selection of up to 2048 elements
-from an end of the order, above it a sort of the whole row."""
+"""Which kernels of _threshold_rows.cuh, _top_k.cuh and _radix_sort.cuh run topk, topk_mask, kthvalue, sort and argsort: a selection of up
+to 2048 elements from an end of the order, above it a sort of the whole row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ SELECTED = ("warp", "short", "select", "pivot")  # ways of a selection; the othe
 
 
 def _wanted(p: Problem) -> tuple[int, bool]:
-    """How many elements are selected from an end of the order; 0: all are sorted. And whether that is the end that the call names: of topk_mask, whether the
-    selected ones are in the mask and not out of it; of kthvalue, whether it is the smallest. For a ragged row only the device knows how many are out."""
+    """How many elements are selected from an end of the order; 0: all are sorted. And whether that is the end that the call names: of
+    topk_mask, whether the selected ones are in the mask and not out of it; of kthvalue, whether it is the smallest. For a ragged row only
+    the device knows how many are out."""
     if p.op in ("sort", "argsort"):
         return 0, True
     k, n = int(p.option("k")), p["x"].shape[1]

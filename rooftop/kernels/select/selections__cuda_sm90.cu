@@ -1,14 +1,21 @@
 /* rooftop
 ops     = ["kthvalue", "topk_mask"]
-idea    = "The k-th element of a row for any k, with one read of the row. A cluster holds the row in shared memory and makes histograms of digits of 11 bits, from the highest digit down. Among elements equal to the k-th it chooses by index. topk_mask: the mask of the first k of a row for any k, with one read of the row. A cluster holds the row in shared memory, makes histograms of digits of 11 bits from the highest digit down until the k-th is known, and writes the mask from shared memory."
-limit   = "On an H200, float32: 21 us for one row of 131072 and 890 us for 1024, whatever k; 4096x8192, one block per row, 250 us. The pass over shared memory for each of three digits, contended atomic additions (most elements have similar exponents, so few digits occur), and the cluster barriers; the read of 1024x131072 takes 124 us. topk_mask: on an H200, float32: 15 us for one row of 131072 and 730 us for 1024 with k = 65536; 4096x8192, one block per row, 200 us. The pass over shared memory for each digit, contended atomic additions (most elements have similar exponents, so few digits occur), and the cluster barriers; the read of 1024x131072 takes 124 us."
+idea    = """The k-th element of a row for any k, with one read of the row. A cluster holds the row in shared memory and makes histograms \
+  of digits of 11 bits, from the highest digit down. Among elements equal to the k-th it chooses by index. topk_mask: the mask of the first \
+  k of a row for any k, with one read of the row. A cluster holds the row in shared memory, makes histograms of digits of 11 bits from the \
+  highest digit down until the k-th is known, and writes the mask from shared memory."""
+limit   = """On an H200, float32: 21 us for one row of 131072 and 890 us for 1024, whatever k; 4096x8192, one block per row, 250 us. The \
+  pass over shared memory for each of three digits, contended atomic additions (most elements have similar exponents, so few digits occur), \
+  and the cluster barriers; the read of 1024x131072 takes 124 us. topk_mask: on an H200, float32: 15 us for one row of 131072 and 730 us \
+  for 1024 with k = 65536; 4096x8192, one block per row, 200 us. The pass over shared memory for each digit, contended atomic additions \
+  (most elements have similar exponents, so few digits occur), and the cluster barriers; the read of 1024x131072 takes 124 us."""
 dtypes  = ["f32", "f16", "bf16", "i64", "i32"]
 args    = ["x: T[R, N]"]
 demands = { has = ["LDG.128"], spills = 0 }
 python  = ["supports", "choose", "launches"]
 */
-// Selects the k-th element of a row for any k. One cluster a row: its blocks read their parts once and hold them in shared memory, and histograms of 11-bit
-// digits (a radix select) find the element.
+// Selects the k-th element of a row for any k. One cluster a row: its blocks read their parts once and hold them in shared memory, and
+// histograms of 11-bit digits (a radix select) find the element.
 #include <cooperative_groups.h>
 #include "pdl.cuh"
 #include "_sort_keys.cuh"
@@ -43,11 +50,12 @@ __device__ inline unsigned held_upto(unsigned v, unsigned& all, Held& s) {
     return before + v;
 }
 
-/// The k-th element of each row in order, 1 <= k <= n: its value and index, or (`mask` present) a mark at each of the first k elements. `packs`: number of
-/// 16-byte packs a block holds.
+/// The k-th element of each row in order, 1 <= k <= n: its value and index, or (`mask` present) a mark at each of the first k elements.
+/// `packs`: number of 16-byte packs a block holds.
 template <typename T>
 __global__ void __launch_bounds__(HELD_THREADS, 2)
-    held_select(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned packs, unsigned k, unsigned sense,
+    held_select(const bits_of<T>* __restrict__ x, long long xs, unsigned n, const void* __restrict__ lengths, int wide, unsigned packs,
+        unsigned k, unsigned sense,
                 bits_of<T>* __restrict__ value, long long* __restrict__ index, unsigned char* __restrict__ mask) {
     using K = key_of<T>;
     using B = bits_of<T>;
@@ -63,7 +71,8 @@ __global__ void __launch_bounds__(HELD_THREADS, 2)
     const unsigned off = reinterpret_cast<unsigned long long>(r) % 16 / sizeof(T), all_packs = (off + n + N - 1) / N;
     const unsigned first_pack = min(all_packs, rank * packs), count = min(all_packs, first_pack + packs) - first_pack;
     const int start = static_cast<int>(first_pack * N) - static_cast<int>(off);  // index in the row of the first element held
-    const int begin = max(0, -start), end = max(begin, min(static_cast<int>(length) - start, static_cast<int>(count * N)));  // the row's part of them
+    // the row's part of them
+    const int begin = max(0, -start), end = max(begin, min(static_cast<int>(length) - start, static_cast<int>(count * N)));
     const int stop = max(begin, min(static_cast<int>(n) - start, static_cast<int>(count * N)));
     B* mine = reinterpret_cast<B*>(held);
     for (unsigned from = threadIdx.x; from < count; from += U * HELD_THREADS) {
@@ -102,7 +111,8 @@ __global__ void __launch_bounds__(HELD_THREADS, 2)
 #pragma unroll 4
         for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += HELD_THREADS) {
             const K v = to_key<T>(mine[i], sense);
-            if (above == key_bits<T> || v >> above == key >> above) atomicAdd(&s.counts[last - (static_cast<unsigned>(v >> shift) & last)], 1u);
+            if (above == key_bits<T> || v >> above == key >> above) atomicAdd(&s.counts[last - (static_cast<unsigned>(v >> shift) & last)],
+                1u);
         }
         cluster.sync();
         const unsigned share = DIGITS / blocks;
@@ -120,23 +130,28 @@ __global__ void __launch_bounds__(HELD_THREADS, 2)
             bool open = true;
 #pragma unroll
             for (unsigned j = 0; j < EACH; ++j) {
-                if (open && need <= upto + own[j]) s.found[0] = threadIdx.x * EACH + j, s.found[1] = upto, s.found[2] = own[j], open = false;
+                if (open && need <= upto + own[j]) s.found[0] = threadIdx.x * EACH + j, s.found[1] = upto, s.found[2] = own[j],
+                    open = false;
                 upto += own[j];
             }
         }
         __syncthreads();
         key |= static_cast<K>(last - s.found[0]) << shift;
         need -= s.found[1], equal = s.found[2];
-        if (mask != nullptr && need == equal) break;  // all elements with these digits are among the first k: every key from here on is selected
+        // all elements with these digits are among the first k: every key from here on is selected
+        if (mask != nullptr && need == equal) break;
     }
-    // Among elements equal to the k-th the first `need` by index are selected. A warp has neighbouring elements, so it can count the equals before its own.
-    const int stretch = (static_cast<int>(count * N) + HELD_WARPS * 32 - 1) / (HELD_WARPS * 32) * 32, from = static_cast<int>(warp) * stretch;
+    // Among elements equal to the k-th the first `need` by index are selected. A warp has neighbouring elements, so it can count the equals
+    // before its own.
+    const int stretch = (static_cast<int>(count * N) + HELD_WARPS * 32 - 1) / (HELD_WARPS * 32) * 32,
+        from = static_cast<int>(warp) * stretch;
     unsigned before_it = 0;
     if (mask != nullptr && need == equal) {
         need = ~0u;
     } else {
         unsigned sum = 0;
-        for (int i = from + static_cast<int>(lane); i < min(from + stretch, end); i += 32) sum += i >= begin && to_key<T>(mine[i], sense) == key;
+        for (int i = from + static_cast<int>(lane); i < min(from + stretch, end); i += 32) sum += i >= begin
+            && to_key<T>(mine[i], sense) == key;
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
         __syncthreads();

@@ -18,10 +18,12 @@ __device__ inline float finished(float sum, float alpha, const T* __restrict__ b
     return activated<ACT>(s);
 }
 
-/// 8 x 8 results in the layout of an mma accumulator: lane 4 g + t has x and y of row g, columns 2 t and 2 t + 1; (row, column): the first. Written to out[m
-/// · pitch + n] or, TURNED, to out[n · pitch + m], in 16 bits. PAIRS: two neighbours are aligned to 4 bytes. Past M and N nothing is read or written.
+/// 8 x 8 results in the layout of an mma accumulator: lane 4 g + t has x and y of row g, columns 2 t and 2 t + 1; (row, column): the first.
+/// Written to out[m · pitch + n] or, TURNED, to out[n · pitch + m], in 16 bits. PAIRS: two neighbours are aligned to 4 bytes. Past M and N
+/// nothing is read or written.
 template <typename T, bool TURNED, bool PAIRS, int ACT, int BIAS>
-__device__ inline void put_8x8(float x, float y, int row, int column, int M, int N, float alpha, const T* __restrict__ bias, long long step, T* __restrict__ out, long long pitch) {
+__device__ inline void put_8x8(float x, float y, int row, int column, int M, int N, float alpha, const T* __restrict__ bias, long long step,
+    T* __restrict__ out, long long pitch) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, r = row + g, c = column + 2 * t;
     T pair[2] = {T(0.f), T(0.f)};
     if (r < M && c < N) pair[0] = T(finished<ACT, BIAS>(x, alpha, bias, step, r, c));

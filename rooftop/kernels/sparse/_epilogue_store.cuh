@@ -19,10 +19,11 @@ __device__ inline void turn_4x4(unsigned (&w)[4]) {
     }
 }
 
-/// The 16 rows by 2 REGS columns of a warp; (row, column): the first. Written to out[m · pitch + n] or, TURNED, to out[n · pitch + m], in 16 bits. STEP, the
-/// number of elements that out's rows are aligned to: 8, 2 or 1. Past M and N nothing is read or written.
+/// The 16 rows by 2 REGS columns of a warp; (row, column): the first. Written to out[m · pitch + n] or, TURNED, to out[n · pitch + m], in
+/// 16 bits. STEP, the number of elements that out's rows are aligned to: 8, 2 or 1. Past M and N nothing is read or written.
 template <typename T, bool TURNED, int STEP, int ACT, int BIAS, int REGS>
-__device__ inline void put_sums(const float (&sum)[REGS], int row, int column, int M, int N, float alpha, const T* __restrict__ bias, long long step, T* __restrict__ out,
+__device__ inline void put_sums(const float (&sum)[REGS], int row, int column, int M, int N, float alpha, const T* __restrict__ bias,
+    long long step, T* __restrict__ out,
                                 long long pitch) {
     constexpr int GROUPS = REGS / 4;  // of 8 columns
     if constexpr (STEP < 8 || GROUPS % (TURNED ? 2 : 4) != 0) {
@@ -30,7 +31,8 @@ __device__ inline void put_sums(const float (&sum)[REGS], int row, int column, i
         for (int j = 0; j < GROUPS; ++j) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                put_8x8<T, TURNED, STEP % 2 == 0, ACT, BIAS>(sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1], row + half * 8, column + j * 8, M, N, alpha, bias, step, out, pitch);
+                put_8x8<T, TURNED, STEP % 2 == 0, ACT, BIAS>(sum[j * 4 + half * 2], sum[j * 4 + half * 2 + 1], row + half * 8,
+                    column + j * 8, M, N, alpha, bias, step, out, pitch);
             }
         }
     } else {
@@ -43,7 +45,8 @@ __device__ inline void put_sums(const float (&sum)[REGS], int row, int column, i
             return *reinterpret_cast<unsigned*>(pair);
         };
         const auto store = [&](const unsigned (&w)[4], int major, int minor) {
-            if (major < (TURNED ? N : M) && minor < (TURNED ? M : N)) *reinterpret_cast<uint4*>(out + major * pitch + minor) = make_uint4(w[0], w[1], w[2], w[3]);
+            if (major < (TURNED ? N : M) && minor < (TURNED ? M : N)) *reinterpret_cast<uint4*>(out + major * pitch + minor) =
+                make_uint4(w[0], w[1], w[2], w[3]);
         };
         if constexpr (TURNED) {
 #pragma unroll

@@ -18,8 +18,8 @@ def scaled_spmm_24(p: Problem, named: str = "") -> Chosen | str:
 
 
 def spmm_bsr(p: Problem, named: str = "") -> Chosen | str:
-    """Triton for blocks of at most 16 columns, each of which needs its own rows of b, and for blocks of 32 with at most 64 columns of b: half of the narrowest
-    wgmma tile would be empty (Triton is 1.3 times as fast there)."""
+    """Triton for blocks of at most 16 columns, each of which needs its own rows of b, and for blocks of 32 with at most 64 columns of b:
+    half of the narrowest wgmma tile would be empty (Triton is 1.3 times as fast there)."""
     small = min(p["values"].shape[1:])
     kernels = ("spmm_bsr__cuda_sm90", "wgmma over gathered rows of b"), ("spmm_bsr__triton", "blocks too small for a wgmma tile")
     return in_order(p, named, kernels if small > 32 or (small > 16 and p["b"].shape[1] > 64) else kernels[::-1])
@@ -28,5 +28,7 @@ def spmm_bsr(p: Problem, named: str = "") -> Chosen | str:
 def spmm_csr(p: Problem, named: str = "") -> Chosen | str:
     """For one column, if no row is long: the merge of rows and elements balances rows of different lengths exactly."""
     rows = p["out"].shape[0]
-    kernels = ("spmm_csr__cuda_sm80", "a team of lanes a row"), ("spmm_csr__merge__cuda_sm80", "one column: equal shares of rows and elements")
+    kernels = ("spmm_csr__cuda_sm80", "a team of lanes a row"), (
+        "spmm_csr__merge__cuda_sm80", "one column: equal shares of rows and elements"
+    )
     return in_order(p, named, kernels[::-1] if p["out"].shape[1] == 1 and p["values"].numel < LONG * rows else kernels)

@@ -1,8 +1,17 @@
 /* rooftop
-idea    = "A thread searches two neighbouring 4 x 4 tiles in registers, rows of 16 bytes; a block processes 128 x 128. Optimal: the 90 patterns fall into 19 kinds by how many elements the upper two rows keep in each column, so that the best upper and the best lower half of each kind can be searched separately: 115 sums instead of 234. Greedy: 16 keys are sorted by a sorting network, then accepted in order as long as a mask of full rows and columns allows. A table lookup by a row's four bits says which of its bytes are kept, and one PRMT packs them. The transposed values are exchanged through shared memory and stored 16 bytes per thread."
-limit   = "predicted: device memory for the optimal search (some 200 ALU instructions a tile, 3.1 clocks of 5.4 at 0.7 of the copy), ALU instructions for the greedy one (300)"
+idea    = """A thread searches two neighbouring 4 x 4 tiles in registers, rows of 16 bytes; a block processes 128 x 128. Optimal: the 90 \
+  patterns fall into 19 kinds by how many elements the upper two rows keep in each column, so that the best upper and the best lower half \
+  of each kind can be searched separately: 115 sums instead of 234. Greedy: 16 keys are sorted by a sorting network, then accepted in order \
+  as long as a mask of full rows and columns allows. A table lookup by a row's four bits says which of its bytes are kept, and one PRMT \
+  packs them. The transposed values are exchanged through shared memory and stored 16 bytes per thread."""
+limit   = """predicted: device memory for the optimal search (some 200 ALU instructions a tile, 3.1 clocks of 5.4 at 0.7 of the copy), ALU \
+  instructions for the greedy one (300)"""
 dtypes  = ["f16", "bf16"]
-args    = ["M: i32", "K: i32", "w: T[M, K]", "ws: i64 = stride(w, 0)", "values: T[M, H]", "kept: i32 = H", "meta: i32[S, C, L, 4]", "stripes: i32 = S", "blocks: i32 = C", "values_t: T[K, G]", "kept_t: i32 = G", "meta_t: i32[U, V, L, 4]", "stripes_t: i32 = U", "blocks_t: i32 = V"]
+args    = [
+    "M: i32", "K: i32", "w: T[M, K]", "ws: i64 = stride(w, 0)", "values: T[M, H]", "kept: i32 = H", "meta: i32[S, C, L, 4]",
+    "stripes: i32 = S", "blocks: i32 = C", "values_t: T[K, G]", "kept_t: i32 = G", "meta_t: i32[U, V, L, 4]", "stripes_t: i32 = U",
+    "blocks_t: i32 = V",
+]
 demands = { spills = 0 }
 
 [requires]
@@ -40,8 +49,8 @@ constexpr unsigned INFINITE = 0x7f80;
 template <>
 constexpr unsigned INFINITE<__half> = 0x7c00;
 
-/// Two rows of a tile, two kept columns each: the 36 combinations, ordered by how many elements of each column they keep; kinds and combinations in the order
-/// in which they first occur.
+/// Two rows of a tile, two kept columns each: the 36 combinations, ordered by how many elements of each column they keep; kinds and
+/// combinations in the order in which they first occur.
 struct Halves {
     int count[19], first[19][6], second[19][6];  // combinations of a kind; the column pairs of its rows
     int rest[19];  // the kind that completes two a column
@@ -137,12 +146,15 @@ __device__ inline void take(unsigned place, unsigned& some, unsigned& full) {
         : "+r"(some), "+r"(full) : "r"(place));
 }
 
-/// The elements by magnitude (of equals the first one first) that are kept while their row and column have fewer than two; result as in `optimal`. places[15
-/// - i]: for element i its row (bits 0 to 3), its column (4 to 7) and itself (8 to 23). A key is an integer as a float32: the magnitude, then 15 - i. The
-/// minimum of two keys is their sum less the maximum, since additions have more units than minima.
+/// The elements by magnitude (of equals the first one first) that are kept while their row and column have fewer than two; result as in
+/// `optimal`. places[15
+/// - i]: for element i its row (bits 0 to 3), its column (4 to 7) and itself (8 to 23). A key is an integer as a float32: the magnitude,
+/// then 15 - i. The minimum of two keys is their sum less the maximum, since additions have more units than minima.
 template <typename T>
 __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&high)[4], const unsigned* places) {
-    float order[16];  // as bytes, the lowest first: 4 (15 - i), two of the magnitude, 0x4b: at least 2^23, where sums of two multiples of four are exact up to 2^25
+    // as bytes, the lowest first: 4 (15 - i), two of the magnitude, 0x4b: at least 2^23, where sums of two multiples of four are exact up
+    // to 2^25
+    float order[16];
     unsigned places_of[6];  // 0x4b, and in bytes 1 to 3 those of three elements
 #pragma unroll
     for (int i = 0; i < 6; ++i) places_of[i] = 0x4bu | (i < 5 ? (60 - 12 * i) << 8 | (56 - 12 * i) << 16 | (52 - 12 * i) << 24 : 0u);
@@ -153,8 +165,10 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
         order[i + 1] = __uint_as_float(bytes_of(two, places_of[(i + 1) / 3], 0x4325u + (i + 1) % 3));
     }
     // Batcher's odd-even merge sort, the largest first: the pairs of places that are compared, in order.
-    constexpr int ABOVE[63] = {0, 2, 4, 6, 8, 10, 12, 14, 0, 1, 4, 5, 8, 9, 12, 13, 1, 5, 9, 13, 0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 10, 11, 1, 3, 5, 9, 11, 13, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 2, 3, 6, 7, 10, 11, 1, 3, 5, 7, 9, 11, 13};
-    constexpr int BELOW[63] = {1, 3, 5, 7, 9, 11, 13, 15, 2, 3, 6, 7, 10, 11, 14, 15, 2, 6, 10, 14, 4, 5, 6, 7, 12, 13, 14, 15, 4, 5, 12, 13, 2, 4, 6, 10, 12, 14, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 8, 9, 12, 13, 2, 4, 6, 8, 10, 12, 14};
+    constexpr int ABOVE[63] = {0, 2, 4, 6, 8, 10, 12, 14, 0, 1, 4, 5, 8, 9, 12, 13, 1, 5, 9, 13, 0, 1, 2, 3, 8, 9, 10, 11, 2, 3, 10, 11, 1,
+        3, 5, 9, 11, 13, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 2, 3, 6, 7, 10, 11, 1, 3, 5, 7, 9, 11, 13};
+    constexpr int BELOW[63] = {1, 3, 5, 7, 9, 11, 13, 15, 2, 3, 6, 7, 10, 11, 14, 15, 2, 6, 10, 14, 4, 5, 6, 7, 12, 13, 14, 15, 4, 5, 12,
+        13, 2, 4, 6, 10, 12, 14, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 8, 9, 12, 13, 2, 4, 6, 8, 10, 12, 14};
 #pragma unroll 1
     while (true) {
 #pragma unroll
@@ -169,7 +183,8 @@ __device__ inline unsigned greedy(const unsigned (&low)[4], const unsigned (&hig
             if (order[i] >= __uint_as_float(NEXT)) order[i] = __uint_as_float((NEXT - 256) | (__float_as_uint(order[i]) & 0x3cu));
         }
     }
-    const auto place = [&](int i) { return *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places) + (__float_as_uint(order[i]) & 0x3cu)); };
+    const auto place = [&](int i) { return *reinterpret_cast<const unsigned*>(reinterpret_cast<const char*>(places)
+        + (__float_as_uint(order[i]) & 0x3cu)); };
     const unsigned first = place(0), second = place(1);
     unsigned some = first | second, full = first & second;  // rows and columns with one or more kept; with two
 #pragma unroll
@@ -186,12 +201,15 @@ constexpr int SIDE = 128, TILES = SIDE / 4;  // of a block
 /// kept, kept_t: values in a row; stripes, blocks: of the metadata.
 template <typename T, bool OPTIMAL>
 __global__ void __launch_bounds__(256, OPTIMAL ? 3 : 4)
-prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ values, int kept, int* __restrict__ meta, int stripes, int blocks, T* __restrict__ values_t,
+prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ values, int kept, int* __restrict__ meta, int stripes,
+    int blocks, T* __restrict__ values_t,
       int kept_t, int* __restrict__ meta_t, int stripes_t, int blocks_t) {
-    __shared__ __align__(16) unsigned columns[SIDE][TILES];      // two values of a column of a tile; tile row t of column c at t ^ 2 (c / 8 % 16)
+    // two values of a column of a tile; tile row t of column c at t ^ 2 (c / 8 % 16)
+    __shared__ __align__(16) unsigned columns[SIDE][TILES];
     __shared__ __align__(8) unsigned row_codes[TILES][TILES / 2];     // of two tiles side by side: byte r the codes of row r
     __shared__ __align__(8) unsigned column_codes[TILES][TILES / 2];  // nibble c the code of column c
-    __shared__ __align__(8) uint2 lines[16];  // by which of four are kept: the selector of PRMT and four times their code; a mask of the two values
+    // by which of four are kept: the selector of PRMT and four times their code; a mask of the two values
+    __shared__ __align__(8) uint2 lines[16];
     __shared__ unsigned places[16];
     if (threadIdx.x < 16) {
         const unsigned bits = threadIdx.x, at = 15 - bits;
@@ -209,7 +227,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
     const int m0 = blockIdx.y * SIDE, k0 = blockIdx.x * SIDE, across = threadIdx.x % 16, k = k0 + across * 8;
     const auto on = [](const void* p, int bytes) { return reinterpret_cast<unsigned long long>(p) % bytes == 0; };
     // The whole block is inside the matrix, and can be read and written in vectors.
-    const bool whole = m0 + SIDE <= M && k0 + SIDE <= K && (ws | kept_t) % 8 == 0 && kept % 4 == 0 && on(w, 16) && on(values, 8) && on(values_t, 16);
+    const bool whole = m0 + SIDE <= M && k0 + SIDE <= K && (ws | kept_t) % 8 == 0 && kept % 4 == 0 && on(w, 16) && on(values, 8)
+        && on(values_t, 16);
 #pragma unroll 1
     for (int round = 0; round < 2; ++round) {
         const int down = round * 16 + threadIdx.x / 16, m = m0 + down * 4;
@@ -224,7 +243,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
                 unsigned two[4] = {0, 0, 0, 0};
 #pragma unroll
                 for (int c = 0; c < 8; ++c) {
-                    if (m + r < M && k + c < K) two[c / 2] |= static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(from + r * ws + c)) << 16 * (c % 2);
+                    if (m + r < M && k + c < K) two[c / 2] |= static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(from + r * ws
+                        + c)) << 16 * (c % 2);
                 }
                 row[r] = make_uint4(two[0], two[1], two[2], two[3]);
             }
@@ -238,19 +258,22 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             const unsigned found = OPTIMAL ? optimal<T>(low, high) : greedy<T>(low, high, places);
             // Line i of the rows (bits 4 i of found), or of the columns (bits 16 + 4 i).
             const auto put_together = [&](unsigned x, unsigned y, int shift, bool there, unsigned& how) {
-                const uint2 l = *reinterpret_cast<const uint2*>(reinterpret_cast<const char*>(lines) + (shift > 3 ? found >> (shift - 3) : found << (3 - shift)) % 128 / 8 * 8);
+                const uint2 l = *reinterpret_cast<const uint2*>(reinterpret_cast<const char*>(lines)
+                    + (shift > 3 ? found >> (shift - 3) : found << (3 - shift)) % 128 / 8 * 8);
                 how = there ? l.x : 0x44440000u;
                 return OPTIMAL ? bytes_of(x, y, l.x) : bytes_of(x, y, l.x) & l.y;
             };
 #pragma unroll
-            for (int r = 0; r < 4; ++r) of_rows[t][r] = put_together(low[r], high[r], 4 * r, whole || (m + r < M && k + 4 * t < K), line[r]);
+            for (int r = 0; r < 4; ++r) of_rows[t][r] =
+                put_together(low[r], high[r], 4 * r, whole || (m + r < M && k + 4 * t < K), line[r]);
             codes[t] = bytes_of(bytes_of(line[0], line[1], 0x0062), bytes_of(line[2], line[3], 0x0062), 0x5410);
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
                 const unsigned half = c % 2 ? 0x7632 : 0x5410;
                 const unsigned upper = c < 2 ? bytes_of(low[0], low[1], half) : bytes_of(high[0], high[1], half);
                 const unsigned lower = c < 2 ? bytes_of(low[2], low[3], half) : bytes_of(high[2], high[3], half);
-                columns[across * 8 + 4 * t + c][down ^ across * 2] = put_together(upper, lower, 16 + 4 * c, whole || (k + 4 * t + c < K && m < M), line[c]);
+                columns[across * 8 + 4 * t + c][down ^ across * 2] =
+                    put_together(upper, lower, 16 + 4 * c, whole || (k + 4 * t + c < K && m < M), line[c]);
             }
             codes_t[t] = (line[0] & 0x000f0000u) | (line[1] & 0x00f00000u) | (line[2] & 0x0f000000u) | (line[3] & 0xf0000000u);
         }
@@ -259,7 +282,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
         unsigned* to = reinterpret_cast<unsigned*>(values + static_cast<long long>(m) * kept) + k / 4;
         if (whole) {
 #pragma unroll
-            for (int r = 0; r < 4; ++r) *reinterpret_cast<uint2*>(to + r * static_cast<long long>(kept / 2)) = make_uint2(of_rows[0][r], of_rows[1][r]);
+            for (int r = 0; r < 4; ++r) *reinterpret_cast<uint2*>(to + r * static_cast<long long>(kept / 2)) =
+                make_uint2(of_rows[0][r], of_rows[1][r]);
         } else {
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
@@ -284,7 +308,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
 #pragma unroll 1
         for (int i = threadIdx.x; i < SIDE * TILES; i += 256) {
             const int c = i / TILES, t = i % TILES;
-            if (k0 + c < K && m0 / 4 + t < kept_t / 2) reinterpret_cast<unsigned*>(values_t + static_cast<long long>(k0 + c) * kept_t)[m0 / 4 + t] = columns[c][t ^ c / 8 % 16 * 2];
+            if (k0 + c < K && m0 / 4 + t < kept_t / 2) reinterpret_cast<unsigned*>(values_t
+                + static_cast<long long>(k0 + c) * kept_t)[m0 / 4 + t] = columns[c][t ^ c / 8 % 16 * 2];
         }
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -297,7 +322,8 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             const unsigned select = g % 4 * 0x11 + 0x40;
             word[i] = static_cast<int>(bytes_of(bytes_of(x.x, x.y, select), bytes_of(y.x, y.y, select), 0x5410));
         }
-        *reinterpret_cast<int2*>(meta + ((static_cast<long long>(m0 / 16 + warp) * blocks + k0 / 256) * 32 + lane) * 4 + k0 % 256 / 64) = make_int2(word[0], word[1]);
+        *reinterpret_cast<int2*>(meta + ((static_cast<long long>(m0 / 16 + warp) * blocks + k0 / 256) * 32 + lane) * 4 + k0 % 256 / 64) =
+            make_int2(word[0], word[1]);
     }
     if (k0 / 16 + warp < stripes_t && m0 / 256 < blocks_t) {
         int word[2];
@@ -311,6 +337,7 @@ prune(int M, int K, const T* __restrict__ w, long long ws, T* __restrict__ value
             }
             word[i] = static_cast<int>(low | high << 16);
         }
-        *reinterpret_cast<int2*>(meta_t + ((static_cast<long long>(k0 / 16 + warp) * blocks_t + m0 / 256) * 32 + lane) * 4 + m0 % 256 / 64) = make_int2(word[0], word[1]);
+        *reinterpret_cast<int2*>(meta_t + ((static_cast<long long>(k0 / 16 + warp) * blocks_t + m0 / 256) * 32 + lane) * 4 + m0 % 256 / 64) =
+            make_int2(word[0], word[1]);
     }
 }

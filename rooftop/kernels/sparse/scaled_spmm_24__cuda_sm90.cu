@@ -1,6 +1,10 @@
 /* rooftop
-idea    = "The pipeline of spmm_24__cuda_sm90 with 8-bit operands: a stage of the same bytes holds 256 columns of K, and one wgmma.sp multiplies 64 of them. The metadata have the layout of 16-bit operands; an 8-bit instruction needs the metadata of a row's 32 columns in one lane, and the neighbouring lane holds half of them: one shuffle and one PRMT for 16 rows and 64 columns rearrange them. fp8 products are summed by the tensor cores along all of K (fast), or along 128 products at a time, whose sums are added in float32."
-limit   = "predicted: L2 bandwidth and the card's power, as with 16 bits, at twice the products; without `fast` the float32 additions, 64 for each four instructions"
+idea    = """The pipeline of spmm_24__cuda_sm90 with 8-bit operands: a stage of the same bytes holds 256 columns of K, and one wgmma.sp \
+  multiplies 64 of them. The metadata have the layout of 16-bit operands; an 8-bit instruction needs the metadata of a row's 32 columns in \
+  one lane, and the neighbouring lane holds half of them: one shuffle and one PRMT for 16 rows and 64 columns rearrange them. fp8 products \
+  are summed by the tensor cores along all of K (fast), or along 128 products at a time, whose sums are added in float32."""
+limit   = """predicted: L2 bandwidth and the card's power, as with 16 bits, at twice the products; without `fast` the float32 additions, 64 \
+  for each four instructions"""
 arch    = 90
 dtypes  = ["f8e4m3", "f8e5m2", "i8"]
 tensors = ["values: T[M, H]"]
@@ -48,8 +52,8 @@ __device__ __forceinline__ void product_of(int (&d)[64], unsigned long long a, u
     SPARSE_PRODUCT("+r", "s32.s8.s8", "");
 }
 
-/// Converts metadata of 16-bit operands (rows g and g + 8 by 16 columns in lane 4 g + t) to those of 8 bits: row g + 8 (t % 2) by the 32 columns of two
-/// lanes.
+/// Converts metadata of 16-bit operands (rows g and g + 8 by 16 columns in lane 4 g + t) to those of 8 bits: row g + 8 (t % 2) by the 32
+/// columns of two lanes.
 __device__ inline unsigned of_8_bits(unsigned word) {
     const unsigned other = __shfl_xor_sync(~0u, word, 1);
     return threadIdx.x % 2 ? __byte_perm(other, word, 0x7632) : __byte_perm(word, other, 0x5410);
@@ -57,13 +61,17 @@ __device__ inline unsigned of_8_bits(unsigned word) {
 
 constexpr int WIDE = 128;
 
-/// A tile is 128 BLOCKS rows by 128 columns; warp group w has the 64 BLOCKS rows from 64 BLOCKS w on. values_map: boxes of 128 BLOCKS rows of 128 values;
-/// b_map: boxes of 128 columns of b, 128 rows of it. slices: pieces of 256 columns of S. SUM: float or int. PARTED: the sums of a slice are added separately.
+/// A tile is 128 BLOCKS rows by 128 columns; warp group w has the 64 BLOCKS rows from 64 BLOCKS w on. values_map: boxes of 128 BLOCKS rows
+/// of 128 values;
+/// b_map: boxes of 128 columns of b, 128 rows of it. slices: pieces of 256 columns of S. SUM: float or int. PARTED: the sums of a slice are
+/// added separately.
 /// step_a, step_b: 0 if there is one scale for all. out, TURNED, STEP: as in put_sums; pitch: of out.
 template <typename T, typename U, typename O, typename SUM, int BLOCKS, int STAGES, bool PARTED, bool TURNED, int STEP, int ACT, int BIAS>
 __global__ void __launch_bounds__(384, 1)
-spmm(int M, int N, int slices, int tall, int across, int band, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
-     const uint4* __restrict__ meta, int stripes, const float* __restrict__ scale_a, int step_a, const float* __restrict__ scale_b, int step_b,
+spmm(int M, int N, int slices, int tall, int across, int band, const __grid_constant__ CUtensorMap values_map,
+    const __grid_constant__ CUtensorMap b_map,
+     const uint4* __restrict__ meta, int stripes, const float* __restrict__ scale_a, int step_a, const float* __restrict__ scale_b,
+     int step_b,
      const O* __restrict__ bias, long long bias_step, O* __restrict__ out, long long pitch) {
     constexpr int HIGH = 128 * BLOCKS, A = HIGH * 128, B = WIDE * 256;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -153,7 +161,8 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
 #pragma unroll
                     for (int i = 0; i < BLOCKS; ++i) {
                         const uint4 four = from[i][(slice + h) * 32];
-                        words[i][0] = of_8_bits(four.x), words[i][1] = of_8_bits(four.y), words[i][2] = of_8_bits(four.z), words[i][3] = of_8_bits(four.w);
+                        words[i][0] = of_8_bits(four.x), words[i][1] = of_8_bits(four.y), words[i][2] = of_8_bits(four.z),
+                            words[i][3] = of_8_bits(four.w);
                     }
                     barrier_wait(full + 8 * stage, parity);
                     products_begin();
@@ -179,12 +188,14 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
             const int row = m + (group * BLOCKS + i) * 64 + warp % 4 * 16;
             float of_row[2];
 #pragma unroll
-            for (int half = 0; half < 2; ++half) of_row[half] = scale_a[static_cast<long long>(min(row + half * 8 + lane / 4, M - 1)) * step_a];
+            for (int half = 0; half < 2; ++half) of_row[half] =
+                scale_a[static_cast<long long>(min(row + half * 8 + lane / 4, M - 1)) * step_a];
             float scaled[64];
 #pragma unroll
             for (int j = 0; j < WIDE / 8; ++j) {
                 const int column = n + j * 8 + lane % 4 * 2;
-                const float x = scale_b[static_cast<long long>(min(column, N - 1)) * step_b], y = scale_b[static_cast<long long>(min(column + 1, N - 1)) * step_b];
+                const float x = scale_b[static_cast<long long>(min(column, N - 1)) * step_b],
+                    y = scale_b[static_cast<long long>(min(column + 1, N - 1)) * step_b];
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     scaled[j * 4 + half * 2] = static_cast<float>(sum[i][j * 4 + half * 2]) * of_row[half] * x;

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core import tensor_maps
-from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
@@ -62,16 +61,17 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     pitch = m if turned else n
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     whole, maps = b.dtype == "i8", _maps(p, blocks)
-    kernel = text(
+    kernel = instance(
         "spmm", DTYPES[values.dtype].cuda, DTYPES[b.dtype].cuda, DTYPES[p["out"].dtype].cuda, "int" if whole else "float", blocks, stages,
-        not whole and not p.option("fast"), turned, 8 if pitch % 8 == 0 else 2 if pitch % 2 == 0 else 1, ACTIVATIONS.index(str(p.option("activation"))), form,
-    )  # fmt: skip
+        not whole and not p.option("fast"), turned, 8 if pitch % 8 == 0 else 2 if pitch % 2 == 0 else 1,
+        ACTIVATIONS.index(str(p.option("activation"))), form,
+    )
     args: dict[str, Any] = {
-        "M": m, "N": n, "slices": -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16, "values_map": maps["values"],
-        "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "scale_a": "scale_a", "step_a": int(p["scale_a"].numel > 1), "scale_b": "scale_b",
-        "step_b": int(p["scale_b"].numel > 1), "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
-        "pitch": pitch,
-    }  # fmt: skip
+        "M": m, "N": n, "slices": -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16,
+        "values_map": maps["values"], "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "scale_a": "scale_a",
+        "step_a": int(p["scale_a"].numel > 1), "scale_b": "scale_b", "step_b": int(p["scale_b"].numel > 1),
+        "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out", "pitch": pitch,
+    }
     types = ("i32",) * 6 + ("map", "map", "ptr", "i32", "ptr", "i32", "ptr", "i32", "ptr", "i64", "ptr", "i64")
     shared = stages * (128 * blocks * 128 + WIDE * 256)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(384,), shared=shared)]

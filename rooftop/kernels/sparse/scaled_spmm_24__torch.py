@@ -1,4 +1,5 @@
-"""The dense matrix with its zeros, by torch in float32: for cards and shapes that no kernel supports. Contract: rooftop/ops/scaled_spmm_24.py"""
+"""The dense matrix with its zeros, by torch in float32: for cards and shapes that no kernel supports. Contract:
+rooftop/ops/scaled_spmm_24.py"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rooftop.core.spec import Launch, Problem
 
 @triton.jit
 def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, HIGH: tl.constexpr, WIDE: tl.constexpr, BK: tl.constexpr,
-             TURNED: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+             TURNED: tl.constexpr):  # type: ignore[no-untyped-def]
     """TURNED: the transposed block is computed."""
     i = tl.program_id(0)
     low, high = 0, tall  # offsets[low] <= i < offsets[high]
@@ -37,15 +37,23 @@ def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, 
     for k in range(0, N, BK):
         at = k + along
         if TURNED:
-            x = tl.load(a + rows.to(tl.int64)[None, :] * ma + at.to(tl.int64)[:, None] * na, mask=(rows < M)[None, :] & (at < N)[:, None], other=0.0)
-            y = tl.load(b + cols.to(tl.int64)[:, None] * kb + at.to(tl.int64)[None, :] * nb, mask=(cols < K)[:, None] & (at < N)[None, :], other=0.0)
+            x = tl.load(
+                a + rows.to(tl.int64)[None, :] * ma + at.to(tl.int64)[:, None] * na, mask=(rows < M)[None, :] & (at < N)[:, None], other=0.0
+            )
+            y = tl.load(
+                b + cols.to(tl.int64)[:, None] * kb + at.to(tl.int64)[None, :] * nb, mask=(cols < K)[:, None] & (at < N)[None, :], other=0.0
+            )
             if x.dtype == tl.float32:
                 total += tl.dot(y, x, input_precision="ieee") * alpha
             else:
                 total = tl.dot(y, x, total)
         else:
-            x = tl.load(a + rows.to(tl.int64)[:, None] * ma + at.to(tl.int64)[None, :] * na, mask=(rows < M)[:, None] & (at < N)[None, :], other=0.0)
-            y = tl.load(b + cols.to(tl.int64)[None, :] * kb + at.to(tl.int64)[:, None] * nb, mask=(cols < K)[None, :] & (at < N)[:, None], other=0.0)
+            x = tl.load(
+                a + rows.to(tl.int64)[:, None] * ma + at.to(tl.int64)[None, :] * na, mask=(rows < M)[:, None] & (at < N)[None, :], other=0.0
+            )
+            y = tl.load(
+                b + cols.to(tl.int64)[None, :] * kb + at.to(tl.int64)[:, None] * nb, mask=(cols < K)[None, :] & (at < N)[:, None], other=0.0
+            )
             if x.dtype == tl.float32:
                 total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that an accumulation chain is no longer than BK
             else:
@@ -101,5 +109,5 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "tall": p["offsets"].numel - 1, "ma": a.strides[0], "na": a.strides[1], "kb": b.strides[0], "nb": b.strides[1],
         "alpha": float(p.option("alpha")), "HIGH": high, "WIDE": wide,
         "BK": config.BK, "TURNED": high < 64 <= wide and a.dtype != "f32",
-    }  # fmt: skip
+    }
     return [Launch(kernel=_sampled, grid=(count,), args=args, warps=config.warps, stages=config.stages)]

@@ -1,8 +1,13 @@
 /* rooftop
-idea    = "A warp computes 32 elements, whatever rows they belong to, so that long rows delay no other. Each lane finds the row of one element by bisection. LANES neighbouring lanes read a row of a and a row of b, AT_ONCE elements in flight, and reduce by shuffles. Repeated reads of a row of a hit L1."
+idea    = """A warp computes 32 elements, whatever rows they belong to, so that long rows delay no other. Each lane finds the row of one \
+  element by bisection. LANES neighbouring lanes read a row of a and a row of b, AT_ONCE elements in flight, and reduce by shuffles. \
+  Repeated reads of a row of a hit L1."""
 limit   = "predicted: L2 bandwidth, a row of b read for each element"
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["M: i32", "N: i32", "K: i32", "nnz: i32", "a: T[M, N]", "as: i64 = stride(a, 0)", "b: T[K, N]", "bs: i64 = stride(b, 0)", "columns: i32[nnz]", "offsets: i32[P]", "alpha: f32", "out: T[nnz]"]
+args    = [
+    "M: i32", "N: i32", "K: i32", "nnz: i32", "a: T[M, N]", "as: i64 = stride(a, 0)", "b: T[K, N]", "bs: i64 = stride(b, 0)",
+    "columns: i32[nnz]", "offsets: i32[P]", "alpha: f32", "out: T[nnz]",
+]
 python  = ["supports", "choose"]
 demands = { has = ["FFMA"], spills = 0 }
 
@@ -21,7 +26,8 @@ chained = true
 
 template <typename T, int W, int LANES>
 __global__ void __launch_bounds__(256, 3)
-sampled(int M, int N, int K, int nnz, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs, const int* __restrict__ columns,
+sampled(int M, int N, int K, int nnz, const T* __restrict__ a, long long as, const T* __restrict__ b, long long bs,
+    const int* __restrict__ columns,
         const int* __restrict__ offsets, float alpha, T* __restrict__ out) {
     constexpr int GROUPS = 32 / LANES, AT_ONCE = LANES < 4 ? LANES : 4;
     gdc_wait();

@@ -1,6 +1,9 @@
 /* rooftop
-idea    = "Persistent, warp-specialised. One producer warp loads 128 columns of K per stage by TMA, which is half as many values of the sparse matrix. Two consumer warp groups multiply them with wgmma.sp from shared memory, one group of products in flight. The metadata are stored in the order that the lanes need and are loaded straight to registers: 16 bytes for 16 rows and 256 columns."
-limit   = "L2 bandwidth and the card's power. With tiles of 256 x 128 the tensor cores could consume 64 bytes per clock and multiprocessor, more than L2 delivers; tiles of 128 x 256, which need 80, are slower by a quarter"
+idea    = """Persistent, warp-specialised. One producer warp loads 128 columns of K per stage by TMA, which is half as many values of the \
+  sparse matrix. Two consumer warp groups multiply them with wgmma.sp from shared memory, one group of products in flight. The metadata are \
+  stored in the order that the lanes need and are loaded straight to registers: 16 bytes for 16 rows and 256 columns."""
+limit   = """L2 bandwidth and the card's power. With tiles of 256 x 128 the tensor cores could consume 64 bytes per clock and \
+  multiprocessor, more than L2 delivers; tiles of 128 x 256, which need 80, are slower by a quarter"""
 arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[M, H]", "b: T[K, N]"]
@@ -16,13 +19,15 @@ stages = 3
 #include "_epilogue.cuh"
 #include "sparse_wgmma.cuh"
 
-/// A tile is 128 BLOCKS rows by WIDE columns; warp group w has the 64 BLOCKS rows from 64 BLOCKS w on. NEAR: rows of b in shared memory run along K, else
-/// along N. values_map: boxes of 128 BLOCKS rows of 64 values; b_map: boxes of WIDE rows of 64 (NEAR), or 128 rows of 64. slices: pieces of 128 columns, an
-/// even number. out, TURNED, PAIRS: as in put_8x8; pitch: of out.
+/// A tile is 128 BLOCKS rows by WIDE columns; warp group w has the 64 BLOCKS rows from 64 BLOCKS w on. NEAR: rows of b in shared memory run
+/// along K, else along N. values_map: boxes of 128 BLOCKS rows of 64 values; b_map: boxes of WIDE rows of 64 (NEAR), or 128 rows of 64.
+/// slices: pieces of 128 columns, an even number. out, TURNED, PAIRS: as in put_8x8; pitch: of out.
 template <typename T, int BLOCKS, int WIDE, int STAGES, bool NEAR, bool TURNED, bool PAIRS, int ACT, int BIAS>
 __global__ void __launch_bounds__(288, 1)
-spmm(int M, int N, int slices, int tall, int across, int band, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
-     const uint2* __restrict__ meta, int stripes, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out, long long pitch) {
+spmm(int M, int N, int slices, int tall, int across, int band, const __grid_constant__ CUtensorMap values_map,
+    const __grid_constant__ CUtensorMap b_map,
+     const uint2* __restrict__ meta, int stripes, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out,
+     long long pitch) {
     constexpr int HIGH = 128 * BLOCKS, A = HIGH * 128, B = WIDE * 256, REGS = WIDE / 2;
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
@@ -77,7 +82,8 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
         }
         const uint2* from[BLOCKS];
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i) from[i] = meta + min((m + (group * BLOCKS + i) * 64) / 16 + warp % 4, stripes - 1) * stripe + lane * 2;
+        for (int i = 0; i < BLOCKS; ++i) from[i] = meta + min((m + (group * BLOCKS + i) * 64) / 16 + warp % 4, stripes - 1) * stripe
+            + lane * 2;
         int before = -1;  // the stage whose wgmma are in flight
 #pragma unroll 1
         for (int slice = 0; slice < slices; slice += 2) {
@@ -97,7 +103,8 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
                         const unsigned long long row = operand(a + i * 8192 + k * 64, 16, 1024);
                         const unsigned long long column = NEAR ? operand(b + k * WIDE * 128, 16, 1024) : operand(b + k * 8192, 16384, 1024);
                         sparse_product<T, 0, !NEAR>(sum[i], row, column, word);
-                        sparse_product<T, 1, !NEAR>(sum[i], row + 2, column + (NEAR ? 4 : 256), word);  // 32 bytes of values; 64 bytes, or 32 rows, of b
+                        // 32 bytes of values; 64 bytes, or 32 rows, of b
+                        sparse_product<T, 1, !NEAR>(sum[i], row + 2, column + (NEAR ? 4 : 256), word);
                     }
                 }
                 products_commit();
@@ -116,7 +123,8 @@ spmm(int M, int N, int slices, int tall, int across, int band, const __grid_cons
             for (int j = 0; j < WIDE / 8; ++j) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    put_8x8<T, TURNED, PAIRS, ACT, BIAS>(sum[i][j * 4 + half * 2], sum[i][j * 4 + half * 2 + 1], row + half * 8, n + j * 8, M, N, alpha, bias, bias_step,
+                    put_8x8<T, TURNED, PAIRS, ACT, BIAS>(sum[i][j * 4 + half * 2], sum[i][j * 4 + half * 2 + 1], row + half * 8, n + j * 8,
+                        M, N, alpha, bias, bias_step,
                                                          out, pitch);
                 }
             }

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core import tensor_maps
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
@@ -79,12 +78,12 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     pairs = (m if turned else n) % 2 == 0
     act = ACTIVATIONS.index(str(p.option("activation")))
     maps = _maps(p, config)
-    kernel = text("spmm", DTYPES[p["b"].dtype].cuda, blocks, wide, stages, near(p["b"]), turned, pairs, act, kind)
+    kernel = instance("spmm", DTYPES[p["b"].dtype].cuda, blocks, wide, stages, near(p["b"]), turned, pairs, act, kind)
     args: dict[str, Any] = {
-        "M": m, "N": n, "slices": 2 * -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16, "values_map": maps["values"],
-        "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "alpha": float(p.option("alpha")), "bias": "bias" if bias else None,
-        "bias_step": along, "out": "out", "pitch": m if turned else n,
-    }  # fmt: skip
+        "M": m, "N": n, "slices": 2 * -(-k // 256), "tall": tall, "across": across, "band": 8 if blocks == 2 else 16,
+        "values_map": maps["values"], "b_map": maps["b"], "meta": "meta", "stripes": p["meta"].shape[0], "alpha": float(p.option("alpha")),
+        "bias": "bias" if bias else None, "bias_step": along, "out": "out", "pitch": m if turned else n,
+    }
     types = ("i32",) * 6 + ("map", "map", "ptr", "i32", "f32", "ptr", "i64", "ptr", "i64")
     shared = stages * (high * 128 + wide * 256)
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=shared)]

@@ -1,6 +1,8 @@
 /* rooftop
-idea    = "mma.sp with operands in registers. Asynchronous copies (cp.async) bring values and b to swizzled shared memory, and ldmatrix loads them from there. The metadata are stored in the order that the lanes need and are loaded straight to registers."
-limit   = "predicted: shared-memory bandwidth, which feeds the tensor cores at about half of their rate; on Hopper mma.sp also has half the rate of wgmma.sp"
+idea    = """mma.sp with operands in registers. Asynchronous copies (cp.async) bring values and b to swizzled shared memory, and ldmatrix \
+  loads them from there. The metadata are stored in the order that the lanes need and are loaded straight to registers."""
+limit   = """predicted: shared-memory bandwidth, which feeds the tensor cores at about half of their rate; on Hopper mma.sp also has half \
+  the rate of wgmma.sp"""
 dtypes  = ["f16", "bf16"]
 args    = ["values: T[M, H]", "meta: i32[S, C, 32, 4]", "b: T[K, N]", "out: T[P, Q]"]
 python  = ["supports", "choose", "configs", "launches"]
@@ -31,13 +33,16 @@ __device__ inline void multiply(float (&c)[4], const unsigned (&a)[4], const uns
 }
 
 __device__ inline void four(unsigned (&r)[4], unsigned from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]),
+        "=r"(r[3]) : "r"(from));
 }
 __device__ inline void four_turned(unsigned (&r)[4], unsigned from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]),
+        "=r"(r[3]) : "r"(from));
 }
 
-/// Copies 8 elements from row `row`, column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one asynchronous copy.
+/// Copies 8 elements from row `row`, column `column` of a matrix [rows, columns] to shared memory; zeros past its end. WHOLE: by one
+/// asynchronous copy.
 template <typename T, bool WHOLE>
 __device__ inline void bring(T* to, const T* __restrict__ x, long long pitch, int row, int column, int rows, int columns) {
     const int left = row < rows ? columns - column : 0;
@@ -50,13 +55,15 @@ __device__ inline void bring(T* to, const T* __restrict__ x, long long pitch, in
     }
 }
 
-/// A tile is 128 rows by WIDE columns, 64 columns of K at a time; 8 warps, 64 rows by WIDE / 4 columns each. In shared memory the rows of values have 4
-/// pieces of 16 bytes, those of b 8 (NEAR: a row is a column of b, along K) or WIDE / 8; a piece is at its index xor a function of the row (swizzle), free of
-/// bank conflicts.
+/// A tile is 128 rows by WIDE columns, 64 columns of K at a time; 8 warps, 64 rows by WIDE / 4 columns each. In shared memory the rows of
+/// values have 4 pieces of 16 bytes, those of b 8 (NEAR: a row is a column of b, along K) or WIDE / 8; a piece is at its index xor a
+/// function of the row (swizzle), free of bank conflicts.
 template <typename T, int WIDE, int STAGES, bool NEAR, bool WHOLE_A, bool WHOLE_B, bool TURNED, bool PAIRS, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 1)
-spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict__ values, const unsigned* __restrict__ meta, int stripes, int blocks,
-     const T* __restrict__ b, long long bs, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out, long long pitch) {
+spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict__ values, const unsigned* __restrict__ meta, int stripes,
+    int blocks,
+     const T* __restrict__ b, long long bs, float alpha, const T* __restrict__ bias, long long bias_step, T* __restrict__ out,
+     long long pitch) {
     constexpr int A = 128 * 32, B = 64 * WIDE, COLUMNS = WIDE / 4, TILES = COLUMNS / 8;
     extern __shared__ __align__(128) unsigned char raw[];
     T* shared = reinterpret_cast<T*>(raw);
@@ -140,7 +147,8 @@ spmm(int M, int N, int K, int kept, int slices, int across, const T* __restrict_
         for (int j = 0; j < TILES; ++j) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                put_8x8<T, TURNED, PAIRS, ACT, BIAS>(sum[i][j][half * 2], sum[i][j][half * 2 + 1], m0 + down + i * 16 + half * 8, n0 + right + j * 8, M, N, alpha, bias,
+                put_8x8<T, TURNED, PAIRS, ACT, BIAS>(sum[i][j][half * 2], sum[i][j][half * 2 + 1], m0 + down + i * 16 + half * 8,
+                    n0 + right + j * 8, M, N, alpha, bias,
                                                      bias_step, out, pitch);
             }
         }

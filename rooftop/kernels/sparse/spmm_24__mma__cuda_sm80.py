@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Problem
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Problem, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 
@@ -40,15 +39,17 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     across = -(-n // config["wide"])
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": k, "kept": kept, "slices": -(-k // 64), "across": across, "values": "values", "meta": "meta", "stripes": p["meta"].shape[0],
-        "blocks": p["meta"].shape[1], "b": "b", "bs": bs, "alpha": float(p.option("alpha")), "bias": "bias" if bias else None,
-        "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out", "pitch": m if turned else n,
-    }  # fmt: skip
+        "M": m, "N": n, "K": k, "kept": kept, "slices": -(-k // 64), "across": across, "values": "values", "meta": "meta",
+        "stripes": p["meta"].shape[0], "blocks": p["meta"].shape[1], "b": "b", "bs": bs, "alpha": float(p.option("alpha")),
+        "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
+        "pitch": m if turned else n,
+    }
     types = ("i32",) * 6 + ("ptr", "ptr", "i32", "i32", "ptr", "i64", "f32", "ptr", "i64", "ptr", "i64")
-    pairs = (m if turned else n) % 8 == 0  # rows of results are aligned to 4 bytes: requiring 8, which WHOLE_B needs anyway, makes fewer binaries than 2
-    kernel = text(
+    # rows of results are aligned to 4 bytes: requiring 8, which WHOLE_B needs anyway, makes fewer binaries than 2
+    pairs = (m if turned else n) % 8 == 0
+    kernel = instance(
         "spmm", DTYPES[b.dtype].cuda, config["wide"], config["stages"], near, whole_a, whole_b, turned, pairs,
         ACTIVATIONS.index(str(p.option("activation"))), form,
-    )  # fmt: skip
+    )
     shared = config["stages"] * (128 * 64 + 128 * config["wide"])
     return [Launch(kernel, (-(-m // 128) * across,), args, types=types, block=(256,), shared=shared)]

@@ -1,6 +1,10 @@
 /* rooftop
-idea    = "Warp-specialised. A producer warp loads 64 columns of a block row per stage by TMA (parts of a block, or several blocks) and the matching rows of b. Two consumer warp groups multiply with wgmma. Blocks of fewer than 64 rows are multiplied transposed, (S b)ᵀ = bᵀ Sᵀ, so that b is the operand of 64 rows. Block rows differ in length, so multiprocessors fetch tiles from an atomic counter. For short block rows one warp group runs behind the other, so that one multiplies while the other stores."
-limit   = "predicted: L2 bandwidth. The rows of b are read once for each block row: 64 to 80 bytes per clock and multiprocessor at the full rate of the tensor cores with blocks of 64 and 128, twice that with 32. With few blocks, the write of the result, which is dense"
+idea    = """Warp-specialised. A producer warp loads 64 columns of a block row per stage by TMA (parts of a block, or several blocks) and \
+  the matching rows of b. Two consumer warp groups multiply with wgmma. Blocks of fewer than 64 rows are multiplied transposed, (S b)ᵀ = bᵀ \
+  Sᵀ, so that b is the operand of 64 rows. Block rows differ in length, so multiprocessors fetch tiles from an atomic counter. For short \
+  block rows one warp group runs behind the other, so that one multiplies while the other stores."""
+limit   = """predicted: L2 bandwidth. The rows of b are read once for each block row: 64 to 80 bytes per clock and multiprocessor at the \
+  full rate of the tensor cores with blocks of 64 and 128, twice that with 32. With few blocks, the write of the result, which is dense"""
 arch    = 90
 dtypes  = ["f16", "bf16"]
 tensors = ["values: T[B, H, W]", "b: T[K, N]"]
@@ -16,14 +20,17 @@ lag    = 2
 #include "wgmma.cuh"
 #include "_epilogue_store.cuh"
 
-/// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64. SWAPPED: the transposed
-/// tile is computed. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map: boxes of TILE rows of SUB (NEAR), or SUB
-/// rows of 64. lag: stages, fewer than STAGES, that warp group 0 multiplies before group 1 starts, so that one computes while the other stores. STEP: as in
-/// put_sums. next: the counter of tiles. tall, across: block rows, and tiles along N; tiles of one column of tiles are consecutive.
+/// A tile is the HIGH rows of a block row by TILE columns. A stage holds 64 columns of S: 64 / SUB parts of SUB, which is WIDE or 64.
+/// SWAPPED: the transposed tile is computed. NEAR: rows of b in shared memory run along K. values_map: boxes of HIGH rows of SUB; b_map:
+/// boxes of TILE rows of SUB (NEAR), or SUB rows of 64. lag: stages, fewer than STAGES, that warp group 0 multiplies before group 1 starts,
+/// so that one computes while the other stores. STEP: as in put_sums. next: the counter of tiles. tall, across: block rows, and tiles along
+/// N; tiles of one column of tiles are consecutive.
 template <typename T, int HIGH, int WIDE, int TILE, int STAGES, bool NEAR, int STEP, int ACT, int BIAS>
 __global__ void __launch_bounds__(288, 1)
-spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __grid_constant__ CUtensorMap values_map, const __grid_constant__ CUtensorMap b_map,
-     const int* __restrict__ columns, const int* __restrict__ offsets, int* __restrict__ next, float alpha, const T* __restrict__ bias, long long bias_step,
+spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __grid_constant__ CUtensorMap values_map,
+    const __grid_constant__ CUtensorMap b_map,
+     const int* __restrict__ columns, const int* __restrict__ offsets, int* __restrict__ next, float alpha, const T* __restrict__ bias,
+     long long bias_step,
      T* __restrict__ out) {
     constexpr bool SWAPPED = HIGH < 64;
     constexpr int SUB = WIDE < 64 ? WIDE : 64, PARTS = 64 / SUB, EACH = WIDE / SUB, A = HIGH * 128, B = TILE * 128;
@@ -47,7 +54,8 @@ spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __gri
             int after = 0;
             if (lane == 0) after = atomicAdd(next, 1) + gridDim.x;
             const int r = tile % tall, n = tile / tall * TILE;
-            const int first = min(max(offsets[r], 0), blocks), last = min(max(offsets[r + 1], first), blocks), parts = (last - first) * EACH;
+            const int first = min(max(offsets[r], 0), blocks), last = min(max(offsets[r + 1], first), blocks),
+                parts = (last - first) * EACH;
             int held = 0, ahead = first + lane < last ? columns[first + lane] : 0;  // column indices of 32 blocks, and of the 32 after them
             int part = 0;
             do {
@@ -136,8 +144,10 @@ spmm(int M, int N, int K, int blocks, int tall, int across, int lag, const __gri
         const int m = tile % tall * HIGH, n = tile / tall * TILE, down = warp % 4 * 16;
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) {
-            if constexpr (SWAPPED) put_sums<T, true, STEP, ACT, BIAS == 0 ? 0 : 3 - BIAS>(sum[i], n + (group * SUMS + i) * 64 + down, m, N, M, alpha, bias, bias_step, out, N);
-            else put_sums<T, false, STEP, ACT, BIAS>(sum[i], m + (HIGH == 128 ? group * 64 : 0) + down, n + (HIGH == 128 ? 0 : group * (TILE / 2)), M, N, alpha, bias, bias_step, out, N);
+            if constexpr (SWAPPED) put_sums<T, true, STEP, ACT, BIAS == 0 ? 0 : 3 - BIAS>(sum[i], n + (group * SUMS + i) * 64 + down, m, N,
+                M, alpha, bias, bias_step, out, N);
+            else put_sums<T, false, STEP, ACT, BIAS>(sum[i], m + (HIGH == 128 ? group * 64 : 0) + down,
+                n + (HIGH == 128 ? 0 : group * (TILE / 2)), M, N, alpha, bias, bias_step, out, N);
         }
         clear();
     }

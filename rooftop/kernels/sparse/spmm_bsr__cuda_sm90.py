@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core import tensor_maps
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 SHARED = 226 * 1024
@@ -57,11 +56,14 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     for tile in tiles:
         stages = min(8, SHARED // (128 * (high + tile)))
         found.append({"tile": tile, "stages": stages, "lag": min(2, stages - 2) if short else 0})
-    return found + [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [{**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 5]
+    return found + [{**c, "lag": min(2, c["stages"] - 2) - c["lag"]} for c in found] + [
+        {**c, "stages": c["stages"] - 2} for c in found if c["stages"] > 5
+    ]
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Wide tiles, which read values less often (L2 bandwidth is the limit), unless multiprocessors would be idle or there are few columns."""
+    """Wide tiles, which read values less often (L2 bandwidth is the limit), unless multiprocessors would be idle or there are few
+    columns."""
     n, tall = p["b"].shape[1], p["offsets"].numel - 1
     found: dict[int, dict[str, Any]] = {}
     for c in configs(p, head):
@@ -86,11 +88,13 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     of = maps(p, tile)
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "lag": config["lag"], "values_map": of["values"], "b_map": of["b"],
-        "columns": "columns", "offsets": "offsets", "next": "next", "alpha": float(p.option("alpha")), "bias": "bias" if bias else None,
-        "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
-    }  # fmt: skip
+        "M": m, "N": n, "K": b.shape[0], "blocks": count, "tall": tall, "across": across, "lag": config["lag"], "values_map": of["values"],
+        "b_map": of["b"], "columns": "columns", "offsets": "offsets", "next": "next", "alpha": float(p.option("alpha")),
+        "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "out": "out",
+    }
     types = ("i32",) * 7 + ("map", "map", "ptr", "ptr", "ptr", "f32", "ptr", "i64", "ptr")
     act = ACTIVATIONS.index(str(p.option("activation")))
-    kernel = text("spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form)
+    kernel = instance(
+        "spmm", DTYPES[b.dtype].cuda, high, wide, tile, stages, near(b), 8 if n % 8 == 0 else 2 if n % 2 == 0 else 1, act, form
+    )
     return [Launch(kernel, (min(p.device.sms, tall * across),), args, types=types, block=(288,), shared=stages * 128 * (high + tile))]

@@ -1,9 +1,9 @@
 """Blocks of a sparse matrix by tensor cores. Contract: rooftop/ops/spmm_bsr.py
 
-A program computes the rows of one block row by BN columns. It loops over the columns of the row's blocks, BK at a time: a part of one block if blocks are
-wider, else
-several blocks, whose rows of b are gathered. Blocks of fewer than 64 rows are multiplied transposed, (S b)ᵀ = bᵀ Sᵀ, since Hopper's products have
-at least 64 rows; the tile of b then provides them. Neighbouring programs share columns of b, which hit L2."""
+A program computes the rows of one block row by BN columns. It loops over the columns of the row's blocks, BK at a time: a part of one block
+if blocks are wider, else
+several blocks, whose rows of b are gathered. Blocks of fewer than 64 rows are multiplied transposed, (S b)ᵀ = bᵀ Sᵀ, since Hopper's
+products have at least 64 rows; the tile of b then provides them. Neighbouring programs share columns of b, which hit L2."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from rooftop.kernels._device.gemm_epilogue import ACTIVATIONS, activate
 
 
 @triton.jit
-def _blocks(values, columns, offsets, b, bias, out, blocks, M, N, K, tall, vr, vc, kb, nb, alpha, br, bc, HIGH: tl.constexpr, WIDE: tl.constexpr, BN:
+def _blocks(values, columns, offsets, b, bias, out, blocks, M, N, K, tall, vr, vc, kb, nb, alpha, br, bc, HIGH: tl.constexpr,
+WIDE: tl.constexpr, BN:
 tl.constexpr,
-            BK: tl.constexpr, TURNED: tl.constexpr, ACT: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+            BK: tl.constexpr, TURNED: tl.constexpr, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
     """vr, vc: strides of a block's rows and columns; kb, nb: those of b; br, bc: those of the bias."""
     r, tile = tl.program_id(0) % tall, tl.program_id(0) // tall
     first = tl.minimum(tl.maximum(tl.load(offsets + r), 0), blocks)
@@ -104,7 +105,7 @@ def configs(p: Problem) -> list[Config]:
         Config(bn, bk, warps, stages)
         for bn, warps in ((256, 8), (256, 4), (128, 4), (128, 8), (64, 4)) for bk in (32, 64, 128) for stages in (3, 4, 5)
         if bk * (high + bn) * 2 * stages <= 200 * 1024 and high * bn // (32 * warps) <= 128
-    ]  # fmt: skip
+    ]
 
 
 def choose(p: Problem) -> Config:
@@ -131,10 +132,11 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     count, high, wide = values.shape
     tall = p["offsets"].numel - 1
     args = {
-        "values": "values", "columns": "columns", "offsets": "offsets", "b": "b", "bias": "bias" if bias else None, "out": "out", "blocks": count,
-        "M": m, "N": n, "K": b.shape[0], "tall": tall, "vr": values.strides[1], "vc": values.strides[2], "kb": b.strides[0], "nb": b.strides[1],
-        "alpha": float(p.option("alpha")),
-        "br": bias.strides[0] if bias and bias.shape[0] > 1 else 0, "bc": bias.strides[1] if bias and bias.shape[1] > 1 else 0, "HIGH": high, "WIDE": wide,
-        "BN": config.BN, "BK": config.BK, "TURNED": _turned(p), "ACT": ACTIVATIONS.index(str(p.option("activation"))),
-    }  # fmt: skip
+        "values": "values", "columns": "columns", "offsets": "offsets", "b": "b", "bias": "bias" if bias else None, "out": "out",
+        "blocks": count, "M": m, "N": n, "K": b.shape[0], "tall": tall, "vr": values.strides[1], "vc": values.strides[2],
+        "kb": b.strides[0], "nb": b.strides[1], "alpha": float(p.option("alpha")),
+        "br": bias.strides[0] if bias and bias.shape[0] > 1 else 0, "bc": bias.strides[1] if bias and bias.shape[1] > 1 else 0,
+        "HIGH": high, "WIDE": wide, "BN": config.BN, "BK": config.BK, "TURNED": _turned(p),
+        "ACT": ACTIVATIONS.index(str(p.option("activation"))),
+    }
     return [Launch(kernel=_blocks, grid=(tall * -(-n // config.BN),), args=args, warps=config.warps, stages=config.stages)]

@@ -1,6 +1,10 @@
 /* rooftop
-idea    = "LANES neighbouring lanes read a row of b, 16 bytes each. If N is small, DEEP such groups divide the elements of a row among them, and a warp processes several rows if rows are short. Rows longer than `most` elements are skipped and cut into pieces of `most`, one warp each; a second launch adds their sums in order. So no long row delays the others, and the row lengths need not be known beforehand."
-limit   = "L2 bandwidth: a row of b is read for each element (4 bytes for one FMA). For small N or low density, the bytes of the elements themselves, or the latency of three dependent loads for each row: offsets, columns, b"
+idea    = """LANES neighbouring lanes read a row of b, 16 bytes each. If N is small, DEEP such groups divide the elements of a row among \
+  them, and a warp processes several rows if rows are short. Rows longer than `most` elements are skipped and cut into pieces of `most`, \
+  one warp each; a second launch adds their sums in order. So no long row delays the others, and the row lengths need not be known \
+  beforehand."""
+limit   = """L2 bandwidth: a row of b is read for each element (4 bytes for one FMA). For small N or low density, the bytes of the elements \
+  themselves, or the latency of three dependent loads for each row: offsets, columns, b"""
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
 python  = ["supports", "choose", "configs", "launches", "scratch"]
@@ -10,11 +14,13 @@ demands = { spills = 0 }
 #include "_epilogue.cuh"
 #include "_csr_rows.cuh"
 
-/// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W, LANES vectors apart.
-/// UNROLL loads are in flight, and their products are added pairwise, which makes the chain of roundings shorter. S: the type of products and sums. With few
+/// sum += the products of elements begin + first, begin + first + DEEP, ... below end with the columns from b on: PIECES vectors of W,
+/// LANES vectors apart. UNROLL loads are in flight, and their products are added pairwise, which makes the chain of roundings shorter. S:
+/// the type of products and sums. With few
 /// columns float64: a block of results then has few values, and the rounding error of plain float32 may be large relative to their norm.
 template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL>
-__device__ inline void add_up(S (&sum)[PIECES][W], int begin, int end, int first, const T* __restrict__ values, const int* __restrict__ columns, int K,
+__device__ inline void add_up(S (&sum)[PIECES][W], int begin, int end, int first, const T* __restrict__ values,
+    const int* __restrict__ columns, int K,
                               const T* __restrict__ b, long long bs, int left) {
     const auto some = [&](int i, bool whole) {
         float v[UNROLL];
@@ -71,13 +77,16 @@ __device__ inline void join_groups(S (&sum)[PIECES][W]) {
     }
 }
 
-/// The first `cut` blocks along x handle long rows: one warp for each piece of `most` elements, which works only if a row longer than `most` has elements in
-/// it. It writes parts[piece][i] and rows[piece][i], that row or -1: i = 0 for the row of the piece's first element, 1 for that of its last if it is another.
+/// The first `cut` blocks along x handle long rows: one warp for each piece of `most` elements, which works only if a row longer than
+/// `most` has elements in it. It writes parts[piece][i] and rows[piece][i], that row or -1: i = 0 for the row of the piece's first element,
+/// 1 for that of its last if it is another.
 /// The other blocks: one row for each LANES · DEEP lanes. Along y: columns, LANES · W · PIECES at a time.
 template <typename T, typename S, int W, int PIECES, int LANES, int DEEP, int UNROLL, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 4)
-rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets,
-           const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, S* __restrict__ parts,
+rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict__ values, const int* __restrict__ columns,
+    const int* __restrict__ offsets,
+           const T* __restrict__ b, long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
+           S* __restrict__ parts,
            int* __restrict__ rows) {
     constexpr int TILE = LANES * W * PIECES;
     gdc_wait();
@@ -100,7 +109,8 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
 #pragma unroll
                 for (int w = 0; w < W; ++w) sum[p][w] = 0;
             }
-            if (left > 0) add_up<T, S, W, PIECES, LANES, 32 / LANES, UNROLL>(sum, max(from, begin), min(to, end), lane / LANES, values, columns, K, b + column, bs, left);
+            if (left > 0) add_up<T, S, W, PIECES, LANES, 32 / LANES, UNROLL>(sum, max(from, begin), min(to, end), lane / LANES, values,
+                columns, K, b + column, bs, left);
             join_groups<S, W, PIECES, LANES, 32 / LANES>(sum);
             if (lane >= LANES) continue;
 #pragma unroll
@@ -119,7 +129,8 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
     int begin = 0, end = 0;
     if (row < M) begin = max(offsets[row], 0), end = min(offsets[row + 1], nnz);
     const bool mine = row < M && end - begin <= most;
-    if (mine && left > 0) add_up<T, S, W, PIECES, LANES, DEEP, UNROLL>(sum, begin, end, lane % GROUP / LANES, values, columns, K, b + column, bs, left);
+    if (mine && left > 0) add_up<T, S, W, PIECES, LANES, DEEP, UNROLL>(sum, begin, end, lane % GROUP / LANES, values, columns, K,
+        b + column, bs, left);
     join_groups<S, W, PIECES, LANES, DEEP>(sum);
     if (!mine || lane % GROUP >= LANES) return;
 #pragma unroll
@@ -133,17 +144,19 @@ rows_split(int M, int N, int K, int nnz, int cut, int most, const T* __restrict_
     }
 }
 
-/// Long rows: the sum of their parts, in order. A block looks at 32 pieces; a row is finished in the piece where it starts, by 8 warps that take every 8th
-/// part.
+/// Long rows: the sum of their parts, in order. A block looks at 32 pieces; a row is finished in the piece where it starts, by 8 warps that
+/// take every 8th part.
 template <typename T, typename S, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
-join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
+join_rows(int N, int nnz, int pieces, int most, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step,
+    float alpha, T* __restrict__ out,
           const S* __restrict__ parts, const int* __restrict__ rows) {
     __shared__ int found[32][2];
     __shared__ double sums[8][32];
     gdc_wait();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * 32;
-    if (threadIdx.x < 64) found[threadIdx.x / 2][threadIdx.x % 2] = first + static_cast<int>(threadIdx.x) / 2 < pieces ? rows[first * 2 + threadIdx.x] : -1;
+    if (threadIdx.x < 64) found[threadIdx.x / 2][threadIdx.x % 2] = first + static_cast<int>(threadIdx.x) / 2 < pieces
+        ? rows[first * 2 + threadIdx.x] : -1;
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < 64; ++i) {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 FEW = 8  # columns: with at most so many float32 is summed in float64, which costs nothing beside the loads
@@ -37,8 +36,8 @@ def power(n: float) -> int:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """Lanes along the columns, up to a warp. With short rows, fewer lanes with several vectors each, so that a warp has several rows in flight; with few
-    columns several lanes share a row, about eight elements each."""
+    """Lanes along the columns, up to a warp. With short rows, fewer lanes with several vectors each, so that a warp has several rows in
+    flight; with few columns several lanes share a row, about eight elements each."""
     n, nnz, m = p["out"].shape[1], p["values"].numel, p["out"].shape[0]
     wide, mean = width(p, ("b", "out"), n), nnz / m
     lanes, pieces = min(32, power(n / wide)), 1
@@ -58,7 +57,10 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
     for pieces in (1, 2, 4):
         for deep in (1, 2, 4, 8, 16, 32):
             if (pieces == 1 or first["lanes"] >= 8) and deep * first["lanes"] <= 32:
-                made = {**first, "pieces": pieces, "deep": deep, "unroll": max(2, (4 if first["sums"] == "double" and first["wide"] > 2 else 8) // pieces)}
+                made = {
+                    **first, "pieces": pieces, "deep": deep,
+                    "unroll": max(2, (4 if first["sums"] == "double" and first["wide"] > 2 else 8) // pieces)
+                }
                 if made not in found:
                     found.append(made)
     return found
@@ -83,17 +85,20 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     wide, lanes, deep = config["wide"], config["lanes"], config["deep"]
     cut, tile = -(-pieces // 8), lanes * wide * config["pieces"]
     grid = (cut + -(-m // (256 // (lanes * deep))), -(-n // tile))
-    after = {"bias": "bias" if bias else None, "bias_step": step, "alpha": float(p.option("alpha")), "out": "out", "parts": "parts", "rows": "rows"}
+    after = {
+        "bias": "bias" if bias else None, "bias_step": step, "alpha": float(p.option("alpha")), "out": "out", "parts": "parts",
+        "rows": "rows"
+    }
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "nnz": nnz, "cut": cut, "most": config["most"], "values": "values", "columns": "columns", "offsets": "offsets",
-        "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
-    }  # fmt: skip
+        "M": m, "N": n, "K": b.shape[0], "nnz": nnz, "cut": cut, "most": config["most"], "values": "values", "columns": "columns",
+        "offsets": "offsets", "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
+    }
     types = ("i32",) * 6 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-    kernel = text("rows_split", kind, config["sums"], wide, config["pieces"], lanes, deep, config["unroll"], act, form)
+    kernel = instance("rows_split", kind, config["sums"], wide, config["pieces"], lanes, deep, config["unroll"], act, form)
     made = [Launch(kernel, grid, args, types=types, block=(256,), chained=chained)]
     if pieces:
         args = {"N": n, "nnz": nnz, "pieces": pieces, "most": config["most"], "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr")
-        kernel = text("join_rows", kind, config["sums"], act, form)
+        kernel = instance("join_rows", kind, config["sums"], act, form)
         made.append(Launch(kernel, (-(-pieces // 32), min(8, -(-n // 32))), args, types=types, block=(256,), chained=chained))
     return made

@@ -1,5 +1,8 @@
 /* rooftop
-idea    = "Merge path: rows and elements form one list, each row's end after its elements, and every block gets an equal share of it, whatever the row lengths. A block processes 2048 elements per step: while it sums one step, the elements of the next one and their gathers of b are in flight. A thread sums eight neighbours in float64 and starts a new sum at each row end. A scan carries the sums of unfinished rows from thread to thread; a second launch carries them from block to block, in order."
+idea    = """Merge path: rows and elements form one list, each row's end after its elements, and every block gets an equal share of it, \
+  whatever the row lengths. A block processes 2048 elements per step: while it sums one step, the elements of the next one and their \
+  gathers of b are in flight. A thread sums eight neighbours in float64 and starts a new sum at each row end. A scan carries the sums of \
+  unfinished rows from thread to thread; a second launch carries them from block to block, in order."""
 limit   = "predicted: the gathers of b, a sector of L2 or L1 for each element"
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["values: T[Z]", "columns: i32[Z]", "offsets: i32[P]", "b: T[K, N]", "out: T[M, N]"]
@@ -27,12 +30,15 @@ __device__ inline int rows_within(const int* __restrict__ offsets, int M, int nn
     return low;
 }
 
-/// A block has `each` items, of column blockIdx.y of b, and processes 256 ROWS rows at a time. carry[block]: the sum of the row that continues past the
-/// block's end. rows[block]: the row, or -1, that starts before the block and ends in it; head[block]: the block's part of its sum.
+/// A block has `each` items, of column blockIdx.y of b, and processes 256 ROWS rows at a time. carry[block]: the sum of the row that
+/// continues past the block's end. rows[block]: the row, or -1, that starts before the block and ends in it; head[block]: the block's part
+/// of its sum.
 template <typename T, int ROWS, int ACT, int BIAS>
 __global__ void __launch_bounds__(256, 4)
-merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, const int* __restrict__ columns, const int* __restrict__ offsets, const T* __restrict__ b,
-       long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, double* __restrict__ carry, double* __restrict__ head,
+merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, const int* __restrict__ columns,
+    const int* __restrict__ offsets, const T* __restrict__ b,
+       long long bs, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out, double* __restrict__ carry,
+       double* __restrict__ head,
        int* __restrict__ rows) {
     __shared__ double sums_to[STEP + STEP / ITEMS];  // products, then segmented prefix sums: element i at i + i / ITEMS
     __shared__ unsigned begins[STEP / 32];  // bit i: a row starts with element i
@@ -86,7 +92,8 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int j = threadIdx.x + i * 256;
-            sums_to[j + j / ITEMS] = j < count ? static_cast<double>(static_cast<float>(v[i])) * static_cast<double>(static_cast<float>(x[i])) : 0.;
+            sums_to[j + j / ITEMS] = j < count
+                ? static_cast<double>(static_cast<float>(v[i])) * static_cast<double>(static_cast<float>(x[i])) : 0.;
         }
         read(y + STEP);
         int top = row, next;
@@ -153,7 +160,8 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
                 if (r >= next) break;
                 const double of_row = end[i] > begin[i] && e >= 0 && e < STEP ? sums_to[e + e / ITEMS] : 0.;
                 if (r == x0 && open) head[static_cast<long long>(blockIdx.x) * N + n] = of_row;
-                else out[static_cast<long long>(r) * N + n] = T(finished<ACT, BIAS>(static_cast<float>(of_row), alpha, bias, bias_step, r, n));
+                else out[static_cast<long long>(r) * N + n] =
+                    T(finished<ACT, BIAS>(static_cast<float>(of_row), alpha, bias, bias_step, r, n));
             }
         }
         if (stop == y1) break;
@@ -168,7 +176,8 @@ merged(int M, int N, int K, int nnz, int each, const T* __restrict__ values, con
 /// Rows that span several blocks: one warp each, at the block where the row ends.
 template <typename T, int ACT, int BIAS>
 __global__ void __launch_bounds__(256)
-join_blocks(int N, int nnz, int each, int blocks, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step, float alpha, T* __restrict__ out,
+join_blocks(int N, int nnz, int each, int blocks, const int* __restrict__ offsets, const T* __restrict__ bias, long long bias_step,
+    float alpha, T* __restrict__ out,
             const double* __restrict__ carry, const double* __restrict__ head, const int* __restrict__ rows) {
     gdc_wait();
     const int block = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, n = blockIdx.y;

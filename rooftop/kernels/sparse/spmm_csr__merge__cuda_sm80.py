@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem
-from rooftop.kernels._device.quantized import text
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.ops._sparse import ACTIVATIONS
 
 STEP = 2048  # elements that a block adds in one step
@@ -33,7 +32,8 @@ def configs(p: Problem, head: Any) -> list[dict[str, Any]]:
 
 
 def choose(p: Problem, head: Any) -> dict[str, Any]:
-    """An equal share of the items for each resident block. rows: of a thread at a time, so that on average the rows of a step are read in one go."""
+    """An equal share of the items for each resident block. rows: of a thread at a time, so that on average the rows of a step are read in
+    one go."""
     nnz, m = p["values"].numel, p["out"].shape[0]
     items = nnz + m
     blocks = max(min(AT_ONCE * p.device.sms, -(-items // FEWEST)), -(-items // MOST_ITEMS))
@@ -55,17 +55,19 @@ def launches(p: Problem, config: Any, head: Any) -> list[Launch]:
     form = 0 if bias is None else 1 if bias.shape[1] == 1 and bias.shape[0] == m else 2
     kind, act, chained = DTYPES[b.dtype].cuda, ACTIVATIONS.index(str(p.option("activation"))), p.device.arch >= 90
     after = {
-        "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "alpha": float(p.option("alpha")), "out": "out",
-        "carry": "carry", "head": "head", "rows": "rows",
-    }  # fmt: skip
+        "bias": "bias" if bias else None, "bias_step": 0 if bias is None else bias.strides[form - 1], "alpha": float(p.option("alpha")),
+        "out": "out", "carry": "carry", "head": "head", "rows": "rows",
+    }
     args: dict[str, Any] = {
-        "M": m, "N": n, "K": b.shape[0], "nnz": nnz, "each": config["each"], "values": "values", "columns": "columns", "offsets": "offsets", "b": "b",
-        "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
-    }  # fmt: skip
+        "M": m, "N": n, "K": b.shape[0], "nnz": nnz, "each": config["each"], "values": "values", "columns": "columns", "offsets": "offsets",
+        "b": "b", "bs": b.strides[0] if b.shape[0] > 1 else n, **after,
+    }
     types = ("i32",) * 5 + ("ptr",) * 4 + ("i64", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-    made = [Launch(text("merged", kind, config["rows"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
+    made = [Launch(instance("merged", kind, config["rows"], act, form), (blocks, n), args, types=types, block=(256,), chained=chained)]
     if blocks > 1:
         args = {"N": n, "nnz": nnz, "each": config["each"], "blocks": blocks, "offsets": "offsets", **after}
         types = ("i32",) * 4 + ("ptr", "ptr", "i64", "f32", "ptr", "ptr", "ptr", "ptr")
-        made.append(Launch(text("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained))
+        made.append(
+            Launch(instance("join_blocks", kind, act, form), (-(-blocks // 8), n), args, types=types, block=(256,), chained=chained)
+        )
     return made

@@ -1,7 +1,7 @@
 """Python of the user's, which runs in a process of its own alone (`apart_child`; of whole commands `rooftop.lab.cli.elsewhere`).
 
-Loading it, its functions, its reference, compiling and every case have limits. What it does to its process is a finding: that ends, or does not end, or fills
-the memory. Nothing but an answer of the right form counts."""
+Loading it, its functions, its reference, compiling and every case have limits. What it does to its process is a finding: that ends, or does
+not end, or fills the memory. Nothing but an answer of the right form counts."""
 
 from __future__ import annotations
 
@@ -87,10 +87,12 @@ class Apart:
 
 
 class Own(Apart):
-    """One file, loaded: `cases` of them are judged, of `whole`. `lost`: what became of it instead. `unable`: none of its cases can run here."""
+    """One file, loaded: `cases` of them are judged, of `whole`. `lost`: what became of it instead. `unable`: none of its cases can run
+    here."""
 
     def __init__(self, word: str, choice: Any, reference: str | None = None, shapes: Sequence[dict[str, int]] = ()) -> None:
-        """`choice`: a `selection.Choice`. Raises ValueError and the like for what the file, or what is asked of it, is not; as the commands do for an op."""
+        """`choice`: a `selection.Choice`. Raises ValueError and the like for what the file, or what is asked of it, is not; as the commands
+        do for an op."""
         super().__init__(word)
         self.whole, self.unable, self.lost = 0, False, ""
         self._named: list[tuple[str, str, str]] = []
@@ -113,7 +115,8 @@ class Own(Apart):
         return len(self._named)
 
     def results(self) -> Iterator[tuple[Result, dict[str, str]]]:
-        """Of each case the result, and the identity that a record of it has. After a case that ended the process none is judged any more."""
+        """Of each case the result, and the identity that a record of it has. After a case that ended the process none is judged any
+        more."""
         if self.lost:
             yield Result(Path(self.word).stem, "", "all", "error", message=self.lost), {}
         ended = ""

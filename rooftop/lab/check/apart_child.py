@@ -1,4 +1,5 @@
-"""The process in which Python of the user's runs: it reads jobs as JSON lines and answers each with one line. That Python may do anything to it."""
+"""The process in which Python of the user's runs: it reads jobs as JSON lines and answers each with one line. That Python may do anything
+to it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Judge:
             found = [s for s in found if s.implementation is not None and s.implementation.backend == "pallas"]
         self.todo, whole = select(found, self.choice, job["word"])
         return {"cases": [[s.name, s.op.name, c.id] for s, c in self.todo], "whole": whole,
-                "unable": all(checker.backend_of(s, self.choice.backend)[1] for s in found)}  # fmt: skip
+                "unable": all(checker.backend_of(s, self.choice.backend)[1] for s in found)}
 
     def _judge(self, number: int) -> dict[str, Any]:
         from rooftop.lab.check import checker, many
@@ -45,7 +46,9 @@ class Judge:
         subject, case = self.todo[number]
         try:
             result = many.check_one(subject, case, self.choice.backend, self.choice.seed)
-            facts = identity.facts(subject, [case], card()[1]) if self.choice.records is not None and result.status in ("ok", "wrong") else {}
+            facts = (
+                identity.facts(subject, [case], card()[1]) if self.choice.records is not None and result.status in ("ok", "wrong") else {}
+            )
         except BaseException as error:  # of the file's own functions
             if isinstance(error, OSError) and checker.of_this_machine(error):
                 raise

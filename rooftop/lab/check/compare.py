@@ -58,12 +58,14 @@ def ulp(value: float, dtype: str) -> float:
     return float(2.0 ** max(math.frexp(abs(value))[1] - 1 - d.mantissa, smallest))
 
 
-def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, bitwise: bool = False, floor: float = 0.0) -> Verdict:
+def compare(
+    out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, bitwise: bool = False, floor: float = 0.0
+) -> Verdict:
     """Judge `out` by `exact` (float64) and `same` (plain torch at the same precision, in the dtype of `out`).
 
     Error is taken in blocks of 128 rows of the last dimension, the largest and the root of the mean square, so that one wrong tile shows. A
-    block may err by `multiple` times what `same` errs there, or by two units in the last place (at its largest, or root-mean-square, value), or by `floor`.
-    NaN and infinities must stand where they stand in `same`."""
+    block may err by `multiple` times what `same` errs there, or by two units in the last place (at its largest, or root-mean-square,
+    value), or by `floor`. NaN and infinities must stand where they stand in `same`."""
     verdict = Verdict(elements=out.numel())
     if tuple(out.shape) != tuple(exact.shape):
         return _failed(verdict, f"shape {tuple(out.shape)}; it must be {tuple(exact.shape)}")
@@ -77,7 +79,9 @@ def compare(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: s
     return _compare_rows(out, exact, same, dtype, multiple, floor, columns)
 
 
-def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, floor: float, columns: int) -> Verdict:
+def _compare_rows(
+    out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dtype: str, multiple: float, floor: float, columns: int
+) -> Verdict:
     verdict = Verdict(elements=out.numel())
     rows = out.numel() // columns
     flat_out, flat_exact, flat_same = (t.reshape(rows, columns) for t in (out, exact, same))
@@ -111,7 +115,8 @@ def _compare_rows(out: torch.Tensor, exact: torch.Tensor, same: torch.Tensor, dt
 
 
 def _compare_long(out: Any, exact: Any, same: Any, dtype: str, multiple: float, floor: float) -> Verdict:
-    """One very long row, judged as rows of 4096, and its last 4096 elements once more: what is left alone would be allowed what one rounding came to."""
+    """One very long row, judged as rows of 4096, and its last 4096 elements once more: what is left alone would be allowed what one
+    rounding came to."""
     count = out.numel()
     spans = [(0, count // LONG_ROW * LONG_ROW)] + ([(count - LONG_ROW, count)] if count % LONG_ROW else [])
     parts = []
@@ -131,7 +136,9 @@ def _int8() -> Any:
     return torch.int8
 
 
-def _blocks(mine: Any, theirs: Any, exact: Any, dtype: str, multiple: float, floor: float, start: int, worst_max: _Worst, worst_rms: _Worst) -> None:
+def _blocks(
+    mine: Any, theirs: Any, exact: Any, dtype: str, multiple: float, floor: float, start: int, worst_max: _Worst, worst_rms: _Worst
+) -> None:
     """Fold the blocks of one chunk into the worst so far."""
     import torch
 
@@ -156,7 +163,9 @@ def _blocks(mine: Any, theirs: Any, exact: Any, dtype: str, multiple: float, flo
             share = mine_b / allowed if math.isfinite(mine_b) else math.inf
             if share > worst.share:
                 a = start + i * BLOCK_ROWS
-                worst.error, worst.allowed, worst.share, worst.block, worst.rows = mine_b, allowed, share, i, (a, min(a + BLOCK_ROWS, start + rows))
+                worst.error, worst.allowed, worst.share, worst.block, worst.rows = mine_b, allowed, share, i, (
+                    a, min(a + BLOCK_ROWS, start + rows)
+                )
 
 
 def _rms(t: Any, sizes: Any) -> Any:
@@ -177,8 +186,8 @@ def _nonfinite(out: Any, same: Any) -> tuple[int, int, str] | None:
 
 
 def differing(a: Any, b: Any) -> Any:
-    """Where two tensors of one dtype and shape do not hold the same bits: -0.0 is not 0.0. Any NaN is as good as another: which sign and payload an
-    operation gives it is not specified, by IEEE 754 nor by CUDA, and conversions change them."""
+    """Where two tensors of one dtype and shape do not hold the same bits: -0.0 is not 0.0. Any NaN is as good as another: which sign and
+    payload an operation gives it is not specified, by IEEE 754 nor by CUDA, and conversions change them."""
     import torch
 
     x, y = (torch.view_as_real(t.contiguous()) if t.is_complex() else t.contiguous() for t in (a, b))
@@ -197,7 +206,10 @@ def _words(t: Any) -> Any:
 
 def _number(element: Any) -> float:
     """An element as a number; codes that torch has no numbers for, and complex ones, as the number of their bits."""
-    return float(element if DTYPES[dtype_of(element.dtype)].floating or not (element.is_floating_point() or element.is_complex()) else _words(element))
+    return float(
+        element if DTYPES[dtype_of(element.dtype)].floating or not (element.is_floating_point() or element.is_complex())
+        else _words(element)
+    )
 
 
 def _bitwise(verdict: Verdict, out: Any, same: Any) -> Verdict:

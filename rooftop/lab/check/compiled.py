@@ -21,8 +21,8 @@ _UNASKED: dict[str, str] = {}  # by implementation: what is missing here that wo
 
 
 def refused(subject: Subject, case: Case, arch: int = 90) -> str | None:
-    """Why a GPU of the kernel's first target, or of `arch`, cannot run what it launches for a case: it does not compile, or a launch asks for what the
-    card has not. None: nothing is said against it, or neither NVRTC nor the CUDA tools are here, which `unasked` tells."""
+    """Why a GPU of the kernel's first target, or of `arch`, cannot run what it launches for a case: it does not compile, or a launch asks
+    for what the card has not. None: nothing is said against it, or neither NVRTC nor the CUDA tools are here, which `unasked` tells."""
     implementation = subject.implementation
     assert implementation is not None
     for target in sorted({implementation.arch, max(arch, implementation.arch)}):
@@ -40,7 +40,8 @@ def refused(subject: Subject, case: Case, arch: int = 90) -> str | None:
 
 
 def simulated(subject: Subject, arch: int = 90) -> tuple[int, ...]:
-    """The architectures that a kernel is simulated for: `arch`, or the first that it is for; and that one too, where its source can tell them apart."""
+    """The architectures that a kernel is simulated for: `arch`, or the first that it is for; and that one too, where its source can tell
+    them apart."""
     implementation = subject.implementation
     assert implementation is not None and implementation.head is not None
     main = max(arch, implementation.arch)

@@ -1,4 +1,5 @@
-"""What every contract keeps, kernel or none: its reference passes, its wrong versions and one precision lower are rejected, its backward is its gradient.
+"""What every contract keeps, kernel or none: its reference passes, its wrong versions and one precision lower are rejected, its backward is
+its gradient.
 
 `rooftop check` asks it of an op that has no kernel yet, the tests of every op."""
 
@@ -47,9 +48,11 @@ def judged(op: Contract) -> Iterator[tuple[str, str | None]]:
     """Each rule that is asked of the op, in words, and what is wrong; None where it keeps it."""
     asked: list[tuple[str, Callable[[], object]]] = [
         ("the reference passes its own check", lambda: reference_passes(op)), ("wrong versions are named", lambda: can_fail(op)),
-    ]  # fmt: skip
+    ]
     asked += [(f"wrong: {w}", lambda w=w: is_rejected(op, w)) for w in op.wrong]  # type: ignore[misc]
-    asked += [(f"one precision lower, or one element off: {d}", lambda d=d: less_is_rejected(op, d)) for d in dtypes(op)]  # type: ignore[misc]
+    asked += [
+        (f"one precision lower, or one element off: {d}", lambda d=d: less_is_rejected(op, d)) for d in dtypes(op)  # type: ignore[misc]
+    ]
     if op.cpu is not None:
         asked.append(("torch's own function, which calls on the CPU run, is within the contract", lambda: cpu_passes(op)))
         if op.bwd is not None:
@@ -75,8 +78,8 @@ def reference_passes(op: Contract) -> None:
 
 
 def cpu_passes(op: Contract, dtype: str = "") -> int:
-    """Torch's own function (`Contract.cpu`) is judged by the reference as a kernel is, in each case that it takes: values, shapes, dtypes, no memory of an
-    input. Returns how many it takes. Raises Broken where it takes none of any dtype, too."""
+    """Torch's own function (`Contract.cpu`) is judged by the reference as a kernel is, in each case that it takes: values, shapes, dtypes,
+    no memory of an input. Returns how many it takes. Raises Broken where it takes none of any dtype, too."""
     assert op.cpu is not None
     taken = 0
     for c in small(op, dtype):
@@ -96,8 +99,14 @@ def cpu_passes(op: Contract, dtype: str = "") -> int:
                     continue
                 meta = problem[name]
                 want = (meta.shape, getattr(torch, DTYPES[meta.dtype].torch))
-                _must((tuple(r.shape), r.dtype) == want, f"{op.name} on the CPU, {what}: {name} is {r.dtype} {tuple(r.shape)}, not {want[1]} {want[0]}")
-                _must(not r.numel() or r.untyped_storage().data_ptr() not in given, f"{op.name} on the CPU, {what}: {name} is memory of an input")
+                _must(
+                    (tuple(r.shape), r.dtype) == want,
+                    f"{op.name} on the CPU, {what}: {name} is {r.dtype} {tuple(r.shape)}, not {want[1]} {want[0]}"
+                )
+                _must(
+                    not r.numel() or r.untyped_storage().data_ptr() not in given,
+                    f"{op.name} on the CPU, {what}: {name} is memory of an input"
+                )
             if any(r is None and problem.get(n) is not None for n, r in made.items()):  # left out: nothing is said of it
                 others = by_name(op, library.fallback(op, args))
                 made = {n: others[n] if r is None else r for n, r in made.items()}
@@ -110,14 +119,17 @@ def cpu_passes(op: Contract, dtype: str = "") -> int:
 
 
 def cpu_gradients_pass(op: Contract, dtype: str = "") -> int:
-    """What torch makes of the gradients of its own function is judged by the contract of the backward, in each case that it takes. Returns how many."""
+    """What torch makes of the gradients of its own function is judged by the contract of the backward, in each case that it takes. Returns
+    how many."""
     grad, bwd = op.grad, op.bwd
     assert op.cpu is not None and grad is not None and bwd is not None
     names = [entry.partition("=")[0] for entry in grad.wrt]
     compared = 0
     for c in small(op, dtype):
         tensors, options = make(op, c, "cpu", 0)
-        leaves: dict[str, Any] = {n: t.detach().requires_grad_() if n in names and t is not None and computes(t) else t for n, t in tensors.items()}
+        leaves: dict[str, Any] = {
+            n: t.detach().requires_grad_() if n in names and t is not None and computes(t) else t for n, t in tensors.items()
+        }
         found = op.cpu(*op.arguments(leaves, options))
         if found is NotImplemented:
             continue
@@ -141,14 +153,21 @@ def cpu_gradients_pass(op: Contract, dtype: str = "") -> int:
 
 def is_rejected(op: Contract, wrong: str) -> None:
     """A version that the contract calls wrong fails some case."""
-    _must(any(checker.check_callable(op, c, op.wrong[wrong], name=wrong).status == "wrong" for c in small(op)), f"{op.name}: {wrong} passes every case")
+    _must(
+        any(checker.check_callable(op, c, op.wrong[wrong], name=wrong).status == "wrong" for c in small(op)),
+        f"{op.name}: {wrong} passes every case"
+    )
 
 
 def can_fail(op: Contract) -> None:
-    """Something can be told from right: the contract names wrong versions, and its reference changes each tensor that it says it writes into."""
+    """Something can be told from right: the contract names wrong versions, and its reference changes each tensor that it says it writes
+    into."""
     _must(bool(op.wrong), f"{op.name}: its contract names no wrong version (wrong={{...}}): nothing shows that a check of it can fail")
     for name in op.mutates:
-        _must(any(_changes(op, c, name) for c in small(op)), f"{op.name}: mutates names {name}, which its reference leaves as it was in every case")
+        _must(
+            any(_changes(op, c, name) for c in small(op)),
+            f"{op.name}: mutates names {name}, which its reference leaves as it was in every case"
+        )
 
 
 def _changes(op: Contract, case: Case, name: str) -> bool:
@@ -158,9 +177,11 @@ def _changes(op: Contract, case: Case, name: str) -> bool:
 
 
 def less_is_rejected(op: Contract, dtype: str) -> None:
-    """One precision lower where a case of this dtype has inputs that can be so, else one element that is off by one, must fail some case."""
+    """One precision lower where a case of this dtype has inputs that can be so, else one element that is off by one, must fail some
+    case."""
     cases = [c for c in small(op) if c.dtype == dtype]
-    read = [v for c in cases for n, v in c.tensors() if n not in op.mutates or op.twin_of is not None]  # what is only written into may hold anything
+    # what is only written into may hold anything
+    read = [v for c in cases for n, v in c.tensors() if n not in op.mutates or op.twin_of is not None]
     lower = any(v.dtype in checker.LOWER and v.dtype != "f64" for v in read)  # inputs in f64 are those of f32
     worse = checker.lower_precision(op) if lower else _one_off(op)
     _must(any(checker.check_callable(op, c, worse, name="worse").status == "wrong" for c in cases), f"{op.name} {dtype}: nothing is wrong")

@@ -1,4 +1,5 @@
-"""What a case must give, and whether outputs are that: the reference in float64 and at the kernel's precision, and the contract's comparison."""
+"""What a case must give, and whether outputs are that: the reference in float64 and at the kernel's precision, and the contract's
+comparison."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class Expected:
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """oneDNN's bfloat16 products on a CPU with AMX multiply what lies beyond the end of a row by 0: NaN, which the checker puts there, becomes part of the
-    result (https://github.com/uxlfoundation/oneDNN/issues/5717). Torch's own products stand in for cuBLAS as well."""
+    """oneDNN's bfloat16 products on a CPU with AMX multiply what lies beyond the end of a row by 0: NaN, which the checker puts there,
+    becomes part of the result (https://github.com/uxlfoundation/oneDNN/issues/5717). Torch's own products stand in for cuBLAS as well."""
     import torch
 
     before = torch.backends.mkldnn.enabled
@@ -40,8 +41,8 @@ def without_onednn() -> Iterator[None]:
 
 
 def expect(op: Contract, case: Case, device: Any, seed: int) -> Expected:
-    """Inputs of a case with the results in float64 and at the same precision (16 bits: computed in float32, rounded once). Of a tensor that is
-    written into, the result is what it holds afterwards."""
+    """Inputs of a case with the results in float64 and at the same precision (16 bits: computed in float32, rounded once). Of a tensor that
+    is written into, the result is what it holds afterwards."""
     tensors, options = make(op, case, device, seed)
     return expect_given(op, op.problem(case), tensors, options)
 
@@ -143,4 +144,6 @@ def used(op: Contract, name: str, t: Any, same: dict[str, Any]) -> Any:
 
 def own_verdict(comparison: Callable[[Judged], str | None], judged: Judged, name: str) -> Verdict:
     wrong = comparison(judged)
-    return Verdict(ok=wrong is None, message=wrong or "", elements=judged.got[name].numel(), max_share=0.0 if wrong is None else float("inf"))
+    return Verdict(
+        ok=wrong is None, message=wrong or "", elements=judged.got[name].numel(), max_share=0.0 if wrong is None else float("inf")
+    )

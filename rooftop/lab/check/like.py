@@ -1,6 +1,8 @@
-"""A file without a head against a function of torch: `rooftop check my.cu --like torch.softmax`. It is called in the simulator, with inputs that are shown.
+"""A file without a head against a function of torch: `rooftop check my.cu --like torch.softmax`. It is called in the simulator, with inputs
+that are shown.
 
-What it computes is what its memory holds afterwards: tensors that it returns, or else those that it changed. The reference gets the others, in order."""
+What it computes is what its memory holds afterwards: tensors that it returns, or else those that it changed. The reference gets the others,
+in order."""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
 TIMES = 4.0  # of the error that torch itself makes in the same precision
 FLOOR = 2.0  # units in the last place at the largest value, where torch is exact
 DTYPES = {
-    "float": "float32", "double": "float64", "half": "float16", "bf16": "bfloat16", "u8": "uint8", **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
-}  # fmt: skip
+    "float": "float32", "double": "float64", "half": "float16", "bf16": "bfloat16", "u8": "uint8",
+    **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,9 @@ def reference_of(text: str) -> Callable[..., Any]:
     return found
 
 
-def compared(path: Path, like: str, given: Sequence[str], folders: Sequence[Path], launch: dict[str, Any] | None, seed: int) -> tuple[list[Compared], Any]:
+def compared(
+    path: Path, like: str, given: Sequence[str], folders: Sequence[Path], launch: dict[str, Any] | None, seed: int
+) -> tuple[list[Compared], Any]:
     """Each output, and what the simulation came to. `launch`: of a kernel (`program.kernel_of`); None: the file's own functions are called.
 
     Raises ValueError where nothing comes back that the reference could be compared with."""

@@ -32,7 +32,8 @@ LONGEST = 32  # cases of a chunk: a kernel of many cases is shared among process
 
 
 def lacking(todo: Todo, records: Iterable[Record], card: str, device: Device) -> list[tuple[Subject, Case]]:
-    """Those of `todo` that no check record of this card and of the present kernel, contract and config says to be right; what is not launched needs none.
+    """Those of `todo` that no check record of this card and of the present kernel, contract and config says to be right; what is not
+    launched needs none.
     `card`: its name in records."""
     proofs = Proofs(records)
 
@@ -43,8 +44,8 @@ def lacking(todo: Todo, records: Iterable[Record], card: str, device: Device) ->
 
 
 def sampled(todo: Todo, backend: str, seed: int, most: int = SAMPLE) -> list[tuple[Subject, Case]]:
-    """At most so many cases of each kernel, of those that run here, drawn by the seed: one of every dtype and kind (the first word of its name) before a second
-    of any. All cases of a kernel of which none runs here: each says why."""
+    """At most so many cases of each kernel, of those that run here, drawn by the seed: one of every dtype and kind (the first word of its
+    name) before a second of any. All cases of a kernel of which none runs here: each says why."""
     draw = random.Random(seed)
     found: list[tuple[Subject, Case]] = []
     for subject, cases in _by_subject(todo):
@@ -74,8 +75,8 @@ def _device(subject: Subject, where: str) -> Device:
 def check_many(todo: Todo, backend: str, seed: int, jobs: int = 1) -> Iterator[tuple[Subject, Case, Result]]:
     """Check each of `todo`, `jobs` kernels at a time in processes of their own. In the order of `todo` with one job, else as they end.
 
-    What lacked memory beside other kernels is checked again by itself when these are done, and so is what a fault on the GPU left unchecked.
-    A process that a kernel ends (such a fault, the system's lack of memory) is an error of the case that it had."""
+    What lacked memory beside other kernels is checked again by itself when these are done, and so is what a fault on the GPU left
+    unchecked. A process that a kernel ends (such a fault, the system's lack of memory) is an error of the case that it had."""
     if jobs == 1:
         for subject, case in todo:
             yield subject, case, check_one(subject, case, backend, seed)
@@ -125,7 +126,8 @@ def _run(chunks: Sequence[Chunk], jobs: int, backend: str, seed: int) -> Iterato
 
 
 class _Process:
-    """A process that checks kernels, replaced when a kernel has ended it or spoiled its CUDA context. Processes share the GPUs evenly, by their number."""
+    """A process that checks kernels, replaced when a kernel has ended it or spoiled its CUDA context. Processes share the GPUs evenly, by
+    their number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -159,8 +161,8 @@ def _take_gpu(number: int) -> None:
 
 
 def _check(word: str, op: str, cases: Sequence[Case], backend: str, seed: int) -> tuple[list[Result], bool]:
-    """In a process of its own: results up to a fault that makes every later call of CUDA fail, and whether there was one. The case at which it showed
-    is among them if it is the only one: else an earlier case may have caused it."""
+    """In a process of its own: results up to a fault that makes every later call of CUDA fail, and whether there was one. The case at which
+    it showed is among them if it is the only one: else an earlier case may have caused it."""
     subject = candidates.find([word])[0]
     subject = replace(subject, op=registry.op(op))  # a kernel has its op's in-place twin as well
     results: list[Result] = []
@@ -209,5 +211,8 @@ def _chunks(todo: Todo) -> list[Chunk]:
 
 
 def _ended(subject: Subject, case: Case) -> Result:
-    message = f"the process that checked it was killed: by a fault of the kernel, for lack of memory, or because it had not ended after {HANGS_S} s"
+    message = (
+        f"the process that checked it was killed: by a fault of the kernel, for lack of memory, or because it had not ended after "
+        f"{HANGS_S} s"
+    )
     return Result(subject.name, subject.op.name, case.id, "error", message=message)

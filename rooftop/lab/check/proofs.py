@@ -33,8 +33,8 @@ class Proofs:
                 )
 
     def hold(self, subject: Subject, case: Case, card: str | None = None, device: Device | None = None) -> bool:
-        """Whether a record proves this case: of any card, or of `card` (its name in records) alone. What counts is the kernel as the record's card
-        runs it, or `device`, where it is given: what this machine has."""
+        """Whether a record proves this case: of any card, or of `card` (its name in records) alone. What counts is the kernel as the
+        record's card runs it, or `device`, where it is given: what this machine has."""
         asked = self._asked
         for of, machine, recorded in self._passed.get((subject.op.name, subject.name, case.id), ()):
             on = device or recorded

@@ -1,5 +1,5 @@
-"""Ops of several ranks, judged on several processes: each makes the case's inputs, passes its slice to the public function, and all outputs together are held
-against the contract as those of one device are."""
+"""Ops of several ranks, judged on several processes: each makes the case's inputs, passes its slice to the public function, and all outputs
+together are held against the contract as those of one device are."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def check(op: Contract, group: Any, device: torch.device, seed: int, chosen: Seq
     if op.ranks is None:
         raise ValueError(f"{op.name} is no op of several ranks: its contract has no `ranks`")
     name = f"{op.name} on {dist.get_world_size(group)} ranks"
-    return [judged(op, name, op.ranks, case, group, device, seed) for case in (cases(op, dist.get_world_size(group)) if chosen is None else chosen)]
+    return [
+        judged(op, name, op.ranks, case, group, device, seed)
+        for case in (cases(op, dist.get_world_size(group)) if chosen is None else chosen)
+    ]
 
 
 def judged(op: Contract, name: str, call: Call, case: Case, group: Any, device: torch.device, seed: int) -> checker.Result:

@@ -12,8 +12,8 @@ Status = Literal["ok", "wrong", "skipped", "error"]
 
 @dataclass
 class Result:
-    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error. `unasked`: why it was not compiled for a GPU before it was
-    simulated. `archs`: the architectures that were simulated."""
+    """One subject on one case. `status`: ok, wrong, skipped (with the reason), error. `unasked`: why it was not compiled for a GPU before
+    it was simulated. `archs`: the architectures that were simulated."""
 
     subject: str
     op: str
@@ -33,10 +33,10 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "subject": self.subject, "op": self.op, "case": self.case, "status": self.status, "backend": self.backend, "message": self.message,
-            "outputs": {k: v.to_json() for k, v in self.outputs.items()}, "path": list(self.path), **({"unasked": self.unasked} if self.unasked else {}),
-            **({"archs": list(self.archs)} if self.archs else {}),
-        }  # fmt: skip
+            "subject": self.subject, "op": self.op, "case": self.case, "status": self.status, "backend": self.backend,
+            "message": self.message, "outputs": {k: v.to_json() for k, v in self.outputs.items()}, "path": list(self.path),
+            **({"unasked": self.unasked} if self.unasked else {}), **({"archs": list(self.archs)} if self.archs else {}),
+        }
 
     def error(self) -> dict[str, Any]:
         """What a record says of it: figures of the worst output."""

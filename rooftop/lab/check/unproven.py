@@ -47,7 +47,8 @@ def gpu_only(house: House = HOUSE) -> Iterator[tuple[Subject, str]]:
 
 
 def unproven(records: Iterable[Record], house: House = HOUSE) -> list[Unproven]:
-    """The kernels that run on a GPU only and lack a check record for some case that they take; what needs a large GPU (`huge`) is not asked for."""
+    """The kernels that run on a GPU only and lack a check record for some case that they take; what needs a large GPU (`huge`) is not asked
+    for."""
     from rooftop.lab.check.checker import select_cases
 
     kernels = list(gpu_only(house))
@@ -71,8 +72,8 @@ def _package() -> list[Path]:
 
 
 def waiting(results: Path) -> list[Unproven]:
-    """`unproven` of the records below a folder: the answer of the last time, while no file of the package and of the records has changed since, and the same
-    packages are installed. Raises like `store.read`."""
+    """`unproven` of the records below a folder: the answer of the last time, while no file of the package and of the records has changed
+    since, and the same packages are installed. Raises like `store.read`."""
     stats = {str(path): path.stat() for path in (*store.files(results), *_package())}
     installed = [(p, Path(p).stat().st_mtime_ns) for p in sys.path if p.endswith("-packages") and Path(p).is_dir()]
     stamp = digest(sys.version, installed, [(n, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for n, s in stats.items()])

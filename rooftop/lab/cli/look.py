@@ -43,22 +43,9 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
     description.
 
     Examples: [bold]rooftop where layer_norm__cuda_sm90[/bold] · [bold]vim $(rooftop where softmax)[/bold]"""
-    from rooftop.core import helpers, registry, settings
-    from rooftop.lab import candidates
+    from rooftop.core import settings
 
-    paths: list[Path] = []
-    found = candidates.find([name])
-    base = (found[0].op.forward or found[0].op).name if found else name
-    paths.append(registry.HOUSE.ops / f"{base}.py")
-    paths += [s.rung.path if s.rung else s.implementation.path for s in found if s.implementation]
-    if name in registry.op_names():  # else what was named, and what that includes
-        paths += [f.path for f in registry.kernel_files() if f.op in (base, f"{base}_bwd") and f.path not in paths]
-    for path in list(paths):
-        beside = path.with_suffix(".py")
-        if path.suffix == ".cu" and beside.is_file():
-            paths.append(beside)
-        if path.parent != registry.HOUSE.ops:
-            paths += helpers.all_of(path, base)
+    paths = reading(name)
     shown = {str(p.relative_to(settings.CHECKOUT)) if p.is_relative_to(settings.CHECKOUT) else str(p): p for p in paths}
     if as_json or not sys.stdout.isatty():
         echo(json.dumps(list(shown)) if as_json else "\n".join(shown))
@@ -67,6 +54,25 @@ def where(name: Annotated[str, typer.Argument(help="An op, an implementation, a 
     width = shutil.get_terminal_size().columns
     for text, path in shown.items():
         echo(f"{text:<{wide}}  {about(path)}"[:width] if wide < width - 24 else text)
+
+
+def reading(name: str) -> list[Path]:
+    """The files to read for a name, in order: the contract, what was named, and all that this includes and imports of the kernels."""
+    from rooftop.core import helpers, registry
+    from rooftop.lab import candidates
+
+    found = candidates.find([name])
+    base = (found[0].op.forward or found[0].op).name if found else name
+    paths = [registry.HOUSE.ops / f"{base}.py", *(s.rung.path if s.rung else s.implementation.path for s in found if s.implementation)]
+    if name in registry.op_names():  # else what was named, and what that includes
+        paths += [f.path for f in registry.kernel_files() if f.op in (base, f"{base}_bwd") and f.path not in paths]
+    for path in list(paths):
+        beside = path.with_suffix(".py")
+        if path.suffix == ".cu" and beside.is_file():
+            paths.append(beside)
+        if path.parent != registry.HOUSE.ops:
+            paths += helpers.all_of(path, base)
+    return list(dict.fromkeys(paths))
 
 
 def about(path: Path) -> str:

@@ -2,13 +2,14 @@
 
     python -m rooftop.lab.counters.collect --out DIR [LADDER | RUNG | KERNEL | FILE.cu ...]
 
-Two tiers of cases. `lines`: small, with the source metrics of every instruction that touches memory: sectors of global accesses and wavefronts
-of shared ones. They follow from the addresses and lanes of each execution ("theoretical"), not from what else the multiprocessor was doing.
+Two tiers of cases. `lines`: small, with the source metrics of every instruction that touches memory: sectors of global accesses and
+wavefronts of shared ones. They follow from the addresses and lanes of each execution ("theoretical"), not from what else the multiprocessor
+was doing.
 `traffic`: larger, with what passed the L2 and the memory alone.
 
 One process under `ncu` for each tier and ladder; in it the launches of the subjects, and nothing else, lie between cudaProfilerStart and
-Stop. The caches are emptied before every pass, clocks are left alone. A file whose head names no op may be run as well: its tensors are random,
-the sizes of its dimensions are given (`--shape M=1024,N=1024`).
+Stop. The caches are emptied before every pass, clocks are left alone. A file whose head names no op may be run as well: its tensors are
+random, the sizes of its dimensions are given (`--shape M=1024,N=1024`).
 
 Metrics: NVIDIA, Nsight Compute Profiling Guide, "Source Metrics". The report is read by rooftop.lab.counters.ncu_report."""
 
@@ -44,14 +45,15 @@ LINES = (  # of every instruction
     "inst_executed", "thread_inst_executed", "thread_inst_executed_true", "memory_type", "memory_access_type", "memory_access_size_type",
     "memory_l1_tag_requests_global", "memory_l2_theoretical_sectors_global", "memory_l2_theoretical_sectors_global_ideal",
     "memory_l2_theoretical_sectors_local", "memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal",
-)  # fmt: skip
+)
 TOTALS = (  # of the kernel
     "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors.sum", "lts__t_sectors_op_read.sum",
     "lts__t_sectors_op_write.sum", "lts__t_sectors_srcunit_tex.sum", "lts__t_sectors_srcunit_tex_lookup_miss.sum",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "l1tex__m_xbar2l1tex_read_bytes.sum",
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-)  # fmt: skip
+    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+)
 SECTIONS: Mapping[str, tuple[str, ...]] = {  # what is asked for where this ncu refuses names: its own lists
     "lines": ("SourceCounters", "MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables"),
     "traffic": ("MemoryWorkloadAnalysis_Chart", "MemoryWorkloadAnalysis_Tables"),
@@ -130,9 +132,14 @@ class Run:
             if actions or what == sections:
                 break
             bad = refused(output, asked)
-            self.say(f"{name}: ncu profiled nothing" + (f"; it refuses {', '.join(bad)}" if bad else "") + "\n    " + "\n    ".join(_tail(output)))
+            self.say(
+                f"{name}: ncu profiled nothing" + (f"; it refuses {', '.join(bad)}" if bad else "") + "\n    "
+                + "\n    ".join(_tail(output))
+            )
             if "ERR_NVGPUCTRPERM" in output:
-                raise ToolchainError("the driver keeps hardware counters for administrators (ERR_NVGPUCTRPERM): rooftop doctor says what to do")
+                raise ToolchainError(
+                    "the driver keeps hardware counters for administrators (ERR_NVGPUCTRPERM): rooftop doctor says what to do"
+                )
             asked = tuple(m for m in asked if m not in bad)
         wrong = [f"{jobs[d['job']].subject}, {jobs[d['job']].title}: {d['error']}" for d in said_by(output) if "error" in d]
         owners = [jobs[d["job"]] for d in said_by(output) for _ in range(d.get("launches", 0))]
@@ -143,7 +150,9 @@ class Run:
     def _as_text(self, report: Path) -> list[str]:
         """Where ncu_report is missing: the report's pages as CSV, so that what was measured is not lost."""
         for page in ("raw", "source"):
-            command = [str(self.ncu), "--import", str(report), "--page", page, "--csv", "--print-units", "base", "--print-kernel-base", "mangled"]
+            command = [
+                str(self.ncu), "--import", str(report), "--page", page, "--csv", "--print-units", "base", "--print-kernel-base", "mangled"
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
             report.with_suffix(f".{page}.csv").write_text(done.stdout + done.stderr, encoding="utf-8")
         return [f"{report.name} is not read: its pages lie beside it as CSV"]
@@ -154,7 +163,7 @@ class Run:
             str(self.ncu), "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "all", "--replay-mode", "kernel",
             "--target-processes", "all", "--force-overwrite", "--export", str(report.with_suffix("")), *what,
             sys.executable, "-m", "rooftop.lab.counters.collect", "--worker", str(plan),
-        ]  # fmt: skip
+        ]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=TIMEOUT_S)
             output = done.stdout
@@ -170,7 +179,9 @@ def _tail(output: str, lines: int = 12) -> list[str]:
 
 def find_ncu() -> Path:
     """Raises ToolchainError where it is not to be found."""
-    places = (settings.tool_path("ncu"), Path("/usr/local/cuda/bin/ncu"), *sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True))
+    places = (
+        settings.tool_path("ncu"), Path("/usr/local/cuda/bin/ncu"), *sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu"), reverse=True)
+    )
     for path in places:
         if path is not None and path.is_file():
             return path
@@ -178,7 +189,8 @@ def find_ncu() -> Path:
 
 
 def run(jobs: Sequence[Job], out: Path, *, keep: bool = False, say: Callable[[str], None] = print) -> list[store.Record]:
-    """Count the jobs and write a record for each kernel launch below `out`. Reports and logs stay in `out`/raw where something went wrong or `keep`.
+    """Count the jobs and write a record for each kernel launch below `out`. Reports and logs stay in `out`/raw where something went wrong
+    or `keep`.
 
     Raises NoGpuError, ToolchainError where ncu or the permission to read counters is missing."""
     import torch
@@ -216,7 +228,9 @@ def run(jobs: Sequence[Job], out: Path, *, keep: bool = False, say: Callable[[st
                 except (ToolchainError, BinaryError) as error:  # its lines are then those that the report itself names
                     wrong.append(str(error))
                     record = _record(action, job, launch, symbols[job][launch], b"", device)
-                wrong += [f"metrics that the report lacks: {', '.join(absent)}" for absent in [reports.missing(action, METRICS[tier])] if absent]
+                wrong += [
+                    f"metrics that the report lacks: {', '.join(absent)}" for absent in [reports.missing(action, METRICS[tier])] if absent
+                ]
                 written.append(writer.write(record))
             say(f"{tier} {name}: {len(actions)} kernels in {time.monotonic() - begun:.0f} s")
             if actions and (absent := reports.missing(actions[0], METRICS[tier])):
@@ -272,22 +286,27 @@ def _record(action: Any, job: Job, number: int, launched: tuple[Launch, str], co
         listing = sass_lines.instructions(code, symbol, shown) if code else []
         lines, opcodes = reports.lines(action, shown, job.implementation.head.source, listing)
     return {
-        "kind": "counters", "op": job.found.op.name if job.found else Path(job.subject).stem, "subject": job.subject, "case": job.title, "tier": job.tier,
-        **job.identity(device).facts, "file": shown, "kernel": launch.kernel, "symbol": name,
+        "kind": "counters", "op": job.found.op.name if job.found else Path(job.subject).stem, "subject": job.subject, "case": job.title,
+        "tier": job.tier, **job.identity(device).facts, "file": shown, "kernel": launch.kernel, "symbol": name,
         "launch": number, "grid": list(launch.grid), "block": list(launch.block),
-        "cluster": list(launch.cluster), "shared": launch.shared, "totals": reports.totals(action, TOTALS), "opcodes": opcodes, "lines": lines,
-        "device": store.about(device),
+        "cluster": list(launch.cluster), "shared": launch.shared, "totals": reports.totals(action, TOTALS), "opcodes": opcodes,
+        "lines": lines, "device": store.about(device),
         "versions": {**store.versions(), **reports.version(action)},
-    }  # fmt: skip
+    }
 
 
 def table(written: Sequence[store.Record]) -> str:
     """A line for each record: sectors and wavefronts over all lines, against the ideal, and the bytes that passed the memory."""
-    rows = [f"{'subject':34s} {'case':22s} {'sectors':>12s} {'ideal':>12s} {'wavefronts':>12s} {'ideal':>12s} {'DRAM read':>12s} {'written':>12s}"]
+    rows = [
+        f"{'subject':34s} {'case':22s} {'sectors':>12s} {'ideal':>12s} {'wavefronts':>12s} {'ideal':>12s} {'DRAM read':>12s} "
+        f"{'written':>12s}"
+    ]
     for r in written:
         sums = [sum(line.get(k, 0) for line in r["lines"]) for k in ("sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")]
         dram = [r["totals"].get(f"dram__bytes_{k}.sum") for k in ("read", "write")]
-        cells = [*(f"{n:12,d}" if r["lines"] else " " * 12 for n in sums), *(f"{n:12,.0f}" if n is not None else f"{'?':>12s}" for n in dram)]
+        cells = [
+            *(f"{n:12,d}" if r["lines"] else " " * 12 for n in sums), *(f"{n:12,.0f}" if n is not None else f"{'?':>12s}" for n in dram)
+        ]
         rows.append(f"{Path(r['subject']).as_posix()[-34:]:34s} {r['case'][:22]:22s} " + " ".join(cells))
     return "\n".join(rows)
 

@@ -4,11 +4,12 @@
 
 What is compared: 32-byte sectors of global accesses, wavefronts of shared ones, of each (file, line, space, read | write | atomic).
 
-The machine code need not access memory as the source says so, nor where. How wide its accesses are the simulator asks of the compiler itself
-(rooftop.lab.simt.machine). Where they stand is asked there too: an instruction at a line whose source has no such access is counted for the line it
-belongs to by the chain of inlined calls or, failing that, for the nearest one that makes an access of its width. That is settled from the machine code
-and the source alone, before any counts are looked at, and each instruction is counted for one line; a line that agrees with the help of instructions at
-another is `moved`, and named with them. Each line that does not agree plainly is shown with its SASS."""
+The machine code need not access memory as the source says so, nor where. How wide its accesses are the simulator asks of the compiler
+itself (rooftop.lab.simt.machine). Where they stand is asked there too: an instruction at a line whose source has no such access is counted
+for the line it belongs to by the chain of inlined calls or, failing that, for the nearest one that makes an access of its width. That is
+settled from the machine code and the source alone, before any counts are looked at, and each instruction is counted for one line; a line
+that agrees with the help of instructions at another is `moved`, and named with them. Each line that does not agree plainly is shown with
+its SASS."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ UNIT: Mapping[str, str] = {"global": "sectors", "shared": "wavefronts"}
 class Row:
     """One accessing line. `hardware`, `simulated`: sectors or wavefronts, None where that side accesses nothing there.
 
-    `verdict`: agrees; moved (agrees, its instructions standing at other lines, `found_at`, some or all); differs; hardware only; simulated only.
+    `verdict`: agrees; moved (agrees, its instructions standing at other lines, `found_at`, some or all); differs; hardware only; simulated
+    only.
     `source`: requests of the source where the compiler merged or split accesses, before it did."""
 
     file: str
@@ -68,7 +70,9 @@ class Row:
         source = f" ({_shown(self.source)} in the source)" if self.source is not None else ""
         where = f" (found at {', '.join(self.found_at)})" if self.found_at else ""
         code = "".join(f"\n        {s}" for s in self.sass)
-        return f"{self.file}:{self.line} {self.space} {self.op}: {self.verdict}{where}: {numbers}; {requests}{source}\n    {self.text}{code}"
+        return (
+            f"{self.file}:{self.line} {self.space} {self.op}: {self.verdict}{where}: {numbers}; {requests}{source}\n    {self.text}{code}"
+        )
 
 
 def _shown(number: float | None) -> str:
@@ -88,11 +92,14 @@ class _Side:
         return replace(
             self, number=self.number + other.number, requests=self.requests + other.requests, sass=(*self.sass, *other.sass),
             found_at=tuple(dict.fromkeys((*self.found_at, *other.found_at))),
-        )  # fmt: skip
+        )
 
 
-def hardware(found_records: Iterable[Mapping[str, Any]], soft: Mapping[Key, _Side] | None = None, homes: Homes | None = None) -> dict[Key, _Side]:
-    """The lines of the records of one subject and case (one record for each launch); with `homes`, by the line of `soft` that they belong to."""
+def hardware(
+    found_records: Iterable[Mapping[str, Any]], soft: Mapping[Key, _Side] | None = None, homes: Homes | None = None
+) -> dict[Key, _Side]:
+    """The lines of the records of one subject and case (one record for each launch); with `homes`, by the line of `soft` that they belong
+    to."""
     found: dict[Key, _Side] = {}
     for record in found_records:
         for line in record["lines"]:
@@ -115,7 +122,8 @@ def hardware(found_records: Iterable[Mapping[str, Any]], soft: Mapping[Key, _Sid
 def homes_of(code: Sequence[Access], source: Mapping[Key, int]) -> Homes:
     """The line of the source, of those that access memory with so many bytes a lane, that a recorded line belongs to.
 
-    `code`: the accesses of the machine code that was run. A recorded line stays where it is if they are not the same there, or belong apart."""
+    `code`: the accesses of the machine code that was run. A recorded line stays where it is if they are not the same there, or belong
+    apart."""
     by_place: dict[tuple[str, int, str], list[Access]] = {}
     for a in code:
         by_place.setdefault((a.file, a.line, a.opcode), []).append(a)
@@ -164,11 +172,12 @@ def _row(key: Key, hard: _Side | None, soft: _Side | None) -> Row:
         file, line, space, op, either.text, hard.number if hard else None, soft.number if soft else None,
         (hard.requests if hard else None, soft.requests if soft else None), hard.sass if hard else (), verdict,
         hard.found_at if hard else (), soft.source if soft else None,
-    )  # fmt: skip
+    )
 
 
 def share(rows: Sequence[Row]) -> float:
-    """The part of the accessing lines that agree, those among them whose instructions stand at other lines; 1 where nothing accesses memory."""
+    """The part of the accessing lines that agree, those among them whose instructions stand at other lines; 1 where nothing accesses
+    memory."""
     return sum(r.agrees for r in rows) / len(rows) if rows else 1.0
 
 
@@ -217,7 +226,7 @@ def simulate(job: Job, device: Device = TARGETS[90], blocks: int | None = SAMPLE
         job.implementation.head.source, launch.kernel, job.memory(device, "cpu"), grid=_three(launch.grid), block=_three(launch.block),
         arguments=list(zip(launch.args.values(), launch.types, strict=True)), shared=launch.shared, mode="count", blocks=blocks,
         folders=job.implementation.head.folders,
-    )  # fmt: skip
+    )
     shown = job.implementation.head.path
     return replace(report, lines=tuple(replace(c, file=shown) for c in report.lines))
 
@@ -252,10 +261,10 @@ def record(job: Job, found: Sequence[Mapping[str, Any]], rows: Sequence[Row]) ->
     """The comparison as data, of kind `compared`."""
     first = found[0]
     return {
-        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], **identity.of_record(first).facts, "counters": first["run"],
-        "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()}, "rows": [asdict(r) for r in rows], "device": first["device"],
-        "versions": {**store.versions(), **compilers()},
-    }  # fmt: skip
+        "kind": "compared", "op": first["op"], "subject": first["subject"], "case": first["case"], **identity.of_record(first).facts,
+        "counters": first["run"], "share": share(rows), "sums": {k: list(v) for k, v in sums(rows).items()},
+        "rows": [asdict(r) for r in rows], "device": first["device"], "versions": {**store.versions(), **compilers()},
+    }
 
 
 def compilers() -> dict[str, str]:
@@ -291,7 +300,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         rows = both(job, found)
         moved = sum(r.verdict == "moved" for r in rows)
-        echo(f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums {sums(rows)}")
+        echo(
+            f"{subject}, {case}: {share(rows):.0%} of {len(rows)} lines agree{f' ({moved} of them moved)' if moved else ''}; sums "
+            f"{sums(rows)}"
+        )
         for r in rows:
             if r.verdict != "agrees":
                 echo("    " + str(r).replace("\n", "\n    "))

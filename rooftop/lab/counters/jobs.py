@@ -35,7 +35,9 @@ def _rows(r: int, c: int, dtype: str) -> Case:
 
 CASES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {  # op -> tier -> cases: those at which kernels are counted
     "matmul": {"lines": (_mm(512),), "traffic": (_mm(2048), _mm(4096))},
-    "softmax": {"lines": (_rows(256, 4096, "f32"), _rows(256, 4096, "bf16")), "traffic": (_rows(1024, 8192, "f32"), _rows(4096, 8192, "f32"))},
+    "softmax": {
+        "lines": (_rows(256, 4096, "f32"), _rows(256, 4096, "bf16")), "traffic": (_rows(1024, 8192, "f32"), _rows(4096, 8192, "f32"))
+    },
 }
 SHAPES: Mapping[str, Mapping[str, tuple[Mapping[str, int], ...]]] = {  # dimensions of a head without an op -> tier -> their sizes
     "M N": {"lines": ({"M": 1024, "N": 1024},), "traffic": ({"M": 4096, "N": 4096},)},
@@ -45,7 +47,8 @@ SHAPES: Mapping[str, Mapping[str, tuple[Mapping[str, int], ...]]] = {  # dimensi
 
 @dataclass(frozen=True)
 class Job:
-    """One subject at one case. `subject`: a name that `rooftop.lab.candidates.find` knows, or a file without an op; then `shapes` are its case."""
+    """One subject at one case. `subject`: a name that `rooftop.lab.candidates.find` knows, or a file without an op; then `shapes` are its
+    case."""
 
     subject: str
     tier: str
@@ -56,7 +59,8 @@ class Job:
     @cached_property
     def found(self) -> Subject | None:
         path = Path(self.subject)
-        alone = bool(self.shapes) or (path.suffix == ".cu" and not _is_rung(path) and self.file.head.op is None)  # the latter of tensors of fixed sizes
+        # the latter of tensors of fixed sizes
+        alone = bool(self.shapes) or (path.suffix == ".cu" and not _is_rung(path) and self.file.head.op is None)
         return None if alone else candidates.find([self.subject])[0]
 
     @cached_property
@@ -145,14 +149,18 @@ def problem_of_file(head: heads.Head, shapes: Mapping[str, int], device: Device)
     return Problem(Path(head.path).stem, tuple(tensors.items()), options, device)
 
 
-def jobs_for(names: Sequence[str], tiers: Sequence[str] = TIERS, shapes: Mapping[str, int] | None = None, case: str | None = None) -> list[Job]:
+def jobs_for(
+    names: Sequence[str], tiers: Sequence[str] = TIERS, shapes: Mapping[str, int] | None = None, case: str | None = None
+) -> list[Job]:
     """What the words mean, at the cases at which their ops are counted (with `case`, at that one of the op's own).
 
-    No words: the ladders `sgemm_cuda` and `softmax_cuda` and, in a checkout, the transposes and access patterns of its tests. Raises ValueError
-    for an op or dimensions without cases."""
+    No words: the ladders `sgemm_cuda` and `softmax_cuda` and, in a checkout, the transposes and access patterns of its tests. Raises
+    ValueError for an op or dimensions without cases."""
     words = list(names)
     if not words:
-        words = ["sgemm_cuda", "softmax_cuda", *(str(p.relative_to(settings.CHECKOUT)) for folder in FILES for p in sorted(folder.glob("*.cu")))]
+        words = [
+            "sgemm_cuda", "softmax_cuda", *(str(p.relative_to(settings.CHECKOUT)) for folder in FILES for p in sorted(folder.glob("*.cu")))
+        ]
     found: list[Job] = []
     for word in words:
         path = Path(word)

@@ -1,4 +1,5 @@
-"""Nsight Compute's report files, read through NVIDIA's `ncu_report` module: totals of a kernel, and its memory instructions by source line."""
+"""Nsight Compute's report files, read through NVIDIA's `ncu_report` module: totals of a kernel, and its memory instructions by source
+line."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ ADDED: Mapping[str, str] = {  # our name -> the source metric that is added up o
     "sectors": "memory_l2_theoretical_sectors_global", "ideal_sectors": "memory_l2_theoretical_sectors_global_ideal",
     "local_sectors": "memory_l2_theoretical_sectors_local",
     "wavefronts": "memory_l1_wavefronts_shared", "ideal_wavefronts": "memory_l1_wavefronts_shared_ideal",
-}  # fmt: skip
+}
 _SASS_KEPT = 4  # instructions quoted of each line and opcode
 
 
@@ -112,9 +113,10 @@ def instances(action: Any, name: str, labels: bool = False) -> dict[int, Any]:
 def lines(action: Any, shown: str, source: str, code: Sequence[Instruction] = ()) -> tuple[list[dict[str, Any]], dict[str, list[int]]]:
     """A kernel's memory instructions added up by (file, line, opcode), and of every opcode how many warps and threads executed it.
 
-    `shown`: the path under which the kernel was compiled; `source`: its text; `code`: its instructions with their lines (rooftop.lab.inspect.sass_lines),
-    without which the report's own are taken, which name CUDA's headers for what these put in. A row holds `file`, `line`, `text`, `opcode`, `width` (bits a
-    thread), `instructions` (places in the machine code), the sums of ADDED, and some of the SASS."""
+    `shown`: the path under which the kernel was compiled; `source`: its text; `code`: its instructions with their lines
+    (rooftop.lab.inspect.sass_lines), without which the report's own are taken, which name CUDA's headers for what these put in. A row holds
+    `file`, `line`, `text`, `opcode`, `width` (bits a thread), `instructions` (places in the machine code), the sums of ADDED, and some of
+    the SASS."""
     columns = {ours: instances(action, name) for ours, name in ADDED.items()}
     widths, spaces = instances(action, "memory_access_size_type"), instances(action, "memory_type", labels=True)
     rows: dict[tuple[str, int, str], dict[str, Any]] = {}

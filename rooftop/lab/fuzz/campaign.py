@@ -1,4 +1,5 @@
-"""Many random calls: on a GPU, or several at a time, in child processes, which a call may kill; else in this process. What fails is made smaller and shown."""
+"""Many random calls: on a GPU, or several at a time, in child processes, which a call may kill; else in this process. What fails is made
+smaller and shown."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ class Child:
         command = [sys.executable, "-m", "rooftop.lab.fuzz.child", self._device]
         self._errors.seek(0)
         self._errors.truncate()
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=settings.PACKAGE.parent)
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=settings.PACKAGE.parent
+        )
 
     def run(self, draft: Draft) -> Outcome:
         return self.answer(draft)[1]
@@ -123,7 +126,10 @@ class Child:
 
 def _destroys_context(message: str) -> bool:
     """Whether an error leaves the CUDA context unusable."""
-    signs = ("misaligned address", "illegal memory access", "illegal instruction", "unspecified launch failure", "device-side assert", "CUDA error")
+    signs = (
+        "misaligned address", "illegal memory access", "illegal instruction", "unspecified launch failure", "device-side assert",
+        "CUDA error"
+    )
     return any(sign in message for sign in signs)
 
 
@@ -177,8 +183,8 @@ def run(
     say: Callable[[str], None] = lambda text: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Summary:
-    """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over. `say` hears of each finding, `tell` of the progress. Ctrl-C
-    ends it with what it has found until then.
+    """Fuzz these ops by turns (all where none is named), until the seconds or the calls are over. `say` hears of each finding, `tell` of
+    the progress. Ctrl-C ends it with what it has found until then.
 
     Raises ValueError for no time, a seed out of 0 to 2**31 - 1, an unknown op (RegistryError)."""
     if seconds is not None and not seconds > 0:
@@ -274,8 +280,11 @@ def _answer(runner: Runner, turn: Turn) -> tuple[Draft | None, Outcome]:
     return (draft, runner.run(draft)) if draft is not None else (None, Outcome("refused"))
 
 
-def _explained(draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner], out_of_time: Callable[[], bool] = lambda: False) -> Finding:
-    """The finding made smaller, as far as there is time. Where a process died and the call alone does not kill one, the calls before it are bisected."""
+def _explained(
+    draft: Draft, outcome: Outcome, runner: Runner, make: Callable[[], Runner], out_of_time: Callable[[], bool] = lambda: False
+) -> Finding:
+    """The finding made smaller, as far as there is time. Where a process died and the call alone does not kill one, the calls before it are
+    bisected."""
     if outcome.status == "dead":
         if isinstance(runner, Child):
             runner.close()

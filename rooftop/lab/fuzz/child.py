@@ -1,5 +1,5 @@
-"""The process in which calls are run on a GPU: a line in is a call, drawn or still to be drawn; a line out is the call and what became of it.
-`python -m rooftop.lab.fuzz.child cuda`"""
+"""The process in which calls are run on a GPU: a line in is a call, drawn or still to be drawn; a line out is the call and what became of
+it. `python -m rooftop.lab.fuzz.child cuda`"""
 
 from __future__ import annotations
 

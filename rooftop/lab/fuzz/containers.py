@@ -1,10 +1,12 @@
-"""Mutated and truncated containers: the decoder must refuse them or give the right values; it may never crash, hang, or give other values without a word.
+"""Mutated and truncated containers: the decoder must refuse them or give the right values; it may never crash, hang, or give other values
+without a word.
 
     python -m rooftop.lab.fuzz.containers --streams 100000
     compute-sanitizer --tool memcheck python -m rooftop.lab.fuzz.containers --streams 10000 --to cuda
 
-Half of the streams are changed anywhere. Of the other half the checksums are made to fit again, so that the changes reach the decoders behind them; what these
-give then cannot be told from data, so of them only a refusal or an array of the shape that the header says is asked."""
+Half of the streams are changed anywhere. Of the other half the checksums are made to fit again, so that the changes reach the decoders
+behind them; what these give then cannot be told from data, so of them only a refusal or an array of the shape that the header says is
+asked."""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def originals(seed: int = 0) -> list[tuple[bytes, np.ndarray]]:
     rough[::50] = [np.nan, np.inf, -0.0, 1e-40] * 25
     image = (np.sin(np.arange(130)[:, None] / 9) * np.cos(np.arange(67) / 5)).astype(np.float32)
     volume = (np.sin(np.arange(9)[:, None, None]) + np.cos(np.arange(18)[:, None] / 3) + np.arange(35) / 9).astype(np.float64)
-    causal = (0.1 * np.cumsum(np.cumsum(rng.normal(size=(80, 90)), 0), 1)).astype(np.float32)  # the values before tell more than a coarser grid
+    # the values before tell more than a coarser grid
+    causal = (0.1 * np.cumsum(np.cumsum(rng.normal(size=(80, 90)), 0), 1)).astype(np.float32)
     weights = rng.normal(size=9000).astype(np.float32) * 0.02
     add(line, abs=0.01)
     add(rough, abs=0.01)
@@ -165,7 +168,10 @@ def main() -> None:
     given = parser.parse_args()
     started = time.monotonic()
     kinds, findings = run(given.streams, given.seed, given.to)
-    print(f"{given.streams} streams, seed {given.seed}, {time.monotonic() - started:.0f} s: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())))
+    print(
+        f"{given.streams} streams, seed {given.seed}, {time.monotonic() - started:.0f} s: "
+        + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items()))
+    )
     for text in findings[:20]:
         print(text)
     raise SystemExit(bool(findings))

@@ -1,7 +1,8 @@
-"""One random call as data: drawn from a contract's cases, made smaller step by step, and written as the lines of Python that make its tensors.
+"""One random call as data: drawn from a contract's cases, made smaller step by step, and written as the lines of Python that make its
+tensors.
 
-A call starts from a case. The extents of the case stand for sizes: wherever the case has 300, the call has the same other number. A draw that the public
-function refuses (tried on meta tensors) is drawn again."""
+A call starts from a case. The extents of the case stand for sizes: wherever the case has 300, the call has the same other number. A draw
+that the public function refuses (tried on meta tensors) is drawn again."""
 
 from __future__ import annotations
 
@@ -166,7 +167,8 @@ class Draft:
             g = found["g"] if device == "cpu" else torch.Generator(device).manual_seed(self.seed)
             for name, fitting in op.arrange(tensors, options, g).items():
                 if tensors[name] is not None and math.prod(tensors[name].shape):
-                    apart = replace(self.layouts.get(name, Layout()), still=(), window=0)  # no two elements in one place: they are written one by one
+                    # no two elements in one place: they are written one by one
+                    apart = replace(self.layouts.get(name, Layout()), still=(), window=0)
                     shape = tuple(fitting.shape)
                     if tensors[name].stride() != apart.strides(shape):
                         tensors[name] = torch.empty_strided(shape, apart.strides(shape), dtype=fitting.dtype, device=device)
@@ -268,18 +270,25 @@ def _draw(r: random.Random, op: Contract, case: Case, limits: Limits, gpu: bool,
     changed = [e for e in extents if r.random() < share]
     most = max(2, int(limits.elements ** r.uniform(0.3, 0.8)))
     sizes = {e: size(r, most) for e in changed}
-    allowed = {n: {dict(c.tensors())[n].fill for c in op.cases if n in dict(c.tensors()) and dict(c.tensors())[n].dtype == v.dtype} for n, v in given.items()}
+    allowed = {
+        n: {dict(c.tensors())[n].fill for c in op.cases if n in dict(c.tensors()) and dict(c.tensors())[n].dtype == v.dtype} for n,
+        v in given.items()
+    }
     absent = tuple(n for n in given if n in op.kinds and "None" in op.kinds[n] and r.random() < 0.2)
     shapes = {n: tuple(sizes.get(e, e) for e in v.shape) for n, v in given.items()}
-    wrt = [n for n in differentiable(op) if n in given and n not in absent and DTYPES[given[n].dtype].floating and DTYPES[given[n].dtype].bytes > 1]
+    wrt = [
+        n for n in differentiable(op) if n in given and n not in absent and DTYPES[given[n].dtype].floating
+        and DTYPES[given[n].dtype].bytes > 1
+    ]
     u = r.random()
     mode = "compile" if u < (0.004 if gpu else 0.01) else "grad" if wrt and u < 0.45 and not op.mutates else "eager"
     wants = tuple(n for n in wrt if r.random() < 0.7) or tuple(wrt[:1])
     return Draft(
         op.name, case.id, r.randrange(2**31), sizes, absent, {n: _option(r, op, n, v) for n, v in op.options(case).items()},
-        {n: _layout(r, shapes[n], n in op.mutates or n in op.into.values()) for n in given}, {n: _fill(r, v, allowed[n]) for n, v in given.items()},
-        mode, wants if mode == "grad" else (), gpu and r.random() < 0.2, r.random() < 0.1 and mode == "eager",
-    )  # fmt: skip
+        {n: _layout(r, shapes[n], n in op.mutates or n in op.into.values()) for n in given},
+        {n: _fill(r, v, allowed[n]) for n, v in given.items()}, mode, wants if mode == "grad" else (), gpu and r.random() < 0.2,
+        r.random() < 0.1 and mode == "eager",
+    )
 
 
 def differentiable(op: Contract) -> list[str]:
@@ -309,14 +318,16 @@ def meta(draft: Draft) -> dict[str, Any]:
 
     def one(name: str) -> Any:
         shape, dtype, _ = draft.tensors[name]
-        return torch.empty_strided(shape, draft.layouts.get(name, Layout()).strides(shape), dtype=getattr(torch, DTYPES[dtype].torch), device="meta")
+        return torch.empty_strided(
+            shape, draft.layouts.get(name, Layout()).strides(shape), dtype=getattr(torch, DTYPES[dtype].torch), device="meta"
+        )
 
     return {**{n: None for n in draft.contract.tensor_names if n not in draft.contract.list_names}, **{n: one(n) for n in draft.tensors}}
 
 
 def taken(draft: Draft) -> Draft | None:
-    """The call, if the public function takes it: tried on meta tensors, which have no numbers. Options that are no parameters of the public function
-    (an extent that the backward needs, the largest value of a dtype) become what it makes of the others."""
+    """The call, if the public function takes it: tried on meta tensors, which have no numbers. Options that are no parameters of the public
+    function (an extent that the backward needs, the largest value of a dtype) become what it makes of the others."""
     op = draft.contract
     function = public_calls.function(op)
     try:
@@ -360,7 +371,9 @@ def smaller(draft: Draft) -> Iterator[Draft]:
         for simple in dict.fromkeys((Layout(), replace(layout, offset=0), replace(layout, offset=1), Layout(offset=layout.offset))):
             if simple != layout and simple.simplicity < layout.simplicity:
                 yield replace(draft, layouts={**draft.layouts, name: simple})
-        for plain in dict.fromkeys((Fill(), Fill(fill.kind, fill.scale), Fill("normal", fill.scale), Fill(fill.kind, 1.0, fill.sown, min(fill.seeds, 1)))):
+        for plain in dict.fromkeys(
+            (Fill(), Fill(fill.kind, fill.scale), Fill("normal", fill.scale), Fill(fill.kind, 1.0, fill.sown, min(fill.seeds, 1)))
+        ):
             if plain != fill and (plain == Fill() or len(repr(plain)) < len(repr(fill))):
                 yield replace(draft, fills={**draft.fills, name: plain})
     plain_options = draft.contract.options(draft.contract.cases[0])

@@ -1,8 +1,9 @@
-"""One random call: through the public function, and without a GPU also through the kernels that a GPU would run, in the interpreter or the simulator.
+"""One random call: through the public function, and without a GPU also through the kernels that a GPU would run, in the interpreter or the
+simulator.
 
-Outputs are judged as the checker does. A float32 gradient may err four times as much as autograd of the reference in float32, against that in float64;
-with 16 bits, or NaN and infinities, it is judged by the contract's backward, given the outputs as they were rounded. What misses its
-allowance is drawn again with other numbers and judged over all draws."""
+Outputs are judged as the checker does. A float32 gradient may err four times as much as autograd of the reference in float32, against that
+in float64; with 16 bits, or NaN and infinities, it is judged by the contract's backward, given the outputs as they were rounded. What
+misses its allowance is drawn again with other numbers and judged over all draws."""
 
 from __future__ import annotations
 
@@ -140,14 +141,17 @@ def _judged(draft: Draft, device: str, runner: Run) -> tuple[list[str], list[str
 
 
 def _inexact(item: Item, verdict: Verdict) -> bool:
-    """Whether a finite number errs more than allowed, of an output that may err. The allowance can be 0 by luck: the same precision was exact."""
+    """Whether a finite number errs more than allowed, of an output that may err. The allowance can be 0 by luck: the same precision was
+    exact."""
     return item.own is None and not item.tolerance.exact and verdict.max > 0.0
 
 
 def _verdict(item: Item) -> Verdict:
     if item.own is not None:
         return Verdict(ok=not item.own, message=item.own)
-    return compare(item.got, item.exact, item.same, dtype_of(item.got.dtype), item.tolerance.multiple, item.tolerance.exact, item.tolerance.floor)
+    return compare(
+        item.got, item.exact, item.same, dtype_of(item.got.dtype), item.tolerance.multiple, item.tolerance.exact, item.tolerance.floor
+    )
 
 
 def _over_draws(items: Sequence[Item]) -> Verdict:
@@ -185,7 +189,8 @@ def _items(s: Setting, outputs: Mapping[str, Any], gradients: Mapping[str, Any])
 def expected_gradients(s: Setting, outputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tolerance]]:
     """In float64 and at the same precision, by the names of the inputs."""
     floats = [t for t in (*s.tensors.values(), *s.expected.same.values()) if t is not None and computes(t)]
-    finite = s.draft.finite and all(bool(t.isfinite().all()) for n, t in s.expected.same.items() if n in s.flow)  # NaN is what a contract says of it
+    # NaN is what a contract says of it
+    finite = s.draft.finite and all(bool(t.isfinite().all()) for n, t in s.expected.same.items() if n in s.flow)
     if finite and all(t.element_size() >= 4 for t in floats):
         same = _by_autograd(s, widen)
         if same is not None and all(bool(t.isfinite().all()) for t in same.values()):
@@ -210,7 +215,9 @@ def _by_autograd(s: Setting, change: Callable[[Any], Any]) -> dict[str, Any] | N
     outs = {n: t for n, t in made.items() if n in s.flow and t.requires_grad}
     if not outs:
         return None
-    found = torch.autograd.grad(list(outs.values()), [leaves[n] for n in s.draft.wants], [s.flow[n].to(t) for n, t in outs.items()], allow_unused=True)
+    found = torch.autograd.grad(
+        list(outs.values()), [leaves[n] for n in s.draft.wants], [s.flow[n].to(t) for n, t in outs.items()], allow_unused=True
+    )
     return {n: torch.zeros_like(leaves[n]) if t is None else t for n, t in zip(s.draft.wants, found, strict=True)}
 
 
@@ -239,7 +246,9 @@ def _backward(
     flows = [s.flow.get(n) for n in op.output_names if n not in grad.non_differentiable]
     given = [*flows, *grad.saved({**s.tensors, **forward, **made, **s.options})]
     with torch.no_grad():
-        found = grad.spread(function(*[change(t) if isinstance(t, torch.Tensor) else t for t in given], *(s.options[n] for n in op.option_names)))
+        found = grad.spread(
+            function(*[change(t) if isinstance(t, torch.Tensor) else t for t in given], *(s.options[n] for n in op.option_names))
+        )
     return {**found, **{n: change(s.flow[out]) for n, out in grad.same.items() if out in s.flow}}
 
 
@@ -269,7 +278,9 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         through = {n: t for n, t in outputs.items() if t is not None and t.requires_grad and n in s.flow}
         if not draft.wants or not through:
             return outputs, {}
-        found = torch.autograd.grad(list(through.values()), [s.tensors[n] for n in draft.wants], [s.flow[n] for n in through], allow_unused=True)
+        found = torch.autograd.grad(
+            list(through.values()), [s.tensors[n] for n in draft.wants], [s.flow[n] for n in through], allow_unused=True
+        )
         return outputs, {n: torch.zeros_like(s.tensors[n]) if t is None else t for n, t in zip(draft.wants, found, strict=True)}
 
     if draft.stream and s.device == "cuda":
@@ -304,7 +315,9 @@ def public(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
             messages.append(f"{n} has strides {tuple(t.stride())}; the shape function says {meta.strides}")
     if draft.again and op.deterministic and not op.mutates:
         for n, t in public_calls.outputs(op, s.problem, call()).items():
-            if t is not None and not checker.same_bits(judgement.used(op, n, t.detach(), s.expected.same), judgement.used(op, n, outputs[n], s.expected.same)):
+            if t is not None and not checker.same_bits(
+                judgement.used(op, n, t.detach(), s.expected.same), judgement.used(op, n, outputs[n], s.expected.same)
+            ):
                 messages.append(f"{n}: not the same bits in a second call")
     return outputs, gradients, messages
 
@@ -315,7 +328,8 @@ def _has_strides(t: Any, meta: Meta) -> bool:
 
 
 def kernels(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """Through the kernels that an H100 would run, where the interpreter or the simulator can run them: the forward, and on its results the backward."""
+    """Through the kernels that an H100 would run, where the interpreter or the simulator can run them: the forward, and on its results the
+    backward."""
     op, messages = s.op, list[str]()
     assert isinstance(op, Op)
     tensors, options = public_calls.passed(op, s.tensors, s.options)
@@ -339,7 +353,9 @@ def kernels(s: Setting) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     return made, {n: t for n, t in gradients.items() if n in s.draft.wants and t is not None}, messages
 
 
-def kernel(op: Contract, problem: Problem, tensors: Mapping[str, Any], options: Mapping[str, Any], messages: list[str]) -> dict[str, Any] | None:
+def kernel(
+    op: Contract, problem: Problem, tensors: Mapping[str, Any], options: Mapping[str, Any], messages: list[str]
+) -> dict[str, Any] | None:
     """What the chosen kernel writes; None where there is none or it runs on a GPU only."""
     call: Call | None = select(op, problem.on(TARGETS[90])).call
     if call is None or call.idle:

@@ -2,8 +2,9 @@
 
     python -m rooftop.lab.fuzz.records --records 10000
 
-One to three changes are made to a line of the records of a folder: a value of another type or size, a key gone or new, tables that stand for
-several, texts with control characters. What `rooftop.lab.records.store.parse` accepts is then merged, pruned, and shown on every page."""
+One to three changes are made to a line of the records of a folder: a value of another type or size, a key gone or new, tables that stand
+for several, texts with control characters. What `rooftop.lab.records.store.parse` accepts is then merged, pruned, and shown on every
+page."""
 
 from __future__ import annotations
 
@@ -28,18 +29,19 @@ from rooftop.lab.records.form import Record
 PATIENCE = 5.0  # seconds of CPU time that reading one line may take
 TOGETHER = 400  # lines that the readers are given at once
 HOSTILE: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 10**6, 2**31, 2**63, 10**400, 0.0, -0.0, 1e-320, 1e-30, 1e300, -1e300, 0.5, "", "0", "nan", "nosuch", "a|b", "<b>",
-    "[bold]x", "\x1b[2J\x1b[31mforged", "\u202eoverride", "\x9b31m", "two\nlines", "<!-- /generated -->", "[x](http://x)", "x" * 5000, [], {}, [None],
-    ["a"], [0, 0], [[]], [{}], {"": None}, {"": {}}, {"a": None}, {"a": "b"}, {"a": 1}, {"ok": True}, "0001-01-01T00:00:00+00:00",
-    "9999-12-31T23:59:59+00:00", "2026-02-30T00:00:00+00:00", "2026-01-01", {"of": 2, "each": {"k": [1, 2]}}, {"of": 3, "each": {"k": [1]}},
-    {"of": 2**40, "each": {"k": [1]}}, {"of": 2, "each": []},
-)  # fmt: skip
+    None, True, False, 0, 1, -1, 2, 10**6, 2**31, 2**63, 10**400, 0.0, -0.0, 1e-320, 1e-30, 1e300, -1e300, 0.5, "", "0", "nan", "nosuch",
+    "a|b", "<b>", "[bold]x", "\x1b[2J\x1b[31mforged", "\u202eoverride", "\x9b31m", "two\nlines", "<!-- /generated -->", "[x](http://x)",
+    "x" * 5000, [], {}, [None], ["a"], [0, 0], [[]], [{}], {"": None}, {"": {}}, {"a": None}, {"a": "b"}, {"a": 1}, {"ok": True},
+    "0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00", "2026-02-30T00:00:00+00:00", "2026-01-01", {"of": 2, "each": {"k": [1, 2]}},
+    {"of": 3, "each": {"k": [1]}}, {"of": 2**40, "each": {"k": [1]}}, {"of": 2, "each": []},
+)
 KEYS = ("", "of", "each", "at", "named", "seed", "sensors", "rows", "message", "counters", "\x1b[1m", "duty", "more")
 
 
 def originals(folder: Path, of_a_kind: int = 8) -> list[tuple[Record, Record]]:
     """Heads and lines below a folder: some of each kind, of kinds `clock` and `build` of each subject."""
-    found: dict[tuple[str, str], list[tuple[Record, Record, bool]]] = {}  # as the file has it, or whole: that takes a thousand times the memory
+    # as the file has it, or whole: that takes a thousand times the memory
+    found: dict[tuple[str, str], list[tuple[Record, Record, bool]]] = {}
     for path in sorted(folder.rglob("*.jsonl")):
         head: Record = {}
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -93,7 +95,9 @@ def mutated(record: Record, rng: random.Random) -> Record:
             case 4 if isinstance(inner[key], list):
                 inner[key] = inner[key][: rng.randrange(len(inner[key]) + 1)] if rng.random() < 0.5 else inner[key] * 2
             case 5 if isinstance(inner[key], (int, float)) and abs(inner[key]) < 1e200:
-                inner[key] = rng.choice([-inner[key], inner[key] + 1, inner[key] * 1e9, inner[key] * 10**12, inner[key] * 1e-12, 0, str(inner[key])])
+                inner[key] = rng.choice(
+                    [-inner[key], inner[key] + 1, inner[key] * 1e9, inner[key] * 10**12, inner[key] * 1e-12, 0, str(inner[key])]
+                )
             case _:
                 inner[key] = copy.deepcopy(rng.choice(HOSTILE))
     return made
@@ -172,9 +176,13 @@ def blamed(some: Sequence[tuple[Record, bytes]], read: Callable[[Path], None], f
     except Exception as error:
         if len(some) > 1:
             half = len(some) // 2
-            return blamed(some[:half], read, folder) + blamed(some[half:], read, folder) or [f"only together: {type(error).__name__}: {error}"]
+            return (
+                blamed(some[:half], read, folder) + blamed(some[half:], read, folder) or [f"only together: {type(error).__name__}: {error}"]
+            )
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return [f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno}) for {some[0][1][:3000].decode(errors='replace')}"]
+        return [
+            f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno}) for {some[0][1][:3000].decode(errors='replace')}"
+        ]
 
 
 def run(folder: Path, count: int, seed: int, read: Callable[[Path], None] = readers) -> tuple[Counter[str], list[str]]:
@@ -204,7 +212,10 @@ def main() -> None:
     given = parser.parse_args()
     started = time.monotonic()
     kinds, findings = run(settings.load().results, given.records, given.seed)
-    print(f"{given.records} lines, seed {given.seed}, {time.monotonic() - started:.0f} s: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())))
+    print(
+        f"{given.records} lines, seed {given.seed}, {time.monotonic() - started:.0f} s: "
+        + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items()))
+    )
     for text in findings[:20]:
         print(text)
     raise SystemExit(bool(findings))

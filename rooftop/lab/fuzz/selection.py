@@ -1,13 +1,15 @@
-"""topk, kthvalue, topk_mask, sort and argsort on adversarial rows, and the draws of sample by chi-square. scripts/prove_selection.py writes a record of both.
+"""topk, kthvalue, topk_mask, sort and argsort on adversarial rows, and the draws of sample by chi-square. scripts/prove_selection.py writes
+a record of both.
 
     python -m rooftop.lab.fuzz.selection --device cuda                  # 10^5 rows, 10^7 draws
     python -m rooftop.lab.fuzz.selection --device cpu --rows 2000 --draws 100000
 
-Rows are of twelve kinds: normal, rounded, of equal leading bits, all equal, denormals, -infinity, with NaN, rising, falling, +-0, with infinities, of few
-mantissa bits. What is right follows from torch's stable sort of whole numbers that order as the values do, and this from NumPy's sort of the floats, not from
-the library's own reference. Draws are compared with probabilities worked out in float64: Pearson's chi-square, as a normal deviate by Wilson and Hilferty.
-Beyond 4.4 (1e-5 on two sides) it is wrong, and so is any draw of what has no probability. There are more short rows than long ones: a length's share falls
-with its square root."""
+Rows are of twelve kinds: normal, rounded, of equal leading bits, all equal, denormals, -infinity, with NaN, rising, falling, +-0, with
+infinities, of few mantissa bits. What is right follows from torch's stable sort of whole numbers that order as the values do, and this from
+NumPy's sort of the floats, not from the library's own reference. Draws are compared with probabilities worked out in float64: Pearson's
+chi-square, as a normal deviate by Wilson and Hilferty. Beyond 4.4 (1e-5 on two sides) it is wrong, and so is any draw of what has no
+probability. There are more short rows
+than long ones: a length's share falls with its square root."""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ def middles(n: int) -> tuple[int, ...]:
 
 
 def ordered(x: Tensor, descending: bool) -> Tensor:
-    """Indices of each row in order, equals by index; NaN above all, -0.0 as +0.0. A stable sort of whole numbers that order as the values do."""
+    """Indices of each row in order, equals by index; NaN above all, -0.0 as +0.0. A stable sort of whole numbers that order as the values
+    do."""
     import torch
 
     bits = x.view(torch.int32)
@@ -108,8 +111,8 @@ def compile_ahead(rows: int) -> int:
 
 
 def wrong_rows(rows: int, device: str, seed: int, seconds: float = math.inf) -> Iterator[tuple[int, int, str]]:
-    """(elements of a row, rows looked at, what was wrong with one of them, or nothing), a batch at a time; no more batches of a length once its share of
-    `seconds` is over."""
+    """(elements of a row, rows looked at, what was wrong with one of them, or nothing), a batch at a time; no more batches of a length once
+    its share of `seconds` is over."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
@@ -148,7 +151,9 @@ def wrong_rows(rows: int, device: str, seed: int, seconds: float = math.inf) -> 
             yield n, count, bad
 
 
-def deviate(draws: int, how: dict[str, Any], device: str, seed: int, length: int = 1000, temperature: float = 0.8) -> tuple[float, int, int]:
+def deviate(
+    draws: int, how: dict[str, Any], device: str, seed: int, length: int = 1000, temperature: float = 0.8
+) -> tuple[float, int, int]:
     """(the normal deviate of chi-square, its degrees of freedom, draws of what has no probability)."""
     import torch
 
@@ -178,7 +183,9 @@ def deviate(draws: int, how: dict[str, Any], device: str, seed: int, length: int
 
 
 def main() -> None:
-    parser = Parser(prog="python -m rooftop.lab.fuzz.selection", description="Adversarial rows of the ordering ops, and draws by chi-square.")
+    parser = Parser(
+        prog="python -m rooftop.lab.fuzz.selection", description="Adversarial rows of the ordering ops, and draws by chi-square."
+    )
     parser.add_argument("--rows", type=positive, default=100_000)
     parser.add_argument("--draws", type=positive, default=10_000_000)
     parser.add_argument("--device", type=device, default="cuda")

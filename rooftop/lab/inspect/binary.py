@@ -66,7 +66,7 @@ class Facts:
         out["loop"] = None if body is None else {
             "start": body.start, "end": body.end, "depth": body.depth, "instructions": body.instructions,
             "counts": body.counts, "opcodes": dict(body.opcodes),
-        }  # fmt: skip
+        }
         return out
 
     @classmethod

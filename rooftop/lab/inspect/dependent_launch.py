@@ -1,5 +1,5 @@
-"""Programmatic dependent launch (`Launch.chained`): whether a kernel may start before the preceding one has completed; what its machine code does before it
-waits."""
+"""Programmatic dependent launch (`Launch.chained`): whether a kernel may start before the preceding one has completed; what its machine
+code does before it waits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from rooftop.lab.inspect.sass import Instruction
 
 WAIT, MAY_BEGIN = "ACQBULK", "PREEXIT"  # griddepcontrol.wait, griddepcontrol.launch_dependents
-# What moves data, by the start of its name, and those of them that reach no further than the block: its shared memory, a thread's own, constants,
-# registers. A load that is not known here counts as one of global memory.
+# What moves data, by the start of its name, and those of them that reach no further than the block: its shared memory, a thread's own,
+# constants, registers. A load that is not known here counts as one of global memory.
 _MEMORY = re.compile(r"LD|ST|ATOM|RED|CCTL|UBLK|UTMA|ULD|UST|TEX|TLD|TXD|TXQ|TMML|SULD|SUST|SUATOM|SURED")
 _WITHIN = frozenset({"LDC", "LDCU", "ULDC", "LDS", "LDSM", "LDL", "STS", "STSM", "STL", "ATOMS", "REDUX", "LDGDEPBAR"})
 _PREFETCH_MAP = "UTMACCTL.PF"  # prefetch.tensormap: of a map among the parameters, which no kernel writes
@@ -19,8 +19,8 @@ _AWAY = frozenset({"CALL", "RET", "EXIT", "KILL"})
 
 
 def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets: Mapping[int, Sequence[str]]) -> tuple[str, ...] | None:
-    """What must not stand before a kernel's wait for the preceding kernels, and does, on any way through the code; None where it never waits. The
-    arguments are those that `rooftop.lab.inspect.sass.parse` gives.
+    """What must not stand before a kernel's wait for the preceding kernels, and does, on any way through the code; None where it never
+    waits. The arguments are those that `rooftop.lab.inspect.sass.parse` gives.
 
     Every thread must wait, and before it does anything that the preceding kernel may do too: no access of global memory, no release of
     the dependent kernel, no end and no call before the wait, whichever way a branch goes."""
@@ -43,16 +43,19 @@ def before_wait(code: Sequence[Instruction], labels: Mapping[str, int], targets:
         if reaches or name == MAY_BEGIN or name in _AWAY or (name in _JUMPS and at not in targets):
             found[i.opcode] = None
         todo += [labels[label] for label in targets.get(at, ())]
-        if name not in _JUMPS or i.predicate or "," in i.operands:  # `BRA P1, there` and `BRA.U !UP0, there` have their condition among the operands
+        # `BRA P1, there` and `BRA.U !UP0, there` have their condition among the operands
+        if name not in _JUMPS or i.predicate or "," in i.operands:
             todo.append(at + 1)
     return tuple(sorted(found))
 
 
 def faults(kernel: str, before: Sequence[str] | None, chained: bool) -> list[str]:
-    """Why a kernel does not fit programmatic dependent launch (`chained`), or an ordinary one, as sentences; none where it does. `before`: what `before_wait`
-    found in it. Without a wait, or before it, it races with the preceding kernel, and nothing would tell."""
+    """Why a kernel does not fit programmatic dependent launch (`chained`), or an ordinary one, as sentences; none where it does. `before`:
+    what `before_wait` found in it. Without a wait, or before it, it races with the preceding kernel, and nothing would tell."""
     if not chained:
-        return [] if before is None else [f"{kernel} waits for the preceding kernel and is not chained (programmatic dependent launch): the wait is useless"]
+        return [] if before is None else [
+            f"{kernel} waits for the preceding kernel and is not chained (programmatic dependent launch): the wait is useless"
+        ]
     if before is None:
         return [f"{kernel} is chained and never waits for the preceding kernel (griddepcontrol.wait)"]
     return [f"{kernel} is chained and waits for the preceding kernel only after {', '.join(before)}"] if before else []

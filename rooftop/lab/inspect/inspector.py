@@ -37,8 +37,8 @@ def device_of(target: int | str) -> Device:
 def facts_of(subject: Subject, case: Case, target: int | str) -> Facts:
     """The kernels that `subject` launches for `case` on `target`, each with the facts of its machine code.
 
-    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``; with ``"absent": True`` where it is
-    its compiler that is not installed here, or is too old."""
+    ``{"arch", "target", "config", "config_from", "kernels": [...]}``, or ``{"arch", "target", "refused": why not}``; with ``"absent":
+    True`` where it is its compiler that is not installed here, or is too old."""
     if (known := kept(subject, case, target)) is not None:
         return known
     try:
@@ -57,7 +57,9 @@ def kept(subject: Subject, case: Case, target: int | str, asked: Asked | None = 
 def kept_at(key: str, target: int | str) -> Facts | None:
     """As `kept`, of what has this key (`key_of`)."""
     found = disk_cache.read_json(_path(key))
-    whole = isinstance(found, dict) and found.get("target") == device_of(target).target and ("refused" in found or isinstance(found.get("kernels"), list))
+    whole = isinstance(found, dict) and found.get("target") == device_of(target).target and (
+        "refused" in found or isinstance(found.get("kernels"), list)
+    )
     return found if whole and all(isinstance(k, dict) and k.keys() >= KEYS for k in found.get("kernels", [])) else None
 
 
@@ -90,7 +92,9 @@ def tools() -> str:
 def _found(subject: Subject, case: Case, target: int | str) -> Facts:
     device = device_of(target)
     if device.gfx:
-        raise ValueError(f"machine code of AMD's {device.gfx} is not listed here; rooftop targets {subject.name} --target {device.gfx} has its figures")
+        raise ValueError(
+            f"machine code of AMD's {device.gfx} is not listed here; rooftop targets {subject.name} --target {device.gfx} has its figures"
+        )
     base: Facts = {"arch": device.arch, "target": device.target}
     implementation = subject.implementation
     assert implementation is not None
@@ -104,7 +108,8 @@ def _found(subject: Subject, case: Case, target: int | str) -> Facts:
         return {**base, "refused": "calls torch: there is no machine code of its own" if calls else f"launches nothing for {case.id}"}
     scratch = implementation.scratch(problem, config)
     kernels = [kernel_facts(implementation, problem, launch, scratch) for launch in launches]
-    has = list(implementation.demands.get("has", []))  # what must be there may be in any of the kernels; what must not be, and spills, hold for each
+    # what must be there may be in any of the kernels; what must not be, and spills, hold for each
+    has = list(implementation.demands.get("has", []))
     missing = [w for w in has if not any(binary.count(k["opcodes"], w) for k in kernels)]
     kernels[0]["unmet"] += [f"no {w} in any kernel" for w in missing]
     return {**base, "config": implementation.config_dict(config), "config_from": source, "kernels": kernels}
@@ -116,7 +121,8 @@ def kernel_facts(implementation: Implementation, problem: Problem, launch: Launc
     found = cached_facts(made.cubin, made.symbol)
     demands = {k: v for k, v in implementation.demands.items() if k != "has"}
     limit = occupancy(
-        device.arch, registers=found.registers, threads=made.threads, static_shared=found.shared, dynamic_shared=made.shared, cluster=made.cluster
+        device.arch, registers=found.registers, threads=made.threads, static_shared=found.shared, dynamic_shared=made.shared,
+        cluster=made.cluster
     )
     return {
         "kernel": made.name, "symbol": made.symbol, "registers": found.registers, "stack": found.stack,
@@ -124,12 +130,12 @@ def kernel_facts(implementation: Implementation, problem: Problem, launch: Launc
         "static_shared": found.shared, "dynamic_shared": made.shared, "shared": found.shared + made.shared, "threads": made.threads,
         "grid": list(launch.grid),
         "occupancy": {"percent": limit.percent, "limiter": limit.limiter, "blocks": limit.blocks, "refused": limit.refused},
-        "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {}, "opcodes": dict(found.opcodes),
-        "unmet": [
+        "counts": found.counts, "instructions": found.instructions, "loop": found.loop.counts if found.loop else {},
+        "opcodes": dict(found.opcodes), "unmet": [
             *binary.unmet(found, demands), *dependent_launch.faults(found.kernel, found.before_wait, launch.chained),
             *([limit.refused] if limit.refused else []), *_check_cooperative(implementation, launch, made.blocks, limit, device),
         ],
-    }  # fmt: skip
+    }
 
 
 def _check_cooperative(implementation: Implementation, launch: Launch, blocks: int, limit: Occupancy, device: Device) -> list[str]:
@@ -138,7 +144,10 @@ def _check_cooperative(implementation: Implementation, launch: Launch, blocks: i
         return [f"{launch.kernel} is launched as any other, and its file waits for the whole grid (this_grid): cooperative = true"]
     if not launch.cooperative or limit.refused or blocks <= limit.blocks * device.sms:
         return []
-    return [f"a cooperative grid of {blocks} blocks; {limit.blocks} a multiprocessor, {limit.blocks * device.sms} in all, run at once on {device.name}"]
+    return [
+        f"a cooperative grid of {blocks} blocks; {limit.blocks} a multiprocessor, {limit.blocks * device.sms} in all, run at once on "
+        f"{device.name}"
+    ]
 
 
 def symbols(cubin: bytes) -> list[str]:
@@ -165,7 +174,8 @@ def cached_facts(cubin: bytes, symbol: str) -> binary.Facts:
 
 
 def inspect_case(subject: Subject, name: str | None, target: int | str, asked: Asked | None = None) -> Case:
-    """The case to inspect: the one named, else a ladder's headline, the first bench case or the first of all, whichever the subject supports."""
+    """The case to inspect: the one named, else a ladder's headline, the first bench case or the first of all, whichever the subject
+    supports."""
     if name:
         return subject.op.case(name)
     found = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: "bench" not in c.tags)
@@ -177,7 +187,9 @@ def inspect_case(subject: Subject, name: str | None, target: int | str, asked: A
     return next((c for c in found if subject.supports(c, device_of(target), asked) is None), found[0])
 
 
-def many(jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None) -> dict[tuple[str, T], Facts]:
+def many(
+    jobs: Iterable[tuple[Subject, Case, T]], done: Callable[[tuple[Subject, Case, T], Facts], None] | None = None
+) -> dict[tuple[str, T], Facts]:
     """Facts of several subjects on all cores. `done` is called as each is ready."""
 
     def one(job: tuple[Subject, Case, T]) -> tuple[tuple[str, T], Facts]:

@@ -111,7 +111,9 @@ def occupancy(
     return Occupancy(arch, blocks, blocks * warps, limits.warps, limiter, MappingProxyType(allowed), None)
 
 
-def _refusals(arch: int, limits: Limits, registers: int, per_warp: int, warps: int, threads: int, shared: int, cluster: int) -> dict[str, str]:
+def _refusals(
+    arch: int, limits: Limits, registers: int, per_warp: int, warps: int, threads: int, shared: int, cluster: int
+) -> dict[str, str]:
     """Resource to the reason why the kernel cannot be launched on this architecture at all."""
     out = {}
     if threads > THREADS_PER_BLOCK:

@@ -179,7 +179,9 @@ def hottest(code: Sequence[Instruction], labels: Mapping[str, int], targets: Map
     return Loop(code[starts[inside[0]]].offset, last.offset, depth[best[1]], dict(sorted(opcodes.items())))
 
 
-def _blocks(code: Sequence[Instruction], labels: Mapping[str, int], targets: Mapping[int, Sequence[str]]) -> tuple[list[int], list[list[int]]]:
+def _blocks(
+    code: Sequence[Instruction], labels: Mapping[str, int], targets: Mapping[int, Sequence[str]]
+) -> tuple[list[int], list[list[int]]]:
     """The basic blocks (index of the first instruction of each) and the blocks that may follow each."""
     first = {0} | {i for i in labels.values() if i < len(code)}
     first |= {i + 1 for i, ins in enumerate(code) if (i in targets or _ends(ins)) and i + 1 < len(code)}

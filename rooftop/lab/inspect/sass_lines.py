@@ -1,7 +1,8 @@
 """Where in the source each instruction of a cubin comes from, and which accesses the compiler made of a line: widened, merged, or none.
 
-The line is that of the innermost function of the user's or the house's own files: what CUDA's headers put in (an asynchronous copy, a conversion)
-belongs to the line that called it. Read with `nvdisasm`, which prints the whole chain of inlined calls; needs neither GPU nor toolkit."""
+The line is that of the innermost function of the user's or the house's own files: what CUDA's headers put in (an asynchronous copy, a
+conversion) belongs to the line that called it. Read with `nvdisasm`, which prints the whole chain of inlined calls; needs neither GPU nor
+toolkit."""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ _NEVER = re.compile(r"^@!U?PT\s")
 _OPCODE = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
 # What an opcode touches: (space, op). LDGSTS reads global memory and writes shared memory; LD, ST and ATOM take any address.
 _ACCESS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "LDGSTS": (("global", "read"), ("shared", "write")), "LDG": (("global", "read"),), "STG": (("global", "write"),), "ATOMG": (("global", "atomic"),),
-    "REDG": (("global", "atomic"),), "RED": (("global", "atomic"),), "LDS": (("shared", "read"),), "LDSM": (("shared", "read"),),
-    "STS": (("shared", "write"),), "STSM": (("shared", "write"),), "ATOMS": (("shared", "atomic"),), "LDL": (("local", "read"),),
-    "STL": (("local", "write"),), "LD": (("generic", "read"),), "ST": (("generic", "write"),), "ATOM": (("generic", "atomic"),),
-}  # fmt: skip
+    "LDGSTS": (("global", "read"), ("shared", "write")), "LDG": (("global", "read"),), "STG": (("global", "write"),),
+    "ATOMG": (("global", "atomic"),), "REDG": (("global", "atomic"),), "RED": (("global", "atomic"),), "LDS": (("shared", "read"),),
+    "LDSM": (("shared", "read"),), "STS": (("shared", "write"),), "STSM": (("shared", "write"),), "ATOMS": (("shared", "atomic"),),
+    "LDL": (("local", "read"),), "STL": (("local", "write"),), "LD": (("generic", "read"),), "ST": (("generic", "write"),),
+    "ATOM": (("generic", "atomic"),),
+}
 
 
 def opcode(sass: str) -> str:
@@ -55,7 +57,8 @@ _ADDRESS = re.compile(r"\[([^\[\]]*?)(?:\+?(-?0x[0-9a-f]+))?\]")
 
 
 def address(sass: str) -> tuple[str, int]:
-    """What an access adds its offset to, with its predicate, and the offset in bytes: `@P0 R24.64` and 4 of `@P0 STG.E desc[UR4][R24.64+0x4], R3`."""
+    """What an access adds its offset to, with its predicate, and the offset in bytes: `@P0 R24.64` and 4 of `@P0 STG.E
+    desc[UR4][R24.64+0x4], R3`."""
     found = _ADDRESS.findall(sass)
     base, offset = found[-1] if found else ("", "")
     predicate = sass.split()[0] if sass.startswith("@") else ""
@@ -76,8 +79,8 @@ class Instruction:
 
 
 def place(name: str, shown: str) -> str:
-    """A file's name in records: the kernel's own by the path it was compiled under, shared headers relative to the checkout, CUDA's headers by the last two
-    parts."""
+    """A file's name in records: the kernel's own by the path it was compiled under, shared headers relative to the checkout, CUDA's headers
+    by the last two parts."""
     path = Path(name)
     if path.suffix == ".cu" or name.endswith(shown):
         return shown
@@ -95,7 +98,8 @@ def foreign(name: str) -> bool:
 def instructions(cubin: bytes, symbol: str, shown: str) -> list[Instruction]:
     """The kernel's instructions in order, those that can never run left out. `shown`: the path under which it was compiled.
 
-    Raises BinaryError for a cubin that nvdisasm cannot read or a symbol that it does not hold, ToolchainError where there is no nvdisasm."""
+    Raises BinaryError for a cubin that nvdisasm cannot read or a symbol that it does not hold, ToolchainError where there is no
+    nvdisasm."""
     sections = dict(_sections(_disassemble(cubin)))
     if symbol not in sections:
         raise BinaryError(f"the cubin holds no kernel {symbol}; it holds {', '.join(sections) or 'none'}")

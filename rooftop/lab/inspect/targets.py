@@ -18,7 +18,7 @@ from rooftop.lab.candidates import Asked, Subject
 
 # As `TARGETS` takes them, and as the page calls them. The figures of a cell are those of the first card of the architecture.
 COLUMNS = {"80": "sm_80", "86": "sm_86", "89": "sm_89", "90": "sm_90a", "100": "sm_100a", "103": "sm_103a", "120": "sm_120a",
-           "gfx942": "gfx942", "gfx950": "gfx950", "gfx1100": "gfx1100"}  # fmt: skip
+           "gfx942": "gfx942", "gfx950": "gfx950", "gfx1100": "gfx1100"}
 BACKENDS = ("triton", "gluon", "cuda")
 LIMIT = 300.0  # seconds for a kernel and a target
 TAKES_NONE = "takes none of its cases there"
@@ -27,7 +27,7 @@ TAKES_NONE = "takes none of its cases there"
 MATRIX = {
     "mma": ("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA"), "wgmma": ("HGMMA", "IGMMA", "QGMMA", "BGMMA"),
     "tcgen05": ("UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA", "UTCBMMA"),
-}  # fmt: skip
+}
 _AMD = {"mfma": re.compile(r"^\s*v_s?mfma\w*", re.M), "wmma": re.compile(r"^\s*v_s?wmma\w*", re.M)}
 _FIGURES = {name: re.compile(rf"^\s*\.{name}:\s*(\d+)", re.M) for name in ("vgpr_count", "private_segment_fixed_size")}
 
@@ -56,8 +56,12 @@ def case_of(subject: Subject, device: Device, asked: Asked | None = None) -> Cas
     """The case that is compiled: the first that the kernel takes there and that launches something, timed ones and those of 16-bit floats
     before others. None: it takes none."""
     known = asked or Asked()
-    listed = sorted((c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: ("bench" not in c.tags, c.dtype not in ("bf16", "f16")))
-    return next((c for c in listed if subject.supports(c, device, known) is None and not subject.op.idle(subject.op.problem(c, device))), None)
+    listed = sorted(
+        (c for c in subject.op.cases if "huge" not in c.tags), key=lambda c: ("bench" not in c.tags, c.dtype not in ("bf16", "f16"))
+    )
+    return next(
+        (c for c in listed if subject.supports(c, device, known) is None and not subject.op.idle(subject.op.problem(c, device))), None
+    )
 
 
 def digest_of(subject: Subject, target: str, asked: Asked | None = None) -> tuple[str, Case | None, str]:
@@ -90,9 +94,9 @@ def compiled(subject: Subject, case: Case, target: str) -> Row:
     for row in rows:
         matrix.update(row["matrix"])
     return {
-        "registers": max(r["registers"] for r in rows), "spills": max(r["spills"] for r in rows), "shared": max(r["static"] + r["dynamic"] for r in rows),
-        "matrix": dict(sorted(matrix.items())),
-    }  # fmt: skip
+        "registers": max(r["registers"] for r in rows), "spills": max(r["spills"] for r in rows),
+        "shared": max(r["static"] + r["dynamic"] for r in rows), "matrix": dict(sorted(matrix.items())),
+    }
 
 
 def of_nvidia(cubin: bytes, symbol: str) -> Row:
@@ -113,7 +117,7 @@ def of_amd(assembly: str) -> Row:
     numbers = {name: int(match[1]) for name, match in figures.items() if match is not None}
     counted = {name: len(pattern.findall(assembly)) for name, pattern in _AMD.items()}
     return {"registers": numbers["vgpr_count"], "spills": numbers["private_segment_fixed_size"], "static": 0,
-            "matrix": {k: n for k, n in counted.items() if n}}  # fmt: skip
+            "matrix": {k: n for k, n in counted.items() if n}}
 
 
 def limit_of(target: str) -> int:

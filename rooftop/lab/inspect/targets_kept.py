@@ -107,7 +107,8 @@ def shown(subjects: Sequence[Subject], targets: Iterable[str], found: Kept) -> I
 
 
 def make(cell: Cell, process: Process) -> dict[str, Any]:
-    """The cell, compiled now in another process. Raises ChildTimeout where the compiler does not answer: that says more of the machine than of the kernel."""
+    """The cell, compiled now in another process. Raises ChildTimeout where the compiler does not answer: that says more of the machine than
+    of the kernel."""
     assert cell.case is not None
     job = {"what": "compilation", "kernel": cell.subject.name, "case": cell.case.id, "target": cell.target}
     try:
@@ -152,4 +153,4 @@ def lost(found: Sequence[Cell]) -> list[str]:
     return [
         f"{c.subject.name} has no matrix instruction on {cells.COLUMNS[c.target]}, and has some on {having[c.subject.name]}"
         for c in found if c.state == "compiles" and c.row and not c.row["matrix"] and c.subject.name in having
-    ]  # fmt: skip
+    ]

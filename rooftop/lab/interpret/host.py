@@ -1,4 +1,5 @@
-"""A Python file with Triton kernels, run as it is, without a GPU: its own host code makes the tensors and launches; every launch is interpreted and watched.
+"""A Python file with Triton kernels, run as it is, without a GPU: its own host code makes the tensors and launches; every launch is
+interpreted and watched.
 
 An autotuned kernel runs with each of its configs, on copies of its tensors but for the last; heuristics and hooks run as they are."""
 
@@ -20,7 +21,9 @@ from typing import Any
 from rooftop.core import child
 from rooftop.lab.interpret import interpreter
 
-OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl", "launch_cooperative_grid", "ir_override", "debug")
+OPTIONS = (
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl", "launch_cooperative_grid", "ir_override", "debug"
+)
 WIDTH = 400  # characters of a launch's arguments that are shown
 
 
@@ -34,8 +37,8 @@ class Over(BaseException):
 
 @dataclass
 class Launched:
-    """One kind of launch. `values`: the arguments by name as the first of the kind had them; `options`: num_warps and the like; `config`: of an autotuned
-    kernel. `programs`: how many of `whole` ran; bytes are those of the lanes."""
+    """One kind of launch. `values`: the arguments by name as the first of the kind had them; `options`: num_warps and the like; `config`:
+    of an autotuned kernel. `programs`: how many of `whole` ran; bytes are those of the lanes."""
 
     kernel: Any
     grid: tuple[int, ...]
@@ -69,8 +72,9 @@ class Launched:
         return f"{said}: {ran}{_bytes(self.loaded)} loaded, {_bytes(self.stored)} stored by lanes" if self.programs else f"{said}: not run"
 
     def to_json(self) -> dict[str, Any]:
-        return {"kernel": self.name, "grid": list(self.grid), "arguments": {n: shown(v) for n, v in self.values.items()}, "options": self.options,
-                "config": self.config, "times": self.times, "programs": self.programs, "loaded": self.loaded, "stored": self.stored}  # fmt: skip
+        return {"kernel": self.name, "grid": list(self.grid), "arguments": {n: shown(v) for n, v in self.values.items()},
+                "options": self.options, "config": self.config, "times": self.times, "programs": self.programs, "loaded": self.loaded,
+                "stored": self.stored}
 
 
 def shown(value: Any) -> str:
@@ -89,10 +93,11 @@ def _bytes(n: int) -> str:
 
 @dataclass
 class Watch:
-    """What becomes of launches: interpreted, at most `seconds` each, the file's own code with them at most `total`; or only noted (`run` is False).
+    """What becomes of launches: interpreted, at most `seconds` each, the file's own code with them at most `total`; or only noted (`run` is
+    False).
 
-    `choice`: of autotuned kernels only the config of that number, modulo how many there are; None: each of them the first time, then the last. `configs`: the
-    largest number that a kernel had. `over`: the time of the whole file ended it."""
+    `choice`: of autotuned kernels only the config of that number, modulo how many there are; None: each of them the first time, then the
+    last. `configs`: the largest number that a kernel had. `over`: the time of the whole file ended it."""
 
     run: bool = True
     seconds: float = 10.0
@@ -153,7 +158,9 @@ class Watch:
         with torch._C.DisableTorchFunction():
             for name, value in values.items():
                 if type(value).__module__ == "numpy":
-                    raise HostError(f"{kernel.__name__}: the argument {name} is numpy's ({shown(value)}): Triton takes tensors and Python's numbers")
+                    raise HostError(
+                        f"{kernel.__name__}: the argument {name} is numpy's ({shown(value)}): Triton takes tensors and Python's numbers"
+                    )
                 if hasattr(value, "data_ptr") and self.devices is not None and not self.devices.on_gpu(value):
                     raise HostError(f"{kernel.__name__}: the argument {name} is a tensor of the CPU ({shown(value)}): move it to the GPU")
             key = kernel, grid, self.config, tuple((n, _kind(v)) for n, v in values.items()), tuple(sorted(options.items(), key=str))
@@ -246,9 +253,9 @@ class _Compiled:
 
 @dataclass(frozen=True)
 class Finding:
-    """`kind`: fault (of a kernel), launch (what Triton's own launch refuses), host (of the Python around it), not-simulated, absent (a module that is not
-    installed), refused (assumed arguments that it does not take). `line`: of the file's, where it is the Python's; `outside`: an access outside a tensor, which
-    may be the fault of whoever chose the tensors."""
+    """`kind`: fault (of a kernel), launch (what Triton's own launch refuses), host (of the Python around it), not-simulated, absent (a
+    module that is not installed), refused (assumed arguments that it does not take). `line`: of the file's, where it is the Python's;
+    `outside`: an access outside a tensor, which may be the fault of whoever chose the tensors."""
 
     kind: str
     text: str
@@ -344,7 +351,10 @@ def place(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{path}:{error.lineno}"
     folder = str(path.resolve().parent)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if str(Path(f.filename).resolve()).startswith(folder) and "site-packages" not in f.filename]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if str(Path(f.filename).resolve()).startswith(folder)
+        and "site-packages" not in f.filename
+    ]
     if not frames:
         return str(path)
     last = frames[-1]

@@ -35,7 +35,10 @@ from rooftop.lab.interpret.races import RaceBetweenPrograms, Races, line_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceAssert", "InterpretError", "KernelError", "Misaligned", "NotSimulated", "OutOfBounds", "RaceBetweenPrograms", "ReadOnly", "Run", "run"]
+__all__ = [
+    "DeviceAssert", "InterpretError", "KernelError", "Misaligned", "NotSimulated", "OutOfBounds", "RaceBetweenPrograms", "ReadOnly", "Run",
+    "run"
+]
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's, in programs
 
@@ -46,7 +49,8 @@ class KernelError(InterpretError):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run did; `programs`: how many ran. Bytes are counted lane by lane: a byte read twice counts twice, an atomic counts as load and store."""
+    """What a run did; `programs`: how many ran. Bytes are counted lane by lane: a byte read twice counts twice, an atomic counts as load
+    and store."""
 
     programs: int
     loaded: int  # bytes

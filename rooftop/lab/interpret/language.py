@@ -176,7 +176,10 @@ class Language:
         data = [np.array(d[..., 0]) for d in data]
         if keep:
             data = [np.reshape(d, (1,) * rank) if axis is None else np.expand_dims(d, at) for d in data]
-        made = [self.tl.tensor(self.builder.handle(d.reshape(d.shape or (1,)), k), self._type(d, k, d.ndim > 0)) for d, k in zip(data, kinds, strict=True)]
+        made = [
+            self.tl.tensor(self.builder.handle(d.reshape(d.shape or (1,)), k), self._type(d, k, d.ndim > 0)) for d,
+            k in zip(data, kinds, strict=True)
+        ]
         return tuple(made) if several else made[0]
 
     def scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **kwargs: Any) -> Any:
@@ -194,5 +197,7 @@ class Language:
             turn = [np.where(ahead, j, d) for j, d in zip(joined, turn, strict=True)]
             distance *= 2
         turn = [np.moveaxis(d[..., ::-1] if back else d, -1, axis) for d in turn]
-        made = [self.tl.tensor(self.builder.handle(np.ascontiguousarray(d), k), t.type) for d, k, t in zip(turn, kinds, tensors, strict=True)]
+        made = [
+            self.tl.tensor(self.builder.handle(np.ascontiguousarray(d), k), t.type) for d, k, t in zip(turn, kinds, tensors, strict=True)
+        ]
         return tuple(made) if several else made[0]

@@ -1,12 +1,13 @@
 """Races between the programs of one launch, found although programs run one after another.
 
-On a GPU programs run in any order and at the same time. So an element that one program writes and another reads or writes must be ordered by atomics:
-the first program releases after its access, the second acquires the same word before its own. The interpreter remembers of each element who wrote it, who
-read it, and at which line. Two accesses of different programs race if one of them changes the element, at least one is no atomic, and no chain of release
-and acquire leads from the first to the second. Programs that store the same value do not race: whoever comes last, the result is the same.
+On a GPU programs run in any order and at the same time. So an element that one program writes and another reads or writes must be ordered
+by atomics: the first program releases after its access, the second acquires the same word before its own. The interpreter remembers of each
+element who wrote it, who read it, and at which line. Two accesses of different programs race if one of them changes the element, at least
+one is no atomic, and no chain of release and acquire leads from the first to the second. Programs that store the same value do not race:
+whoever comes last, the result is the same.
 
-Ordering is that of vector clocks: a program counts its releases, and knows up to which release it has seen each other program (FastTrack, Flanagan &
-Freund 2009, with one reader remembered, or that there were several)."""
+Ordering is that of vector clocks: a program counts its releases, and knows up to which release it has seen each other program (FastTrack,
+Flanagan & Freund 2009, with one reader remembered, or that there were several)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class RaceBetweenPrograms(InterpretError):
 
 @dataclass
 class Marks:
-    """Stamps of the cells of one allocation: of the last store, the last load and the last atomic; 0 where there was none. A cell has `grain` bytes."""
+    """Stamps of the cells of one allocation: of the last store, the last load and the last atomic; 0 where there was none. A cell has
+    `grain` bytes."""
 
     grain: int
     bytes: int
@@ -56,7 +58,8 @@ class Races:
         self.marks: dict[int, Marks] = {}
         self.sites: dict[tuple[str, int], int] = {}
         self.programs: list[tuple[int, int, int]] = []
-        self.released: dict[tuple[int, int], dict[int, int]] = {}  # (allocation, byte) -> program -> its releases that whoever acquires here has seen
+        # (allocation, byte) -> program -> its releases that whoever acquires here has seen
+        self.released: dict[tuple[int, int], dict[int, int]] = {}
         self.known: dict[int, int] = {}
         self.releases = 0
 
@@ -142,13 +145,15 @@ class Races:
             at = int(cells[others & (stamps == stamp)][0]) * marks.grain
             element = (at - region.tensor.storage_offset() * region.tensor.element_size()) // region.tensor.element_size()
             raise RaceBetweenPrograms(
-                f"a race: this program {does} where element {element} of {region} was {was} by {by}, and nothing orders the two. Programs run at the same "
+                f"a race: this program {does} where element {element} of {region} was {was} by {by}, and nothing orders the two. Programs "
+                f"run at the same "
                 "time: let one own the element, use an atomic, or order them by a release and an acquire"
             )
 
 
 def line_of(mark: str, library: str) -> Callable[[], tuple[str, int]]:
-    """A function that gives the file and line of the innermost interpreted code outside Triton's own library. `mark`: a global that such code has."""
+    """A function that gives the file and line of the innermost interpreted code outside Triton's own library. `mark`: a global that such
+    code has."""
 
     def line() -> tuple[str, int]:
         frame = sys._getframe(1)

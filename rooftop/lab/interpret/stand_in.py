@@ -1,4 +1,5 @@
-"""A GPU that is not there, for Python that asks torch and Triton for one: its tensors lie on the CPU, its events count nothing, its kernels go to a function.
+"""A GPU that is not there, for Python that asks torch and Triton for one: its tensors lie on the CPU, its events count nothing, its kernels
+go to a function.
 
 Which tensors would be on the GPU is kept: `is_cuda` and `device` say it, and a copy to another device is a copy."""
 
@@ -25,7 +26,8 @@ MEMORY = 80 << 30  # bytes that it says it has
 
 
 class Devices(TorchFunctionMode):  # type: ignore[misc]
-    """Every function of torch, with "cuda" read as "cpu", and a note of the tensors that are not on the GPU: what no function of torch made is."""
+    """Every function of torch, with "cuda" read as "cpu", and a note of the tensors that are not on the GPU: what no function of torch made
+    is."""
 
     def __init__(self, called: Callable[[], None]) -> None:
         super().__init__()
@@ -35,13 +37,15 @@ class Devices(TorchFunctionMode):  # type: ignore[misc]
         self._says: dict[Any, Callable[[Any], Any]] = {
             tensor.is_cuda.__get__: self.on_gpu, tensor.is_cpu.__get__: lambda t: not self.on_gpu(t), tensor.device.__get__: self._device,
             tensor.get_device: lambda t: 0 if self.on_gpu(t) else -1,
-        }  # fmt: skip
+        }
 
     def on_gpu(self, tensor: Any) -> bool:
         """Whether a tensor would be on the GPU."""
         with torch._C.DisableTorchFunction():
             address = _address(tensor)
-            return not any(r() is not None for r in self._apart.get(address, ())) if address else not getattr(tensor, "_rooftop_apart", False)
+            return (
+                not any(r() is not None for r in self._apart.get(address, ())) if address else not getattr(tensor, "_rooftop_apart", False)
+            )
 
     def _device(self, tensor: Any) -> torch.device:
         return torch.device("cuda", 0) if self.on_gpu(tensor) else torch.device("cpu")
@@ -167,18 +171,18 @@ def _once(call: Callable[[], Any], *_: Any, quantiles: Any = None, return_mode: 
 def _properties(*_: Any) -> Any:
     return SimpleNamespace(
         name=CARD.name, major=CARD.arch // 10, minor=CARD.arch % 10, total_memory=MEMORY, multi_processor_count=CARD.sms, warp_size=32,
-        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block=49152, shared_memory_per_block_optin=CARD.shared_per_block,
-        shared_memory_per_multiprocessor=CARD.shared_per_block, L2_cache_size=50 << 20,
-    )  # fmt: skip
+        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block=49152,
+        shared_memory_per_block_optin=CARD.shared_per_block, shared_memory_per_multiprocessor=CARD.shared_per_block, L2_cache_size=50 << 20,
+    )
 
 
 class _Driver:
     """Triton's driver of it."""
 
     utils = SimpleNamespace(get_device_properties=lambda *_: {
-        "max_shared_mem": CARD.shared_per_block, "max_num_regs": 65536, "multiprocessor_count": CARD.sms, "warpSize": 32, "sm_clock_rate": 1,
-        "mem_clock_rate": 1, "mem_bus_width": 1,
-    })  # fmt: skip
+        "max_shared_mem": CARD.shared_per_block, "max_num_regs": 65536, "multiprocessor_count": CARD.sms, "warpSize": 32,
+        "sm_clock_rate": 1, "mem_clock_rate": 1, "mem_bus_width": 1,
+    })
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -216,7 +220,8 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Calla
     """While it lasts, torch and Triton find a GPU. `called()` comes before every function of torch.
 
     `launched(kernel, args, kwargs, grid, warmup)` stands for a launch of a `@triton.jit` function;
-    `configs(tuner, args, kwargs)` for one of an autotuned function. What is timed is called once, and benchmarks of `triton.testing` are left out."""
+    `configs(tuner, args, kwargs)` for one of an autotuned function. What is timed is called once, and benchmarks of `triton.testing` are
+    left out."""
     import triton.testing
     from triton.runtime import JITFunction
     from triton.runtime.autotuner import Autotuner
@@ -225,14 +230,14 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Calla
     nothing = lambda *_, **__: None  # noqa: E731
     zero = lambda *_, **__: 0  # noqa: E731
     cuda: dict[str, Any] = {
-        "is_available": lambda: True, "is_initialized": lambda: True, "init": nothing, "device_count": lambda: 1, "current_device": zero, "set_device": nothing,
-        "synchronize": nothing, "empty_cache": nothing, "manual_seed": nothing, "manual_seed_all": nothing, "get_device_name": lambda *_: CARD.name,
-        "get_device_capability": lambda *_: divmod(CARD.arch, 10), "get_device_properties": _properties,
-        "Event": _Nothing, "Stream": _Nothing, "stream": _Nothing,
-        "current_stream": _Nothing, "default_stream": _Nothing, "device": _Nothing, "is_bf16_supported": lambda *_, **__: True, "nvtx": _Nothing(),
-        "mem_get_info": lambda *_: (MEMORY, MEMORY), "reset_peak_memory_stats": nothing, "_sleep": nothing,
+        "is_available": lambda: True, "is_initialized": lambda: True, "init": nothing, "device_count": lambda: 1, "current_device": zero,
+        "set_device": nothing, "synchronize": nothing, "empty_cache": nothing, "manual_seed": nothing, "manual_seed_all": nothing,
+        "get_device_name": lambda *_: CARD.name, "get_device_capability": lambda *_: divmod(CARD.arch, 10),
+        "get_device_properties": _properties, "Event": _Nothing, "Stream": _Nothing, "stream": _Nothing,
+        "current_stream": _Nothing, "default_stream": _Nothing, "device": _Nothing, "is_bf16_supported": lambda *_, **__: True,
+        "nvtx": _Nothing(), "mem_get_info": lambda *_: (MEMORY, MEMORY), "reset_peak_memory_stats": nothing, "_sleep": nothing,
         **dict.fromkeys(("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), zero),
-    }  # fmt: skip
+    }
 
     def compiled(function: Any = None, **_: Any) -> Any:
         return function if function is not None else compiled
@@ -242,9 +247,11 @@ def gpu(launched: Callable[..., Any], configs: Callable[..., Any], called: Calla
         (JITFunction, "run", lambda self, *args, grid, warmup, **kwargs: launched(self, args, kwargs, grid, warmup)),
         (Autotuner, "run", lambda self, *args, **kwargs: configs(self, args, kwargs)),
         (triton.testing, "do_bench", _once), (triton.testing, "do_bench_cudagraph", _once), (triton.testing.Mark, "run", nothing),
-    ]  # fmt: skip
+    ]
     with contextlib.ExitStack() as undo:
-        for name in [n for n in DRAWING if n.partition(".")[0] not in sys.modules and importlib.util.find_spec(n.partition(".")[0]) is None]:
+        for name in [
+            n for n in DRAWING if n.partition(".")[0] not in sys.modules and importlib.util.find_spec(n.partition(".")[0]) is None
+        ]:
             sys.modules[name] = _Drawing(name)
             undo.callback(sys.modules.pop, name, None)
         for owner, name, value in patches:

@@ -1,5 +1,6 @@
-"""The project's own Triton kernels compiled for a Huawei Ascend: by Huawei's Triton (3.2) to linalg and by its compiler to HIVM, with memory planned and
-pipes synchronised. The last step, to machine code, is closed (`hivmc`, of CANN) and is not made. No kernel is changed for it."""
+"""The project's own Triton kernels compiled for a Huawei Ascend: by Huawei's Triton (3.2) to linalg and by its compiler to HIVM, with
+memory planned and pipes synchronised. The last step, to machine code, is closed (`hivmc`, of CANN) and is not made. No kernel is changed
+for it."""
 
 from __future__ import annotations
 
@@ -44,10 +45,16 @@ def _with_backward(name: str) -> Iterator[Subject]:
 
 
 def cases_of(subject: Subject) -> list[Case]:
-    """The first timed case that the kernel takes, then the smallest of its edge cases that has something to write: tiles are chosen by shapes."""
+    """The first timed case that the kernel takes, then the smallest of its edge cases that has something to write: tiles are chosen by
+    shapes."""
     card = TARGETS[80]
-    taken = [c for c in subject.op.cases if "huge" not in c.tags and subject.supports(c, card) is None and not subject.op.idle(subject.op.problem(c, card))]
-    edge = [c for c in taken if "edge" in c.tags and c.name.startswith(("odd", "aligned", "tile"))] or [c for c in taken if "edge" in c.tags]
+    taken = [
+        c for c in subject.op.cases if "huge" not in c.tags and subject.supports(c, card) is None
+        and not subject.op.idle(subject.op.problem(c, card))
+    ]
+    edge = [
+        c for c in taken if "edge" in c.tags and c.name.startswith(("odd", "aligned", "tile"))
+    ] or [c for c in taken if "edge" in c.tags]
     return [*[c for c in taken if "bench" in c.tags][:1], *edge[:1]]
 
 
@@ -63,7 +70,7 @@ def compiled(subject: Subject, case: Case) -> list[dict[str, Any]]:
             ran = subprocess.run(
                 [str(found), "-m", "rooftop.lab.npu.ascend_child", subject.name, case.id, TARGET, folder],
                 capture_output=True, text=True, check=False, timeout=LIMIT, env=settings.environment(env),
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired:
             return [{"kernel": subject.name, "refused": f"no answer in {LIMIT:.0f} s"}]
     lines = [line for line in ran.stdout.splitlines() if line.startswith("[{")]
@@ -90,7 +97,12 @@ def inspect(found: Sequence[Subject]) -> list[dict[str, Any]]:
     for s in found:
         for one in tried(s):
             for x in one["launches"]:
-                rows.append({"subject": s.name, "case": one["case"], "verdict": "no" if "refused" in x else "yes", "note": x.get("refused", one["case"]), **x})
+                rows.append(
+                    {
+                        "subject": s.name, "case": one["case"], "verdict": "no" if "refused" in x else "yes",
+                        "note": x.get("refused", one["case"]), **x
+                    }
+                )
     return rows
 
 
@@ -117,7 +129,7 @@ def update(say: Callable[[str], None], path: Path = PATH) -> None:
     found = read(path)
     there = {s.name: s for s in subjects()}
     found = {"target": TARGET, "software": {"triton-ascend": "3.2.0", "ascendnpu-ir": "1.2.0"},
-             "kernels": {n: k for n, k in found.get("kernels", {}).items() if n in there}}  # fmt: skip
+             "kernels": {n: k for n, k in found.get("kernels", {}).items() if n in there}}
     for name in stale(found):
         s = there[name]
         assert s.implementation is not None

@@ -1,9 +1,11 @@
-"""The process that has Huawei's Triton: one of the project's Triton kernels compiled for an Ascend, as far as it goes without a chip's toolkit.
+"""The process that has Huawei's Triton: one of the project's Triton kernels compiled for an Ascend, as far as it goes without a chip's
+toolkit.
 
     python -m rooftop.lab.npu.ascend_child IMPLEMENTATION CASE TARGET FOLDER
 
-Prints one line of JSON: for each launch the kernel and what came of it. `triton.language.extra.cuda`, which kernels import for programmatic dependent
-launch, is answered by a stand-in: no Ascend has it, and kernels ask a constexpr before they use it; functions of libdevice are Ascend's of that name."""
+Prints one line of JSON: for each launch the kernel and what came of it. `triton.language.extra.cuda`, which kernels import for programmatic
+dependent launch, is answered by a stand-in: no Ascend has it, and kernels ask a constexpr before they use it; functions of libdevice are
+Ascend's of that name."""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ def launches(name: str, case_name: str) -> list[tuple[Any, Mapping[str, Any]]]:
     if reason := module.supports(problem):
         raise ValueError(reason)
     config = implementation.choose(problem)
-    tensors = {**dict(problem.tensors), **implementation.scratch(problem, config), **{n: n in problem.runtime_floats for n in problem.runtime_options}}
+    tensors = {
+        **dict(problem.tensors), **implementation.scratch(problem, config),
+        **{n: n in problem.runtime_floats for n in problem.runtime_options}
+    }
     return [(launch, tensors) for launch in implementation.launches(problem, config)]
 
 
@@ -136,11 +141,13 @@ def compiled(launch: Any, tensors: Mapping[str, Any], target: str, folder: Path)
         [str(Path(package.origin).parent / "bin" / "bishengir-compile"), str(source), f"--target={target}", "--enable-hfusion-compile=true",
          "--enable-triton-kernel-compile=true", "--enable-hivm-compile=true", f"--save-temps={folder}", "-o", str(folder / "kernel.o")],
         capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    )
     made = folder / "module.hivm.opt.mlir"
     if not made.is_file():
         errors = [line for line in (ran.stdout + ran.stderr).splitlines() if "error:" in line and "hivmc" not in line]
-        telling = [line for line in errors if "Failed to run" not in line] or errors or [f"error: exit code {ran.returncode}, without a reason"]
+        telling = [
+            line for line in errors if "Failed to run" not in line
+        ] or errors or [f"error: exit code {ran.returncode}, without a reason"]
         words = telling[0].partition("error: ")[2].partition(" (possible reason")[0]
         return {**found, "refused": f"bishengir: {' '.join(words.split())[:300]}"}
     return {**found, "mix": metadata.get("mix_mode", ""), **planned(made.read_text(encoding="utf-8"))}
@@ -158,7 +165,10 @@ def planned(hivm: str) -> dict[str, int]:
             for extent in extents:
                 size *= int(extent)
             ends[SPACES[space]] = max(ends.get(SPACES[space], 0), constants[offset] + size)
-    return {**ends, "loops": len(re.findall(r"memref\.load", hivm)), "vector_calls": len(re.findall(r"call @v\w+", hivm)), "flags": hivm.count("set_flag[")}
+    return {
+        **ends, "loops": len(re.findall(r"memref\.load", hivm)), "vector_calls": len(re.findall(r"call @v\w+", hivm)),
+        "flags": hivm.count("set_flag[")
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What is committed of kernels for TPUs and Ascend: `results/npu/*.json`, written by `rooftop npu`, and the pages made of it.
 
-A TPU's kernel has the digest of what was checked and compiled: kernel, helpers, contract and config. Where it is no longer that of the tree, a test fails."""
+A TPU's kernel has the digest of what was checked and compiled: kernel, helpers, contract and config. Where it is no longer that of the
+tree, a test fails."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def subjects() -> list[Subject]:
 
 
 def cases_of(subject: Subject) -> list[Case]:
-    """Those that are compiled for figures: what the kernel's FIGURES names, a ladder's headline, else the first bench case that it takes."""
+    """Those that are compiled for figures: what the kernel's FIGURES names, a ladder's headline, else the first bench case that it
+    takes."""
     assert isinstance(subject.implementation, PallasImplementation)
     named = getattr(subject.implementation.module, "FIGURES", ())
     if named:
@@ -49,7 +51,7 @@ def checked_cases(subject: Subject) -> list[Case]:
     return [
         c for c in checker.select_cases(subject)
         if not subject.op.idle(subject.op.problem(c)) and not checker._too_large(c, "pallas") and subject.supports(c, tpu.ANY) is None
-    ]  # fmt: skip
+    ]
 
 
 def checked_digest(subject: Subject) -> str:
@@ -57,7 +59,8 @@ def checked_digest(subject: Subject) -> str:
 
 
 def compiled_digest(subject: Subject, case: Case, device: tpu.Tpu) -> str | None:
-    """Of what the compiler is given: kernel, helpers, config, shapes, options that are not at their defaults. None where the kernel does not take the case."""
+    """Of what the compiler is given: kernel, helpers, config, shapes, options that are not at their defaults. None where the kernel does
+    not take the case."""
     _, problem = subject.kernel_problem(case, device)
     implementation = subject.implementation
     assert isinstance(implementation, PallasImplementation)

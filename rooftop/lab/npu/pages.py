@@ -59,7 +59,9 @@ def compiled(found: Mapping[str, Any]) -> str:
 
 
 def ladder(found: Mapping[str, Any]) -> str:
-    text = rows("rung", "chip", "VMEM", "code", "bundles", "MXU", "VALU", "spills", "static cycles", "model") + rows("---", "---", *["---:"] * 8)
+    text = rows(
+        "rung", "chip", "VMEM", "code", "bundles", "MXU", "VALU", "spills", "static cycles", "model"
+    ) + rows("---", "---", *["---:"] * 8)
     for name, _, target, f in _facts(found):
         if name.startswith("matmul_tpu/"):
             text += rows(f"`{name.partition('/')[2]}`", target, *_cells(f))
@@ -81,8 +83,8 @@ def _cells(f: Mapping[str, Any]) -> list[str]:
     seconds = f.get("model_seconds")
     model = f"{1e6 * seconds:,.0f} µs" if seconds else f"over {1e6 * f['model_memory_seconds']:,.0f} µs"
     slots = f["slots"]
-    return [_bytes(f["vmem"]), _bytes(f["code"]), f"{f['bundles']:,}", f"{100 * slots.get('MXU', 0):.0f} %", f"{100 * slots.get('VALU', 0):.0f} %",
-            f"{f['spills']:,}", cycles + share, model]  # fmt: skip
+    return [_bytes(f["vmem"]), _bytes(f["code"]), f"{f['bundles']:,}", f"{100 * slots.get('MXU', 0):.0f} %",
+            f"{100 * slots.get('VALU', 0):.0f} %", f"{f['spills']:,}", cycles + share, model]
 
 
 def _bytes(n: int) -> str:
@@ -110,7 +112,9 @@ def of_ascend(found: Mapping[str, Any]) -> str:
     if outdated_names := ascend.stale(dict(found)):
         text += f"Not compiled as they now are: {', '.join(f'`{n}`' for n in outdated_names)}.\n\n"
     text += f"{len(whole)} of {len(kernels)} kernels are accepted, of them {sum(len(kernels[n]['tried']) == 1 for n in whole)} at their first timed case.\n\n"
-    text += rows("kernel", "case", "function", "accepted", "UB", "L1", "L0C", "scalar loads") + rows("---", "---", "---", "---", *["---:"] * 4)
+    text += rows(
+        "kernel", "case", "function", "accepted", "UB", "L1", "L0C", "scalar loads"
+    ) + rows("---", "---", "---", "---", *["---:"] * 4)
     for name, entry in sorted(kernels.items()):
         for one in entry["tried"]:
             for x in one["launches"]:

@@ -1,8 +1,10 @@
-"""Kernels compiled for TPUs by libtpu, with no chip: memory, code, how full the bundles are, spills, and the cycles that the compiler estimates.
+"""Kernels compiled for TPUs by libtpu, with no chip: memory, code, how full the bundles are, spills, and the cycles that the compiler
+estimates.
 
-Nothing here is measured. `cycles` is libtpu's static estimate with the trips of the grid; it leaves out waiting for HBM. `model_seconds` is the longer of
-these cycles at the chip's clock and of the case's least bytes at HBM's datasheet speed: a model, and called so wherever it is shown. Of kernels that make
-copies of their own, and of attention's long grids, libtpu estimates no cycles; of v6e the clock is not known: there the bytes alone stand."""
+Nothing here is measured. `cycles` is libtpu's static estimate with the trips of the grid; it leaves out waiting for HBM. `model_seconds` is
+the longer of these cycles at the chip's clock and of the case's least bytes at HBM's datasheet speed: a model, and called so wherever it is
+shown. Of kernels that make copies of their own, and of attention's long grids, libtpu estimates no cycles; of v6e the clock is not known:
+there the bytes alone stand."""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from rooftop.core.tpu import TPUS, Tpu, absent, python
 from rooftop.lab.candidates import Subject
 
 Facts = dict[str, Any]
-PROFILE = "--xla_jf_dump_static_llo_profile_to={0}/cycles"  # ends the process where a kernel makes copies of its own: "No DMA issue node found"
+# ends the process where a kernel makes copies of its own: "No DMA issue node found"
+PROFILE = "--xla_jf_dump_static_llo_profile_to={0}/cycles"
 FLAGS = ("--xla_jf_dump_to={0}/bundles", "--xla_jf_dump_llo_text=true",
-         "--xla_jf_dump_llo_pass_label_regex=.*final.*")  # of libtpu 0.0.42; undocumented, others may read them otherwise  # fmt: skip
+         "--xla_jf_dump_llo_pass_label_regex=.*final.*")  # of libtpu 0.0.42; undocumented, others may read them otherwise
 NATURAL = "VPOP"  # results popped from the matrix units' queues: not work of its own
 
 
@@ -75,11 +78,12 @@ def facts_of(subject: Subject, case: Case, target: str, limit: float = LIMIT) ->
     mine = sum(n for name, n in cycles.items() if name in made.kernels) or None  # 0: libtpu could not tell
     work = subject.op.work(problem)
     return {
-        **base, "config": implementation.config_dict(config), "vmem": made.vmem, "hbm": made.hbm, "hbm_temporary": made.hbm_temporary, "code": made.code,
-        "bundles": bundles, "slots": {n: round(v, 4) for n, v in slots.items() if ":" not in n},
+        **base, "config": implementation.config_dict(config), "vmem": made.vmem, "hbm": made.hbm, "hbm_temporary": made.hbm_temporary,
+        "code": made.code, "bundles": bundles, "slots": {n: round(v, 4) for n, v in slots.items() if ":" not in n},
         "spills": int(slots.get("VSTORE:SPILL", 0)), "fills": int(slots.get("VLOAD:FILL", 0)),
-        "cycles": mine, "cycles_around": None if mine is None else sum(cycles.values()) - mine, **_model(device, mine, work.bytes, work.ops),
-    }  # fmt: skip
+        "cycles": mine, "cycles_around": None if mine is None else sum(cycles.values()) - mine,
+        **_model(device, mine, work.bytes, work.ops),
+    }
 
 
 def _cycles(folder: Path) -> dict[str, int]:
@@ -93,7 +97,8 @@ def _cycles(folder: Path) -> dict[str, int]:
 
 
 def _slots(folder: Path, kernels: list[str]) -> tuple[dict[str, float], int]:
-    """Of the kernels' final bundles: the share of each slot that is taken (of spills and fills, how many bundles have one), and how many bundles there are."""
+    """Of the kernels' final bundles: the share of each slot that is taken (of spills and fills, how many bundles have one), and how many
+    bundles there are."""
     taken: dict[str, int] = {}
     room: dict[str, int] = {}
     bundles = 0

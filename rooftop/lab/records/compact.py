@@ -1,5 +1,5 @@
-"""What a record keeps of what is known when it is made. `compact` is applied to every record as it is written, and to those of files without a head,
-which hold all of it (form 1, until November 2026); what is compact stays as it is.
+"""What a record keeps of what is known when it is made. `compact` is applied to every record as it is written, and to those of files
+without a head, which hold all of it (form 1, until November 2026); what is compact stays as it is.
 
 Whether a record is stale is not touched: its digest stays."""
 
@@ -79,12 +79,18 @@ def pairs(subject: str, versus: Mapping[str, Any]) -> Record:
     ladder, _, rung = subject.rpartition("/")
     earlier = [other for other in versus if ladder and other.rpartition("/")[0] == ladder and other.rpartition("/")[2] < rung]
     kept = {max(earlier)} if earlier else set()
-    kept |= {other for other in versus if other.startswith(("ceiling:", "part:")) or (other.startswith("peer:") and not subject.startswith("peer:"))}
-    return {k: {n: v for n, v in pair.items() if n in _PAIR} if isinstance(pair, Mapping) else pair for k, pair in versus.items() if k in kept}
+    kept |= {
+        other for other in versus if other.startswith(("ceiling:", "part:"))
+        or (other.startswith("peer:") and not subject.startswith("peer:"))
+    }
+    return {
+        k: {n: v for n, v in pair.items() if n in _PAIR} if isinstance(pair, Mapping) else pair for k, pair in versus.items() if k in kept
+    }
 
 
 def judged(error: Mapping[str, Any], figures: bool) -> Record:
-    """Of an error whether it is right and the worst share of what is allowed; what was measured and allowed too with `figures`, or where it is wrong."""
+    """Of an error whether it is right and the worst share of what is allowed; what was measured and allowed too with `figures`, or where it
+    is wrong."""
     shares = [error[k] for k in SHARES if k in error]
     found: Record = {k: error[k] for k in ("ok", "share") if k in error} | ({"share": max(shares)} if shares else {})
     return found | ({k: error[k] for k in FIGURES if k in error} if figures or not error.get("ok") else {})

@@ -3,9 +3,11 @@
     {"kind": "run", "form": 2, "run": "9b7784f4", "at": "2026-11-22T02:19:04+00:00", "device": {...}, "versions": {...}, "host": {...}}
     {"kind": "bench", "at": 31, "op": "add", "case": "big f32", "work": {...}, "of": 2, "each": {"subject": [...], "digest": [...], ...}}
 
-The head holds for the lines after it, up to the next head. `at` in a line is seconds after the head's. A table with `of` and `each` stands for
-`of` tables: each has the keys beside these two, and its own value out of every list in `each`, which may be nested. null in such a list: this one has
-no such key; a null is written {"": null}. Nothing here knows what the keys mean; `joined` gives back what `lines` was given, apart from the digits."""
+The head holds for the lines after it, up to the next head. `at` in a line is seconds after the head's. A table with `of` and `each` stands
+for
+`of` tables: each has the keys beside these two, and its own value out of every list in `each`, which may be nested. null in such a list:
+this one has no such key; a null is written {"": null}. Nothing here knows what the keys mean; `joined` gives back what `lines` was given,
+apart from the digits."""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ class Room:
 
 
 def rounded(value: Any) -> Any:
-    """`value` as records hold it: numbers to DIGITS significant digits (whole numbers are counts and stay as they are), texts that are safe to show."""
+    """`value` as records hold it: numbers to DIGITS significant digits (whole numbers are counts and stay as they are), texts that are safe
+    to show."""
     if isinstance(value, float):
         return value if not math.isfinite(value) or value.is_integer() else float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
@@ -61,8 +64,8 @@ def dumps(value: Any) -> str:
 
 
 def fold(rows: Sequence[Mapping[str, Any]]) -> Record | None:
-    """Two or more tables as one. None where nothing tells them apart, where one has a key of the form's own, or where a line of it would stand for more than
-    a line may."""
+    """Two or more tables as one. None where nothing tells them apart, where one has a key of the form's own, or where a line of it would
+    stand for more than a line may."""
     if len(rows) < 2 or any("of" in row or "each" in row for row in rows):
         return None
     same, each = _fold(rows)
@@ -105,7 +108,8 @@ def _is_shut(value: Any) -> bool:
 
 
 def unfold(table: Mapping[str, Any], room: Room) -> list[Record]:
-    """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says, or `room` is too small."""
+    """The tables that `fold` was given. Raises ValueError where the lists are not as many values long as `of` says, or `room` is too
+    small."""
     count, each = table["of"], table["each"]
     same = {k: v for k, v in table.items() if k not in ("of", "each")}
     if type(count) is not int or count < 2:
@@ -232,7 +236,9 @@ def whole(line: Mapping[str, Any], head: Mapping[str, Any]) -> Record:
 def group(record: Mapping[str, Any]) -> tuple[Any, ...]:
     """Records for which this is the same share a line: those of one kind and subject that hold the same things."""
     error = record.get("error")
-    return record.get("kind"), record.get("op"), record.get("subject"), sorted(record), sorted(error) if isinstance(error, Mapping) else None
+    return (
+        record.get("kind"), record.get("op"), record.get("subject"), sorted(record), sorted(error) if isinstance(error, Mapping) else None
+    )
 
 
 def lines(records: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> Iterator[str]:

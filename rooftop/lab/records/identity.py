@@ -1,9 +1,12 @@
-"""What made a record: what is computed for its case, what is launched for it, and the code of that. When one of these has changed, the record is stale.
+"""What made a record: what is computed for its case, what is launched for it, and the code of that. When one of these has changed, the
+record is stale.
 
-A record holds three hashes. `digest`: the contract for the case (`Contract.digest`), and each launch on the record's card (grid, block, cluster, shared memory,
-options, arguments in the order of the kernel's parameters), scratch memory and what of it is zeroed; worked out on the host. No text of host code counts.
-`source`: the code that these launches run on the device, normalised, so that it does not depend on where and under which name it stands. `machine`: the machine
-code. A record is fresh while `digest` and one of the two others are those of the tree; machine code is compiled only where `source` differs."""
+A record holds three hashes. `digest`: the contract for the case (`Contract.digest`), and each launch on the record's card (grid, block,
+cluster, shared memory, options, arguments in the order of the kernel's parameters), scratch memory and what of it is zeroed; worked out on
+the host. No text of host code counts.
+`source`: the code that these launches run on the device, normalised, so that it does not depend on where and under which name it stands.
+`machine`: the machine code. A record is fresh while `digest` and one of the two others are those of the tree; machine code is compiled only
+where `source` differs."""
 
 from __future__ import annotations
 
@@ -42,8 +45,8 @@ class Made(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked out once, so one
-    of these lasts no longer than the tree stays as it is."""
+    """What every subject of an op is asked of a case: the problem as kernels see it on a card, and the contract's digest. Each is worked
+    out once, so one of these lasts no longer than the tree stays as it is."""
 
     _problems: dict[tuple[str, str, Device], Problem] = dataclasses.field(default_factory=dict)
     _digests: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
@@ -125,15 +128,20 @@ def _of_case(subject: Made, case: Case, device: Device, asked: Asked) -> Identit
         config, steps = _prepared(subject.implementation, problem)
     except UnsupportedError as error:
         return Identity(digest(contract, subject.name, str(error)))
-    return Identity(digest(contract, launched(subject.implementation, problem, config, steps)), subject.implementation.source(steps)[:DIGITS])
+    return Identity(
+        digest(contract, launched(subject.implementation, problem, config, steps)), subject.implementation.source(steps)[:DIGITS]
+    )
 
 
 def as_recorded(device: Device, implementation: Implementation) -> Device:
-    """The card with what records hold of it; how many clusters it runs at once is taken from its architecture's. For a kernel of another platform, which runs
-    here in its interpreter, the device that it stands for."""
+    """The card with what records hold of it; how many clusters it runs at once is taken from its architecture's. For a kernel of another
+    platform, which runs here in its interpreter, the device that it stands for."""
     if implementation.platform != "gpu" and type(device) is Device:
         return implementation.stand_in(device.arch)
-    return dataclasses.replace(device, clusters=TARGETS[device.arch].clusters if device.arch in TARGETS else ()) if type(device) is Device else device
+    return (
+        dataclasses.replace(device, clusters=TARGETS[device.arch].clusters if device.arch in TARGETS else ()) if type(device) is Device
+        else device
+    )
 
 
 def _prepared(implementation: Implementation, problem: Problem) -> tuple[Any, list[Step]]:
@@ -198,7 +206,8 @@ def _plain(value: Any) -> Any:
 
 
 def machine(subject: Made, cases: Sequence[Case], device: Device, asked: Asked | None = None) -> str | None:
-    """Hash of the machine code of a subject at these cases; compiles what is not in the cache. None where there is none, or it cannot be compiled here."""
+    """Hash of the machine code of a subject at these cases; compiles what is not in the cache. None where there is none, or it cannot be
+    compiled here."""
     from rooftop.core.compile import CompileError, ToolchainError
     from rooftop.core.cubins import AbsentCompiler
     if subject.implementation is None or subject.implementation.backend in ("torch", "pallas"):
@@ -221,7 +230,9 @@ _CODE: dict[tuple[str, str, str], str] = {}  # target, source and variant -> mac
 def _code(implementation: Implementation, problem: Problem, step: Step, scratch: Mapping[str, Meta]) -> str:
     if not isinstance(step, Launch):
         return normal_form.of_object(step.function)
-    key = (problem.device.target, implementation.source([step]), implementation.variant(step, {**dict(problem.tensors), **scratch}, problem))
+    key = (
+        problem.device.target, implementation.source([step]), implementation.variant(step, {**dict(problem.tensors), **scratch}, problem)
+    )
     if key not in _CODE:
         made = implementation.machine_code(problem, step, scratch)
         _CODE[key] = code_of(made.cubin, made.symbol)
@@ -229,8 +240,8 @@ def _code(implementation: Implementation, problem: Problem, step: Step, scratch:
 
 
 def code_of(cubin: bytes, symbol: str) -> str:
-    """Hash of all that a cubin gives to the GPU for one of its kernels: instructions, number of registers, constants and shared memory of the kernel, and data
-    that all kernels of the file share. Names, source lines, versions and the file's other kernels do not count.
+    """Hash of all that a cubin gives to the GPU for one of its kernels: instructions, number of registers, constants and shared memory of
+    the kernel, and data that all kernels of the file share. Names, source lines, versions and the file's other kernels do not count.
 
     Raises ValueError for what is no ELF-64 file, or has no such kernel."""
     if cubin[:4] != b"\x7fELF":

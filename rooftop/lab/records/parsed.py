@@ -1,7 +1,8 @@
 """Records as they were parsed the last time, in the cache: a large folder is then read in an eighth of the time.
 
-One file of the cache for each folder of records. It holds of every file its size, times and inode, and its records; a file of which one of these has changed is
-parsed anew. The content stands after its SHA-256: a cache that is damaged, or that another version of these modules or of Python wrote, counts as none."""
+One file of the cache for each folder of records. It holds of every file its size, times and inode, and its records; a file of which one of
+these has changed is parsed anew. The content stands after its SHA-256: a cache that is damaged, or that another version of these modules or
+of Python wrote, counts as none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Records that no page shows any more, taken out of their files, and the rest put together: the records of one subject that a run wrote one by one
-share a line from then on.
+"""Records that no page shows any more, taken out of their files, and the rest put together: the records of one subject that a run wrote one
+by one share a line from then on.
 
-Of a subject at a case on a card, a page shows the newest record that is not stale, or the newest where all are. Those before it were superseded; so was a
-stale check of a subject that a later run has checked, at whatever case: no page shows a check that is stale.
+Of a subject at a case on a card, a page shows the newest record that is not stale, or the newest where all are. Those before it were
+superseded; so was a stale check of a subject that a later run has checked, at whatever case: no page shows a check that is stale.
 Records of kinds that are read otherwise (`tune`, `build`, `counters`, `compared`) stay."""
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _subject(r: Record) -> tuple[str, ...]:
 
 
 def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list[bool]:
-    """Of each of `found` whether a newer record stands for it. `stale` is asked, which takes time, only of those of which it depends on that."""
+    """Of each of `found` whether a newer record stands for it. `stale` is asked, which takes time, only of those of which it depends on
+    that."""
     at = [str(r.get("at", "")) for r in found]
     alike: dict[tuple[str, ...], list[int]] = {}
     for i in sorted((i for i, r in enumerate(found) if r["kind"] in KINDS), key=at.__getitem__):
@@ -53,25 +54,33 @@ def superseded(found: Sequence[Record], stale: Callable[[Record], bool]) -> list
     for mine in checks.values():
         if len({found[i].get("run", i) for i in mine}) > 1:
             last = next((i for i in sorted(mine, key=at.__getitem__, reverse=True) if not stale(found[i])), None)
-            kept -= {i for i in mine if last is not None and at[i] < at[last] and found[i].get("run", i) != found[last].get("run", last) and stale(found[i])}
+            kept -= {
+                i for i in mine if last is not None and at[i] < at[last] and found[i].get("run", i) != found[last].get("run", last)
+                and stale(found[i])
+            }
     return [r["kind"] in KINDS and i not in kept for i, r in enumerate(found)]
 
 
 def _is_minimal(content: bytes, sections: Sequence[store.Section]) -> bool:
-    """Whether a file of these sections is as short as it goes: it has a head for each, and a line for those of each subject that hold the same things."""
+    """Whether a file of these sections is as short as it goes: it has a head for each, and a line for those of each subject that hold the
+    same things."""
     groups = sum(len({repr(form.group(r)) for r in records}) + 1 for _, records in sections)
-    return all(head is not None and records for head, records in sections) and groups == sum(bool(line.strip()) for line in content.split(b"\n"))
+    return (
+        all(head is not None and records for head, records in sections)
+        and groups == sum(bool(line.strip()) for line in content.split(b"\n"))
+    )
 
 
 def prune(
     folder: Path, stale: Callable[[Iterable[Record]], Callable[[Record], bool]], dry: bool = False, left: list[Record] | None = None,
     renew: Callable[[Record], bool] = lambda record: False,
-) -> Pruned:  # fmt: skip
-    """Take the superseded records below `folder` out of their files, and write what stays as short as it goes; a file that is left with none goes.
+) -> Pruned:
+    """Take the superseded records below `folder` out of their files, and write what stays as short as it goes; a file that is left with
+    none goes.
 
-    `stale` of all records says which are not of the tree; `renew` gives a record the hashes of the tree where they are to be, and says whether. `left` is
-    given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a file is not one of records or a run is
-    still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
+    `stale` of all records says which are not of the tree; `renew` gives a record the hashes of the tree where they are to be, and says
+    whether. `left` is given the records that stay, in the order of `store.read`. Raises RecordError, before anything is written, if a file
+    is not one of records or a run is still writing it, NotADirectoryError or FileNotFoundError if `folder` is not a folder."""
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder") if folder.exists() else FileNotFoundError(f"no {folder}")
     files: list[tuple[Path, bytes, bool, list[tuple[Record, list[Record]]]]] = []

@@ -1,4 +1,5 @@
-"""What decides a result beside the card and the kernel: versions of the software, of all peers that are installed, of the driver; and the CPU."""
+"""What decides a result beside the card and the kernel: versions of the software, of all peers that are installed, of the driver; and the
+CPU."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from pathlib import Path
 
 PACKAGES = ("rooftop", "torch", "triton", "numpy", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "ml_dtypes")
 PEERS = (  # what contracts name as peers, and what these stand on
-    "liger-kernel", "quack-kernels", "cut-cross-entropy", "torchao", "gemlite", "humming-kernels", "flashinfer-python", "flashinfer-cubin", "flash-attn",
-    "flash-attn-4", "flash-linear-attention", "fla-core", "bitsandbytes", "transformer-engine", "deep-gemm", "xformers", "cupy-cuda13x", "cupy-cuda12x",
-    "nvidia-nvcomp-cu13", "nvidia-nvcomp-cu12", "nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12", "nvidia-cutlass-dsl", "apache-tvm-ffi", "tilelang",
-)  # fmt: skip
-LIBRARIES = ("nvidia-cublas", "nvidia-cudnn", "nvidia-nccl", "nvidia-nvshmem", "nvidia-cusparselt", "nvidia-cusparse")  # then perhaps -cu12, -cu13
+    "liger-kernel", "quack-kernels", "cut-cross-entropy", "torchao", "gemlite", "humming-kernels", "flashinfer-python", "flashinfer-cubin",
+    "flash-attn", "flash-attn-4", "flash-linear-attention", "fla-core", "bitsandbytes", "transformer-engine", "deep-gemm", "xformers",
+    "cupy-cuda13x", "cupy-cuda12x", "nvidia-nvcomp-cu13", "nvidia-nvcomp-cu12", "nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12",
+    "nvidia-cutlass-dsl", "apache-tvm-ffi", "tilelang",
+)
+# then perhaps -cu12, -cu13
+LIBRARIES = ("nvidia-cublas", "nvidia-cudnn", "nvidia-nccl", "nvidia-nvshmem", "nvidia-cusparselt", "nvidia-cusparse")
 
 
 @cache

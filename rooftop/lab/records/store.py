@@ -1,8 +1,9 @@
 """Records: what was measured or checked, as JSON lines. Written once by the run that made them, never edited.
 
-A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one. Its first line is a `run` head, which holds for all
-that follow: device, versions, host. Then come the records, several of one subject in a line where they have things in common (rooftop.lab.records.form
-says how). `read` gives each record whole, as if it stood alone:
+A file a run, `results/<device>/<UTC time>-<run>.jsonl`, so that two processes never write into one. Its first line is a `run` head, which
+holds for all
+that follow: device, versions, host. Then come the records, several of one subject in a line where they have things in common
+(rooftop.lab.records.form says how). `read` gives each record whole, as if it stood alone:
 
 | key | what it holds |
 |---|---|
@@ -21,7 +22,8 @@ says how). `read` gives each record whole, as if it stood alone:
 | `device`, `versions`, `host` | the card; the software, peers and driver; the CPU: of the run |
 
 Numbers have six significant digits; whole numbers are counts and have all. What else a record leaves out, rooftop.lab.records.compact says.
-A file without a head is of the form before: its lines are records. It is read as well, and brought to this form when it is merged or pruned."""
+A file without a head is of the form before: its lines are records. It is read as well, and brought to this form when it is merged or
+pruned."""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ from rooftop.lab.records.form import Record
 from rooftop.lab.records.shapes import HEAD, SHAPES, shown
 from rooftop.lab.records.software import host, versions
 
-__all__ = ["KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file", "versions"]
+__all__ = [
+    "KINDS", "SHAPES", "Merged", "Record", "RecordError", "Section", "Writer", "about", "host", "latest", "merge", "read", "read_file",
+    "versions"
+]
 
 KINDS = ("bench", "check", "ceiling", "sanitize", "build", "clock", "tune", "counters", "compared", "first-calls", "sweep", "language")
 SAID = 300  # characters of what is wrong with a line
@@ -72,7 +77,10 @@ def slug_of(device: str) -> str:
 
 def about(device: Device) -> Record:
     """A card as records name it: all that kernels may ask of it, so that whoever reads the record asks them about the same card."""
-    return {"name": device.name, "arch": device.arch, "sms": device.sms, "l2_bytes": device.l2_bytes, "shared_per_block": device.shared_per_block}
+    return {
+        "name": device.name, "arch": device.arch, "sms": device.sms, "l2_bytes": device.l2_bytes,
+        "shared_per_block": device.shared_per_block
+    }
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -124,7 +132,7 @@ class Writer:
         head = self._head or {
             "kind": "run", "form": form.FORM, "run": self.run, "at": now, "device": dict(full.get("device", {"name": self.device})),
             "versions": versions(), "host": host(),
-        }  # fmt: skip
+        }
         line = form.bare(full, head)
         try:
             first, text = ("" if self._head else form.dumps(head) + "\n"), form.dumps(line) + "\n"
@@ -202,13 +210,17 @@ def of_today(record: Record) -> Record:
     names: Record = {key: RENAMED.get(name, name) for key, name in record.items() if key == "subject" and isinstance(name, str)}
     if record["kind"] == "sweep":
         lists: Record = {key: [RENAMED.get(n, n) for n in record[key]] for key in ("implementations", "named") if key in record}
-        tables: Record = {key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers") if key in record}
+        tables: Record = {
+            key: {RENAMED.get(n, n): v for n, v in record[key].items()} for key in ("digests", "sources", "machines", "peers")
+            if key in record
+        }
         names = {**names, **lists, **tables}
     return {**record, **names}
 
 
 def sections(path: Path, content: bytes | None = None) -> tuple[list[Section], str | None]:
-    """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it. `content`: of the file, where it was read.
+    """The records of one file by their heads, and what is wrong with its last line if a run was cut off in it. `content`: of the file,
+    where it was read.
 
     Raises RecordError where any other line is neither a record nor a head."""
     found: list[Section] = []
@@ -240,7 +252,8 @@ def read_file(path: Path) -> tuple[list[Record], str | None]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of records below `folder`, or the one that it is. An absent folder has none. Raises OSError for what is no folder and no .jsonl file."""
+    """The files of records below `folder`, or the one that it is. An absent folder has none. Raises OSError for what is no folder and no
+    .jsonl file."""
     try:
         kind = folder.stat().st_mode
     except FileNotFoundError:
@@ -258,7 +271,8 @@ def files(folder: Path) -> list[Path]:
 
 
 def read(folder: Path, cut: list[str] | None = None) -> list[Record]:
-    """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line was cut off.
+    """Every record below `folder` (or of one file), oldest first. An absent folder has none. `cut` is given a text for each whose last line
+    was cut off.
 
     Raises OSError for what is no folder and no .jsonl file."""
     found: list[Record] = []
@@ -276,7 +290,8 @@ def proven(records: Iterable[Record], card: str) -> dict[tuple[str, ...], Record
 
 
 def judged_peers(records: Iterable[Record], card: str, software: dict[str, str]) -> dict[tuple[str, ...], Record]:
-    """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of `proven`."""
+    """The bench records of peers, which say whether their results were right, made on a card with the same versions; keys as of
+    `proven`."""
     found = (r for r in records if r["kind"] == "bench" and str(r["subject"]).startswith("peer:") and r["device"]["name"] == card)
     return {(r["op"], r["subject"], r["case"], f"{r['digest']} {r.get('source', '')}"): r for r in found if r["versions"] == software}
 
@@ -327,8 +342,8 @@ class Merged:
 def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda record: False) -> Merged:
     """Bring the records below `source` (a folder or a file, of another machine, say) into `into`. Nothing of either is lost.
 
-    What a file of the same name there has already is left out, the rest is added to it; `renew` may give a record the hashes of the tree first.
-    Raises RecordError, before anything is written, if a file is not one of records, FileNotFoundError if `source` is not there."""
+    What a file of the same name there has already is left out, the rest is added to it; `renew` may give a record the hashes of the tree
+    first. Raises RecordError, before anything is written, if a file is not one of records, FileNotFoundError if `source` is not there."""
     if not source.exists():
         raise FileNotFoundError(f"no {source}")
     files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
@@ -378,7 +393,8 @@ def _place(folder: Path, name: str, found: Sequence[tuple[Record, list[Record]]]
 
 
 def replace(path: Path, before: bytes, after: bytes) -> None:
-    """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it has changed."""
+    """The content of `path`, which was `before`, made `after` at one stroke; nothing left of it: the file goes. Raises RecordError if it
+    has changed."""
     with _locked(path.parent):
         if path.read_bytes() != before:
             raise RecordError(f"{path} has changed meanwhile")
@@ -404,7 +420,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _written(target: Path, content: bytes) -> Iterator[Path]:
-    """`content` on disk beside `target` under a name of its own, which is gone afterwards. Raises OSError, with the name, where it does not fit."""
+    """`content` on disk beside `target` under a name of its own, which is gone afterwards. Raises OSError, with the name, where it does not
+    fit."""
     temporary = target.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file, named(target):

@@ -1,4 +1,5 @@
-"""The tables of docs/attention.md: which kernel runs a call of `rooftop.attention` with any two features, forward and backward, as the kernels say it.
+"""The tables of docs/attention.md: which kernel runs a call of `rooftop.attention` with any two features, forward and backward, as the
+kernels say it.
 
 python -m rooftop.lab.report.attention_page      writes them anew"""
 
@@ -71,7 +72,9 @@ FEATURES = (
     Feature("lengths", _tensor("cache_lengths", (BATCH,), "lengths")),
     Feature("bias", lambda call, new: call.update(bias=new((BATCH, HEADS, call["q"].shape[-3], QUERIES), "float32"))),
     Feature("mask", lambda call, new: call.update(mask=new((1, 1, call["q"].shape[-3], QUERIES), "bool"))),
-    Feature("ranges", lambda call, new: call.update(mask=(new((BATCH, call["q"].shape[-3]), "begin"), new((BATCH, call["q"].shape[-3]), "end")))),
+    Feature(
+        "ranges", lambda call, new: call.update(mask=(new((BATCH, call["q"].shape[-3]), "begin"), new((BATCH, call["q"].shape[-3]), "end")))
+    ),
     Feature("ALiBi", _tensor("alibi_slopes", (HEADS,), "float32")),
     Feature("dropout", _set("dropout_p", 0.25)),
     Feature("sinks", _tensor("sinks", (HEADS,), "float32")),
@@ -80,7 +83,8 @@ ALONE = Feature("nothing else", lambda call, new: None)
 
 
 def arguments(features: tuple[Feature, ...], device: str, generator: Any = None) -> dict[str, Any]:
-    """Keyword arguments of a call with these features, in bfloat16; on `meta` without values. Raises ValueError where two say different things by one name."""
+    """Keyword arguments of a call with these features, in bfloat16; on `meta` without values. Raises ValueError where two say different
+    things by one name."""
     import torch
 
     def new(shape: tuple[int, ...], kind: str) -> Tensor:
@@ -138,7 +142,8 @@ def given(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a call with two features comes to: the kernel's name, or None; and why not the others, by kernel, or why the call is refused (`refused`)."""
+    """What a call with two features comes to: the kernel's name, or None; and why not the others, by kernel, or why the call is refused
+    (`refused`)."""
 
     kernel: str | None
     reasons: Mapping[str, str]

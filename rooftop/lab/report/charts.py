@@ -13,8 +13,8 @@ BEYOND = 1.1  # times the highest bar: predictions above it stand there, marked 
 
 @dataclass(frozen=True)
 class Bar:
-    """A row. `kind`: rung, stale, missing, roof, sheet or peer. `predicted`: the throughput promised before it was measured; `beyond`: it lies above the
-    chart. `low` and `high`: the 95 % interval. Places are of the axis, `lin` and `log`, in percent of its length."""
+    """A row. `kind`: rung, stale, missing, roof, sheet or peer. `predicted`: the throughput promised before it was measured; `beyond`: it
+    lies above the chart. `low` and `high`: the 95 % interval. Places are of the axis, `lin` and `log`, in percent of its length."""
 
     kind: str
     label: str
@@ -29,7 +29,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """One case on one card. `unit`: of throughput. `lines`: kind -> throughput drawn across all bars. The axis is linear until a reader asks otherwise."""
+    """One case on one card. `unit`: of throughput. `lines`: kind -> throughput drawn across all bars. The axis is linear until a reader
+    asks otherwise."""
 
     device: DeviceView
     case: str
@@ -115,7 +116,9 @@ def _bar(rung: RungRow, m: Measured | None, unit: str, predicted: float | None, 
     if m.stale:
         words.append(f"stale: {m.stale}")
     low, high = m.roofs.throughput(m.kernel.high), m.roofs.throughput(m.kernel.low)
-    return Bar("stale" if m.stale else "rung", label, rung.anchor, value, f"{label}: {', '.join(words)}{said}", low, high, **promised)  # type: ignore[arg-type]
+    return Bar(
+        "stale" if m.stale else "rung", label, rung.anchor, value, f"{label}: {', '.join(words)}{said}", low, high, **promised  # type: ignore[arg-type]
+    )
 
 
 def _predicted(page: LadderPage, device: DeviceView, case: str) -> dict[int, float]:

@@ -12,8 +12,8 @@ from rooftop.lab.sanitize import TOOLS
 
 
 def checked(now: Sequence[Mapping[str, Any]], recorded: Iterable[Record]) -> tuple[Checked, ...]:
-    """Of one subject: checks made just now (`rooftop.lab.check.checker.Result.to_json`), then those on record, none of them stale, by card (the newest
-    of each case)."""
+    """Of one subject: checks made just now (`rooftop.lab.check.checker.Result.to_json`), then those on record, none of them stale, by card
+    (the newest of each case)."""
     found = [_checked("just now, here", now)] if now else []
     newest: dict[tuple[str, str], Record] = {}
     for r in recorded:
@@ -23,7 +23,7 @@ def checked(now: Sequence[Mapping[str, Any]], recorded: Iterable[Record]) -> tup
         day = max(str(r.get("at", "")) for r in rows)[:10]
         found.append(_checked(f"{device}, {day}", [
             {"status": "ok" if r["error"].get("ok") else "wrong", "backend": r.get("backend", ""), "case": r["case"]} for r in rows
-        ]))  # fmt: skip
+        ]))
     return tuple(found)
 
 

@@ -2,16 +2,18 @@
 
 No field is data of an experiment: a ratio measured on one is to be called synthetic. Each follows from a formula and a seed:
 
-    turbulence  Gaussian velocity of an isotropic spectrum, E(k) ~ k^(-5/3) exp(-5.2 k / kd) (Pao 1965's form of the dissipation), kd a quarter of the grid's
+    turbulence  Gaussian velocity of an isotropic spectrum, E(k) ~ k^(-5/3) exp(-5.2 k / kd) (Pao 1965's form of the dissipation), kd a
+                quarter of the grid's
     waves       twelve plane waves of random directions, wavelengths and phases
     particles   x coordinates of particles in 4096 clusters, in the order of the clusters (1-D)
     climate     zonal mean, stationary waves and weather (spectrum k^-3) of a temperature on a sphere, kelvin (2-D slices)
     seismic     a damped Ricker wavelet that spreads in a layered medium; quiet before the first arrival
     noise       independent normal values: nothing to predict
 
-cuSZp3's format (szcompressor/cuSZp): k = round(x / 2 eb), blocks of 32 values, 8 x 8 or 4 x 4 x 4; in each the differences to the neighbours before within
-the block; a byte for the block's width w = bits of the largest |difference|; where w > 0 one sign bit and w bits a value. In its outlier mode the block's
-first value is kept apart in 1 to 4 bytes where that makes it smaller; that is the mode counted here."""
+cuSZp3's format (szcompressor/cuSZp): k = round(x / 2 eb), blocks of 32 values, 8 x 8 or 4 x 4 x 4; in each the differences to the
+neighbours before within the block; a byte for the block's width w = bits of the largest |difference|; where w > 0 one sign bit and w bits a
+value. In its outlier mode the block's first value is kept apart in 1 to 4 bytes where that makes it smaller; that is the mode counted
+here."""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def _noise(n: int, seed: int) -> np.ndarray:
 
 FIELDS: Mapping[str, Callable[[int, int], np.ndarray]] = {
     "turbulence": _turbulence, "waves": _waves, "particles": _particles, "climate": _climate, "seismic": _seismic, "noise": _noise,
-}  # fmt: skip
+}
 SMOOTH = ("turbulence", "waves", "climate", "seismic")
 
 
@@ -94,7 +96,8 @@ def field(name: str, n: int = 256, seed: int = 1) -> np.ndarray:
 
 
 def cuszp_bytes(x: np.ndarray, eb: float, rank: int) -> int:
-    """The size of cuSZp3's fixed-length format, differences along `rank` dimensions; what it does not store (header, bound) is not counted."""
+    """The size of cuSZp3's fixed-length format, differences along `rank` dimensions; what it does not store (header, bound) is not
+    counted."""
     shape = x.shape if rank == x.ndim else (int(np.prod(x.shape[: x.ndim - rank + 1])), *x.shape[x.ndim - rank + 1 :])
     with np.errstate(all="ignore"):
         k = np.rint(x.reshape(shape).astype(np.float64) / (2 * eb)).astype(np.int64)

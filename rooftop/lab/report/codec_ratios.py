@@ -1,4 +1,5 @@
-"""The table of ratios of docs/codecs.md: `python -m rooftop.lab.report.codec_ratios` writes it anew. All of it is arithmetic: the same on every machine."""
+"""The table of ratios of docs/codecs.md: `python -m rooftop.lab.report.codec_ratios` writes it anew. All of it is arithmetic: the same on
+every machine."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def rows(size: int = SIZE) -> Iterator[str]:
         x = fields.field(name, size)
         for rel in BOUNDS:
             fast, small = (
-                min((compress(x, rel=rel, codec=codec, rank=r) for r in range(1, x.ndim + 1)), key=lambda c: c.nbytes) for codec in ("fast", "ratio")
+                min((compress(x, rel=rel, codec=codec, rank=r) for r in range(1, x.ndim + 1)), key=lambda c: c.nbytes)
+                for codec in ("fast", "ratio")
             )
             peer = x.nbytes / min(fields.cuszp_bytes(x, fast.eb, rank) for rank in range(1, x.ndim + 1))
             violations = measured(x, fast).violations + measured(x, small).violations

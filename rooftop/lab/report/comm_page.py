@@ -46,14 +46,24 @@ def collectives(found: list[Record], _site: SiteData) -> str:
     lines: list[str] = []
     for device, cases in sorted(_fresh(found).items()):
         rows = []
-        for (op, case), by in sorted(cases.items(), key=lambda item: (item[0][0], [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", item[0][1])])):
-            ours = sorted((m for s, m in by.items() if s.startswith(f"{op}__") and op != registry.ladder(LADDER).op), key=lambda m: m.seconds)
+        for (op, case), by in sorted(
+            cases.items(), key=lambda item: (item[0][0], [int(n) if n.isdigit() else n for n in re.split(r"(\d+)", item[0][1])])
+        ):
+            ours = sorted(
+                (m for s, m in by.items() if s.startswith(f"{op}__") and op != registry.ladder(LADDER).op), key=lambda m: m.seconds
+            )
             theirs = by.get("peer:NCCL")
             if ours and theirs is not None:
                 name = ours[0].subject.removeprefix(f"{op}__")
-                rows.append(f"| {op.removesuffix('_ranks')} | {case} | {_us(theirs)} | {_us(ours[0])} | {theirs.seconds / ours[0].seconds:.2f} | {name} |")
+                rows.append(
+                    f"| {op.removesuffix('_ranks')} | {case} | {_us(theirs)} | {_us(ours[0])} | {theirs.seconds / ours[0].seconds:.2f} | "
+                    f"{name} |"
+                )
         if rows:
-            lines += [f"{device}.", "", "| | case | NCCL, unquantised: µs | ours: µs | times as fast | kernel |", "|---|---|---:|---:|---:|---|", *rows, ""]
+            lines += [
+                f"{device}.", "", "| | case | NCCL, unquantised: µs | ours: µs | times as fast | kernel |", "|---|---|---:|---:|---:|---|",
+                *rows, ""
+            ]
     return "\n".join(lines).rstrip() or NOTHING
 
 
@@ -64,10 +74,14 @@ def products(found: list[Record], _site: SiteData) -> str:
         for op, title in ((ladder.op, "matmul_reduce_scatter"), (GATHERED, "all_gather_matmul")):
             names = ladder.cases if op == ladder.op else tuple(c.name for c in registry.op(op).cases if "bench" in c.tags)
             shown = [c for c in (f"{name} bf16" for name in names) if (op, c) in cases]
-            ways = {s for c in shown for s in cases[op, c] if s.startswith(("peer:", f"{LADDER}/") if op == ladder.op else ("peer:", f"{op}__"))}
+            ways = {
+                s for c in shown for s in cases[op, c] if s.startswith(("peer:", f"{LADDER}/") if op == ladder.op else ("peer:", f"{op}__"))
+            }
             if not shown:
                 continue
-            lines += [f"{device}, {title}: microseconds of the slower rank.", "", f"| | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)]
+            lines += [
+                f"{device}, {title}: microseconds of the slower rank.", "", f"| | {' | '.join(shown)} |", "|---|" + "---:|" * len(shown)
+            ]
             for way in sorted(ways, key=lambda s: (not s.startswith("peer:"), s)):
                 name = way.removeprefix("peer:").removeprefix(f"{LADDER}/").removeprefix(f"{op}__")
                 lines.append(f"| {name} | {' | '.join(_us(cases[op, c].get(way)) for c in shown)} |")

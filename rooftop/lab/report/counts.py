@@ -1,4 +1,5 @@
-"""The simulator's counts as a ladder's page shows them: a table of all rungs with what changed from one to the next, and a list for each rung."""
+"""The simulator's counts as a ladder's page shows them: a table of all rungs with what changed from one to the next, and a list for each
+rung."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from rooftop.lab.report.rung_counts import RungCounts
 GROUPS = (  # header of the group -> name of the count -> header of its column, with its unit
     ("Global reads", (("sectors_read", "Sectors", "a request"), ("reads", "Bytes", "× the least"))),
     ("Global writes", (("sectors_written", "Sectors", "a request"), ("writes", "Bytes", "× the least"))),
-    ("Shared memory", (("wavefronts", "Wavefronts", "a request"), ("conflicts", "Bank conflict", "worst, ×"), ("wavefronts_per_fma", "Wavefronts", "an FMA"))),
+    (
+        "Shared memory",
+        (
+            ("wavefronts", "Wavefronts", "a request"), ("conflicts", "Bank conflict", "worst, ×"),
+            ("wavefronts_per_fma", "Wavefronts", "an FMA")
+        )
+    ),
     ("Arithmetic", (("intensity", "FLOP", "a byte"),)),
 )
 SAME = 0.005  # counts that differ by less are the same
@@ -22,7 +29,8 @@ WASTE = 1.05  # an access that takes this many times the least is marked
 
 @dataclass(frozen=True)
 class Cell:
-    """One count of one rung. `before`: that of the rung before, where it was another; `least`: what the same accesses need, where they take more."""
+    """One count of one rung. `before`: that of the rung before, where it was another; `least`: what the same accesses need, where they take
+    more."""
 
     name: str
     value: str
@@ -93,7 +101,8 @@ def plain(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-COUNTED = {"sectors_read": "sectors read", "sectors_written": "sectors written", "conflicts": "bank conflicts", "intensity": "FLOP a byte"}  # in a line
+# in a line
+COUNTED = {"sectors_read": "sectors read", "sectors_written": "sectors written", "conflicts": "bank conflicts", "intensity": "FLOP a byte"}
 
 
 def summary(rung: RungRow) -> str:
@@ -102,7 +111,9 @@ def summary(rung: RungRow) -> str:
     values = counts.values if counts is not None and not counts.why else {}
     found = [f"{plain(values[name])} {title}" for name, title in COUNTED.items() if name in values]
     for k in rung.facts[-1].kernels if rung.facts else ():
-        found.append(f"{k.registers} registers a thread" + (f", {k.spills} bytes spilled" if k.spills else "") + f", occupancy {k.occupancy:.0f} %")
+        found.append(
+            f"{k.registers} registers a thread" + (f", {k.spills} bytes spilled" if k.spills else "") + f", occupancy {k.occupancy:.0f} %"
+        )
         break
     return "; ".join(found)
 

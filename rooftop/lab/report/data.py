@@ -1,7 +1,7 @@
 """What the pages show, worked out from records, the tree and the facts of binaries: no number has another source.
 
-A record counts while what made it is what the tree has (rooftop.lab.records.identity). One that does not is *stale*: shown as stale, in no score. What no
-record says is None here and "not measured" on the page."""
+A record counts while what made it is what the tree has (rooftop.lab.records.identity). One that does not is *stale*: shown as stale, in no
+score. What no record says is None here and "not measured" on the page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rooftop.lab.report.joined import Joined, operations_of
 from rooftop.lab.report.known import Digests as Digests
 from rooftop.lab.report.ladder_cases import cases_of, headline_of
 from rooftop.lab.report.measured import Measured
-from rooftop.lab.report.model import (  # fmt: skip
+from rooftop.lab.report.model import (
     Card,
     CaseView,
     Checked,
@@ -99,7 +99,9 @@ class Gatherer(Joined):
         for r in records:
             name = str(r["device"]["name"])
             fresh[name] = fresh.get(name, 0) + (self.stale(r) is None)
-            views[name] = DeviceView(name, device_of(r), self.ceilings(name)[0] is not None, self.outdated(name), self.ceilings(name)[1] is not None)
+            views[name] = DeviceView(
+                name, device_of(r), self.ceilings(name)[0] is not None, self.outdated(name), self.ceilings(name)[1] is not None
+            )
         return tuple(views[name] for name in sorted(views, key=lambda n: (-fresh[n], n)))
 
     def card(self, view: DeviceView) -> Card:
@@ -114,9 +116,11 @@ class Gatherer(Joined):
             (unit, (*(operations_of(unit) * r if (r := found.get(unit, {}).get(duty)) else None for duty in ("burst", "sustained")),
                     operations_of(unit) * sheet.datasheet.per_second(unit) if sheet and sheet.datasheet and unit in known else None))
             for unit in dict.fromkeys((*found, *known))
-        )  # fmt: skip
+        )
         bandwidth = sheet.datasheet.bandwidth_gbs * 1e9 if sheet and sheet.datasheet else None
-        return Card(view, measured.at if measured else "", memory, rates, bandwidth, measured.graph_node_s if measured else None)  # type: ignore[arg-type]
+        return Card(
+            view, measured.at if measured else "", memory, rates, bandwidth, measured.graph_node_s if measured else None  # type: ignore[arg-type]
+        )
 
     # -- ladders ----------------------------------------------------------------------------------------------------
 
@@ -135,17 +139,17 @@ class Gatherer(Joined):
                 (m for m in self._peers.get((device.name, op.name, case.id), ()) if m.kernel), key=lambda m: m.seconds,
             ))
             for device in devices for case in cases
-        }  # fmt: skip
+        }
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, c.id == headline) for c in cases)
         return LadderPage(
             ladder.name, ladder.title, ladder.intro.strip(), op.name, headline, views, ladder.targets, devices, tuple(rungs), peers,
             derivation.steps(ladder, self.house),
-        )  # fmt: skip
+        )
 
     def _rung(
         self, rung: registry.Rung, op: str, cases: Sequence[Case], headline: str, targets: Sequence[int], devices: Sequence[DeviceView],
         before: RungRow | None,
-    ) -> RungRow:  # fmt: skip
+    ) -> RungRow:
         subject = self.subjects[(op, rung.name)]
         shipped = rung.head.implementation if rung.head else None
         cells: dict[tuple[str, str], Measured] = {}
@@ -176,7 +180,7 @@ class Gatherer(Joined):
             sanitized=self.sanitized(op, rung.name, shipped), source=text,
             predictions=predictions.judge(predict, best, previous, facts, counts.values if counts else {}, before is None),
             measured_speedup=predictions.speedup(best, previous), restated=predictions.restated(predict, best), counts=counts,
-        )  # fmt: skip
+        )
 
     def checked(self, op: str, *names: str | None) -> tuple[Checked, ...]:
         """Checks made just now, then those recorded on each card."""
@@ -206,7 +210,11 @@ class Gatherer(Joined):
                 peers = [(m.subject.removeprefix("peer:"), m) for m in self._peers.get((device.name, name, case.id), ()) if not m.stale]
                 hosts = sorted(((s, m.clocks["host"].median) for s, m in peers if "host" in m.clocks), key=lambda host: host[1])
                 weights = sorted(((s, m.memory) for s, m in peers if m.memory is not None), key=lambda weight: weight[1])
-                rows.append(ScoreRow(CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts), tuple(weights), taken))
+                rows.append(
+                    ScoreRow(
+                        CaseView(case.id, case.name, case.dtype, case.why, False), tuple(measured), tuple(hosts), tuple(weights), taken
+                    )
+                )
             scores.append(DeviceScore(device, tuple(rows), summarise(rows)))
         views = tuple(CaseView(c.id, c.name, c.dtype, c.why, False) for c in cases)
         ladders = tuple(n for n in registry.ladder_names(self.house) if registry.ladder(n, self.house).op == name)
@@ -250,7 +258,8 @@ def _docstring(text: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """The path from the checkout's root where it lies inside, else its last three parts: a page that is sent on names no folder of this machine."""
+    """The path from the checkout's root where it lies inside, else its last three parts: a page that is sent on names no folder of this
+    machine."""
     try:
         return path.resolve().relative_to(settings.CHECKOUT).as_posix()
     except ValueError:

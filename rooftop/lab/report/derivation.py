@@ -1,4 +1,5 @@
-"""What a ladder's page opens with: why the kernel is as it is, step by step, with drawings, from the [[derivation]] tables of its ladder.toml.
+"""What a ladder's page opens with: why the kernel is as it is, step by step, with drawings, from the [[derivation]] tables of its
+ladder.toml.
 
     [[derivation]]
     rung = 9                     # whose config and launch the names below are of, by number or by name; left out: there are none
@@ -6,7 +7,8 @@
     text = "A thread's {TM} x {TN} results take {TM + TN} numbers for {TM * TN} FMAs."
     draw = { kind = "tile", levels = [["block", "=BM", "=BN"], ["warp", "=WM", "=WN"]], depth = "=BK" }
 
-`{expression}` or `{expression:.1f}` in a text, and a value "=expression" of a drawing, are worked out (docs/head.md has the arithmetic) from:
+`{expression}` or `{expression:.1f}` in a text, and a value "=expression" of a drawing, are worked out (docs/head.md has the arithmetic)
+from:
 
     x_0, x_1, ...            the sizes of the tensor x at the ladder's headline case
     k, dim, ...              its options that are numbers
@@ -63,7 +65,9 @@ def _step(ladder: registry.Ladder, table: Mapping[str, Any], house: registry.Hou
     return Step(paragraphs, picture)
 
 
-def names_of(ladder: registry.Ladder, rung: int | str | None, case: str | None = None, house: registry.House = registry.HOUSE) -> dict[str, Any]:
+def names_of(
+    ladder: registry.Ladder, rung: int | str | None, case: str | None = None, house: registry.House = registry.HOUSE
+) -> dict[str, Any]:
     """What an expression may name. Raises RegistryError for no such case or rung, or a rung that does not take the case."""
     op = registry.op(ladder.op, house)
     sheet = devices.lookup(TARGETS["h100"].name)

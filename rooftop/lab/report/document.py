@@ -1,4 +1,5 @@
-"""A document of docs/ as HTML: headings, paragraphs, lists, blocks of code, and in a line code, emphasis and links. Of Markdown only what they use."""
+"""A document of docs/ as HTML: headings, paragraphs, lists, blocks of code, and in a line code, emphasis and links. Of Markdown only what
+they use."""
 
 from __future__ import annotations
 

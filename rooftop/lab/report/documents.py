@@ -19,6 +19,7 @@ from rooftop.lab.report.model import SiteData
 from rooftop.lab.report.picture import climb
 from rooftop.lab.report.sparse_grid import drawing as sparse_drawing
 from rooftop.lab.report.sparse_grid import table as sparse_table
+from rooftop.lab.report.which_kernel import table as choices
 from rooftop.lab.timing import first_calls, sparse_auto
 
 END = "<!-- /generated -->"
@@ -211,6 +212,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/dependencies.md", "build"): build,
     ("docs/gpu.md", "first calls"): first,
     ("docs/gpu.md", "fuzz"): fuzzed,
+    ("docs/persistent.md", "choices"): choices,
     ("docs/linear_cross_entropy.md", "time and memory"): front,
     ("docs/formats.md", "perplexity"): perplexity,
     ("docs/comm.md", "collectives"): comm_page.collectives,

@@ -34,14 +34,20 @@ def _row(name: str, rows: list[expected.Timed]) -> str:
     assert sheet is not None
     ratios = [s / t.seconds for t in rows if (s := expected.MODEL.seconds(sheet, t.work)) is not None]
     error = expected.median_error(rows)
-    return f"| {name} | {len(rows)} | {'' if error is None else f'{100 * error:.0f} %'} | {median(ratios):.2f} |" if ratios else f"| {name} | {len(rows)} | | |"
+    return (
+        f"| {name} | {len(rows)} | {'' if error is None else f'{100 * error:.0f} %'} | {median(ratios):.2f} |" if ratios
+        else f"| {name} | {len(rows)} | | |"
+    )
 
 
 def cards(found: list[Record], _site: SiteData) -> str:
     """A row an op, its first bench case, a column a card: microseconds expected; where it was measured, that in brackets."""
     measured = {(t.device, t.op, t.case): t.seconds for t in expected.timed(found)}
     sheets = [s for c in CARDS if (s := lookup(TARGETS[c].name)) is not None]
-    lines = [f"| op | case | {' | '.join(s.name.removeprefix('NVIDIA ').removeprefix('AMD ') for s in sheets)} |", "|---|---|" + "---:|" * len(sheets)]
+    lines = [
+        f"| op | case | {' | '.join(s.name.removeprefix('NVIDIA ').removeprefix('AMD ') for s in sheets)} |",
+        "|---|---|" + "---:|" * len(sheets)
+    ]
     for name in registry.op_names():
         op = registry.op(name)
         case = next((c for c in op.cases if "bench" in c.tags), None)

@@ -51,8 +51,10 @@ def target_facts(arch: int, found: Mapping[str, Any] | None) -> TargetFacts:
             raise ValueError(f"facts for {target} lack {', '.join(sorted(missing))}; there are {', '.join(k)}")
         occupancy = k["occupancy"]
         kernels.append(KernelFacts(
-            str(k.get("kernel", "")), int(k["registers"]), int(k["spills"]), int(k["shared"]), int(k["threads"]) if k.get("threads") else None,
-            float(occupancy["percent"]), str(occupancy.get("refused") or occupancy["limiter"]), {str(n): int(c) for n, c in k["counts"].items()},
-            {str(n): int(c) for n, c in k.get("loop", {}).items()}, tuple(map(str, k.get("unmet", ()))),
-        ))  # fmt: skip
+            str(k.get("kernel", "")), int(k["registers"]), int(k["spills"]), int(k["shared"]),
+            int(k["threads"]) if k.get("threads") else None,
+            float(occupancy["percent"]), str(occupancy.get("refused") or occupancy["limiter"]),
+            {str(n): int(c) for n, c in k["counts"].items()}, {str(n): int(c) for n, c in k.get("loop", {}).items()},
+            tuple(map(str, k.get("unmet", ()))),
+        ))
     return TargetFacts(arch, target, tuple(kernels), None)

@@ -13,8 +13,9 @@ LIMIT = 130  # characters of what limits a rung
 
 
 def found_out(pages: SiteData, ladders: Collection[str], card: str = "") -> list[str]:
-    """Of each ladder that was climbed how far, to which share of the roof, and its largest steps; of two or fewer also what limits the last rung now, and how
-    good the predictions were. `card`: whose times are told, where it has any; else those of the card with the most records."""
+    """Of each ladder that was climbed how far, to which share of the roof, and its largest steps; of two or fewer also what limits the last
+    rung now, and how good the predictions were. `card`: whose times are told, where it has any; else those of the card with the most
+    records."""
     found = [page for page in pages.ladders if page.name in ladders]
     if 2 * len(found) < LINES:
         return [line for page in found for line in (summary(page, card), _steps(page, card)) if line] + [_predictions(found)]
@@ -38,7 +39,9 @@ def summary(page: LadderPage, card: str = "") -> str:
         return f"{page.name}: {len(page.rungs)} rungs, not measured on any GPU"
     first, begun = measured[0]
     rung, m = min(measured, key=lambda pair: pair[1].seconds)
-    climbed = f"{begun.seconds / m.seconds:.1f}x from {first.number:02d} to {rung.number:02d}" if first is not rung else f"{rung.number:02d}"
+    climbed = (
+        f"{begun.seconds / m.seconds:.1f}x from {first.number:02d} to {rung.number:02d}" if first is not rung else f"{rung.number:02d}"
+    )
     text = f"{page.name} on {device.short}, {page.headline}: {climbed}"
     text += f", {100 * m.share:.0f} % of the roof" if m.share is not None else ""
     return text + (f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else "")
@@ -65,6 +68,11 @@ def _predictions(found: Collection[LadderPage]) -> str:
     if not judged:
         return "no predicted speedup has been measured"
     hits = sum(p.verdict == "hit" for _, p in judged)
-    rung, worst = max(judged, key=lambda pair: max(pair[1].predicted / (pair[1].measured or 1), (pair[1].measured or 1) / pair[1].predicted))
+    rung, worst = max(
+        judged, key=lambda pair: max(pair[1].predicted / (pair[1].measured or 1), (pair[1].measured or 1) / pair[1].predicted)
+    )
     text = f"{hits} of {len(judged)} predicted speedups were within 15 %"
-    return text if hits == len(judged) else f"{text}; furthest off: {rung.name}, {worst.predicted:.2g}x predicted, {worst.measured:.2g}x measured"
+    return (
+        text if hits == len(judged)
+        else f"{text}; furthest off: {rung.name}, {worst.predicted:.2g}x predicted, {worst.measured:.2g}x measured"
+    )

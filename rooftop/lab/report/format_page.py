@@ -67,7 +67,10 @@ def shared() -> str:
     lines = ["| format | codes | group | scale | bits an element |", "|---|---|---:|---|---:|"]
     for f in FORMATS.values():
         if f.group:
-            lines.append(f"| {f.name} | {f.element} | {f.group} | {f.scale}{', and a float32 of the tensor' * (f.kind == 'nv')} | {f.bits + 8 / f.group:g} |")
+            lines.append(
+                f"| {f.name} | {f.element} | {f.group} | {f.scale}{', and a float32 of the tensor' * (f.kind == 'nv')} | "
+                f"{f.bits + 8 / f.group:g} |"
+            )
     return "\n".join(lines)
 
 
@@ -78,7 +81,9 @@ def tables() -> str:
         if f.exponent:
             count = 2**f.mantissa - 1
             text = f"Codes 0x01 to 0x{count:02x} are subnormal" if count > 1 else "Code 0x01 is subnormal"
-            text = f"{text}: multiples of {value(f.smallest)} below {value(f.normal)}. A negative number has 0x{1 << (f.bits - 1):02x} more."
+            text = (
+                f"{text}: multiples of {value(f.smallest)} below {value(f.normal)}. A negative number has 0x{1 << (f.bits - 1):02x} more."
+            )
         else:
             text = f"Without zero points the codes of {value(f.min)} to {value(f.max)} are used; code 0x{f.zero:02x} is zero."
         found.append(f"### {f.name}\n\n{drawing(f)}\n\n{text}\n\n{codes(f)}")
@@ -93,7 +98,10 @@ def chances() -> str:
     from rooftop.formats.number_formats import encode
 
     draws, fractions = 1 << 16, (1 / 256, 1 / 32, 0.2, 1 / 3, 0.5, 0.7, 0.9, 255 / 256)
-    lines = ["| format | chi-square of 8 fractions | furthest mean, in its standard deviations | other codes than the two neighbours |", "|---|---:|---:|---:|"]
+    lines = [
+        "| format | chi-square of 8 fractions | furthest mean, in its standard deviations | other codes than the two neighbours |",
+        "|---|---:|---:|---:|"
+    ]
     for i, f in enumerate(ELEMENTS.values()):
         values = decode(torch.arange(2**f.bits, dtype=torch.uint8), f.name)
         sizes = sorted({v for v in values.tolist() if 0 <= v <= f.max})

@@ -104,7 +104,8 @@ class Joined:
         return self._once(("machine", *key), lambda: identity.machine(subject, cases, device, self.asked))
 
     def _of_the_tree(self, subject: Subject, cases: Sequence[Case], device: Device, record: Record) -> tuple[str | None, str]:
-        """Why the subject does not take these cases, and its identity at them. One that is as it was when it ran takes them, and is not asked."""
+        """Why the subject does not take these cases, and its identity at them. One that is as it was when it ran takes them, and is not
+        asked."""
         try:
             found = identity.of(subject, cases, device, self.asked)
         except Exception:  # a kernel may fail in any way to choose for what it does not take; the question below says so, or it fails again
@@ -115,8 +116,8 @@ class Joined:
         return why, "" if why else (found if found.digest else identity.of(subject, cases, device, self.asked)).key
 
     def renew(self, record: Record) -> bool:
-        """Settle a record that has the hash of its machine code and another text: proven, it gets the hash of the text as it is, else it loses that of the
-        machine code, so that nobody compiles for it again. Whether it has changed."""
+        """Settle a record that has the hash of its machine code and another text: proven, it gets the hash of the text as it is, else it
+        loses that of the machine code, so that nobody compiles for it again. Whether it has changed."""
         if record["kind"] not in RENEWED or "machine" not in record:
             return False
         why = self.stale(record)
@@ -192,14 +193,17 @@ class Joined:
         return Measured(
             subject=str(record["subject"]), op=str(record["op"]), case=str(record["case"]), device=device, at=str(record.get("at", "")),
             run=str(record.get("run", "")), stale=self.stale(record),
-            clocks={k: Clock(float(c["median"]), float(c["low"]), float(c["high"]), str(c.get("duty", "normal"))) for k, c in record["clocks"].items() if c},
+            clocks={
+                k: Clock(float(c["median"]), float(c["low"]), float(c["high"]), str(c.get("duty", "normal"))) for k,
+                c in record["clocks"].items() if c
+            },
             roofs=self.roofs(device, Work(int(work["read"]), int(work["write"]), dict(work.get("ops", {})))),
-            versus=_all_versus(record.get("versus", {})), sustained_versus=_all_versus(record.get("sustained_versus", {})), memory=record.get("memory"),
-            error=max(shares) if shares else None, wrong=not error.get("ok", True),
+            versus=_all_versus(record.get("versus", {})), sustained_versus=_all_versus(record.get("sustained_versus", {})),
+            memory=record.get("memory"), error=max(shares) if shares else None, wrong=not error.get("ok", True),
             predict={str(k): float(v) for k, v in record.get("predict", {}).items()},
             counters={str(k): float(v) for k, v in record.get("counters", {}).items()}, moved=int(work["read"]) + int(work["write"]),
             operations=sum(float(n) * operations_of(unit) for unit, n in dict(work.get("ops", {})).items()),
-        )  # fmt: skip
+        )
 
     def ceilings(self, device: str) -> tuple[Ceilings | None, Ceilings | None]:
         """As measured (the datasheet filling gaps), and of the datasheet alone; None where there is no such thing."""
@@ -224,7 +228,10 @@ class Joined:
         if roof and measured and roof.bound not in ("memory", "launch") and not measured.rates.get(roof.bound):
             roof = None  # what bounds it was not measured: that is the datasheet's roof, shown as such
         lasting = measured.roof(work.read, work.write, work.ops, duty="sustained") if measured and roof else None
-        if lasting and measured and lasting.bound not in ("memory", "launch") and not measured.rates.get(lasting.bound, {}).get("sustained"):
+        if (
+            lasting and measured and lasting.bound not in ("memory", "launch")
+            and not measured.rates.get(lasting.bound, {}).get("sustained")
+        ):
             lasting = None
         kind = roof or on_sheet or Ceilings("", datasheet=lookup(TARGETS[90].name)).roof(work.read, work.write, work.ops)
         count = work.ops.get(kind.bound, 0.0)
@@ -234,7 +241,7 @@ class Joined:
             unit=("TFLOP/s" if flops else "Top/s") if count else "GB/s",
             bound=kind.bound, measured=roof.seconds if roof else None, datasheet=on_sheet.seconds if on_sheet else None,
             assumed=roof.assumed if roof else (), at=measured.at if measured else "", sustained=lasting.seconds if lasting else None,
-        )  # fmt: skip
+        )
 
 
 def staleness(found: Iterable[Record], digests: Digests | None = None) -> Callable[[Record], bool]:

@@ -16,11 +16,13 @@ from rooftop.lab.report.model import LadderPage, RungRow
 
 
 def page_of(name: str, records: list[Record]) -> LadderPage:
-    """The ladder with what is recorded of it, and the simulator's counts that are kept from before. Raises RegistryError for no such ladder."""
+    """The ladder with what is recorded of it, and the simulator's counts that are kept from before. Raises RegistryError for no such
+    ladder."""
     ladder = registry.ladder(name)
     headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
     counts = rung_counts.count(candidates.rungs(ladder), headline, run=False)
-    mine = [r for r in records if r["kind"] != "bench" or r.get("op") == ladder.op]  # what other ops took is on other pages, and takes seconds to join
+    # what other ops took is on other pages, and takes seconds to join
+    mine = [r for r in records if r["kind"] != "bench" or r.get("op") == ladder.op]
     return data.Gatherer(mine, counts=counts).ladder_page(ladder)
 
 
@@ -54,7 +56,9 @@ def _rung(page: LadderPage, before: RungRow | None, row: RungRow) -> Iterator[st
     yield from _measured(page, row)
     if row.counts is not None and row.counts.values:
         values = row.counts.values
-        yield f"counted at {row.counts.case}: " + ", ".join(f"{title} {values[name]:.4g}" for name, title in COUNTED.items() if name in values)
+        yield f"counted at {row.counts.case}: " + ", ".join(
+            f"{title} {values[name]:.4g}" for name, title in COUNTED.items() if name in values
+        )
     if row.limit:
         yield from textwrap.wrap(f"limit: {row.limit}", 118)
 

@@ -21,7 +21,8 @@ NOTHING = "Nothing has been measured yet with the kernels as they stand."
 
 
 def lines_of(implementation: Implementation) -> tuple[int, int]:
-    """Lines of code of a kernel's own files, and of the shared helpers and headers that it uses; without comments, docstrings and empty lines."""
+    """Lines of code of a kernel's own files, and of the shared helpers and headers that it uses; without comments, docstrings and empty
+    lines."""
 
     def count(path: Path) -> int:
         return len(strip(path.read_text(encoding="utf-8"), "c" if path.suffix in (".cu", ".cuh") else "python").splitlines())
@@ -31,12 +32,16 @@ def lines_of(implementation: Implementation) -> tuple[int, int]:
     return sum(map(count, own)), sum(map(count, helpers.all_of(path, implementation.op)))
 
 
-def rows(records: Iterable[Record], measured: Found, stale: Callable[[Record], str | None], house: House = HOUSE) -> tuple[LanguageRow, ...]:
+def rows(
+    records: Iterable[Record], measured: Found, stale: Callable[[Record], str | None], house: House = HOUSE
+) -> tuple[LanguageRow, ...]:
     """A row an op, case and card, of those cards on which the languages that are extras were timed."""
     costs: dict[tuple[str, str, str], dict[str, Record]] = {}
     for r in sorted((r for r in records if r["kind"] == "language"), key=lambda r: str(r.get("at", ""))):
         if stale(r) is None:
-            costs.setdefault((str(r["op"]), str(r["case"]), str(r["subject"])), {}).update({k: r for k in ("compile_s", "first_s") if k in r})
+            costs.setdefault(
+                (str(r["op"]), str(r["case"]), str(r["subject"])), {}
+            ).update({k: r for k in ("compile_s", "first_s") if k in r})
     found = []
     extras = {row.kernels.get(language) for row in ROWS for language in EXTRAS} - {None}
     cards = sorted({device for (device, _, name, _), m in measured.items() if name in extras and m.stale is None})
@@ -49,7 +54,8 @@ def rows(records: Iterable[Record], measured: Found, stale: Callable[[Record], s
 
 
 def _cell(
-    measured: Found, costs: Mapping[tuple[str, str, str], Mapping[str, Record]], house: House, op: str, case: str, device: str, name: str | None
+    measured: Found, costs: Mapping[tuple[str, str, str], Mapping[str, Record]], house: House, op: str, case: str, device: str,
+    name: str | None
 ) -> InLanguage | None:
     if name is None:
         return None
@@ -67,7 +73,7 @@ def _cell(
         m if m is not None and m.stale is None and m.kernel is not None else None, float(made["compile_s"]) if made else None,
         str(made["compiler"]) if made else "", float(first["first_s"]) if first else None,
         tuple(int(k["registers"]) for k in kernels), tuple(int(k["spills"]) for k in kernels),
-    )  # fmt: skip
+    )
 
 
 def table(_found: list[Record], site: SiteData) -> str:
@@ -78,7 +84,10 @@ def table(_found: list[Record], site: SiteData) -> str:
     lines: list[str] = []
     for device in dict.fromkeys(row.device for row in site.languages):
         mine = [row for row in site.languages if row.device == device]
-        lines += [f"{device}: µs, share of the roof, and speed over the best peer.", "", f"| op | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+        lines += [
+            f"{device}: µs, share of the roof, and speed over the best peer.", "", f"| op | {' | '.join(names)} |",
+            "|---|" + "---|" * len(names)
+        ]
         lines += [f"| {row.op} {row.case} | {' | '.join(map(_time, row.cells))} |" for row in mine]
         lines += ["", "Lines of code (and of shared helpers), CPU seconds to compile, ms of the first call, registers, bytes spilled.", ""]
         lines += [f"| op | {' | '.join(names)} |", "|---|" + "---|" * len(names)]

@@ -15,8 +15,8 @@ Found = Mapping[tuple[str, str, str, str], Measured]  # (device, op, subject, ca
 
 
 def front(found: list[Record], _site: SiteData) -> str:
-    """A row a way, two columns a shape: ms of a forward and its gradients, and MiB that are allocated at once at most, gradients included. What is made in
-    two ops is two records: their times together, and the larger peak."""
+    """A row a way, two columns a shape: ms of a forward and its gradients, and MiB that are allocated at once at most, gradients included.
+    What is made in two ops is two records: their times together, and the larger peak."""
     mine = [r for r in found if r["kind"] == "bench" and r.get("op") in (OP, f"{OP}_bwd")]
     measured = {k: m for k, m in Joined(mine).measured.items() if m.kernel is not None and not m.stale}
     lines: list[str] = []
@@ -50,4 +50,7 @@ def _cell(measured: Found, device: str, subject: str, memory: str, shape: str, s
     if len(there) < len(parts):
         return ""
     peaks = [m.memory for m in there if m.memory is not None]
-    return f"{sum(m.seconds for m in there) * 1e3:.2f} | {max(peaks) / 2**20:.0f}" if peaks else f"{sum(m.seconds for m in there) * 1e3:.2f} | "
+    return (
+        f"{sum(m.seconds for m in there) * 1e3:.2f} | {max(peaks) / 2**20:.0f}" if peaks
+        else f"{sum(m.seconds for m in there) * 1e3:.2f} | "
+    )

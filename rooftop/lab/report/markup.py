@@ -1,7 +1,8 @@
-"""Shorter HTML for the same tree: `shorter` drops end tags that HTML lets out, quotes and escapes that a text does without, and spaces between blocks.
+"""Shorter HTML for the same tree: `shorter` drops end tags that HTML lets out, quotes and escapes that a text does without, and spaces
+between blocks.
 
-Templates stay readable for it, and whole: they close every element and quote every value. A browser makes the same elements, attributes and texts of
-the page before and after, apart from white space that it does not show (tests/lab/test_report_markup.py)."""
+Templates stay readable for it, and whole: they close every element and quote every value. A browser makes the same elements, attributes and
+texts of the page before and after, apart from white space that it does not show (tests/lab/test_report_markup.py)."""
 
 from __future__ import annotations
 

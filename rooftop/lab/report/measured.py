@@ -37,7 +37,8 @@ class Versus:
 
 @dataclass(frozen=True)
 class Roofs:
-    """Work as an amount (bytes, or operations with an FMA as two), and the seconds that it takes at the ceilings: in a burst, and sustained."""
+    """Work as an amount (bytes, or operations with an FMA as two), and the seconds that it takes at the ceilings: in a burst, and
+    sustained."""
 
     amount: float
     unit: str  # of throughput: one of SCALE

@@ -1,6 +1,8 @@
-"""What quantising costs a language model, as perplexity: a small one, trained here on the documentation that Python ships, in codes of each format.
+"""What quantising costs a language model, as perplexity: a small one, trained here on the documentation that Python ships, in codes of each
+format.
 
-python -m rooftop.lab.report.perplexity --out results      trains, measures and writes a record (a few minutes of one core); the page shows the newest"""
+python -m rooftop.lab.report.perplexity --out results      trains, measures and writes a record (a few minutes of one core); the page shows
+                                                           the newest"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ STEPS, WINDOW, CHARACTERS, HELD = 4000, 32, 300_000, 3000
 # What a row is called -> the format, and the other arguments of `rooftop.quantize_model`. "gptq" is given its calibration.
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "int8": ("int8", {"group": 0}), "int8, activations int8": ("int8", {"group": 0, "activations": "int8"}),
-    "fp8, activations fp8": ("fp8", {"group": 0, "activations": "fp8"}), "fp8 g128": ("fp8", {"group": 128}), "fp6 g128": ("fp6", {"group": 128}),
-    "mxfp6": ("mxfp6", {}), "int4 g128": ("int4", {"group": 128}), "int4 g64": ("int4", {"group": 64}),
+    "fp8, activations fp8": ("fp8", {"group": 0, "activations": "fp8"}), "fp8 g128": ("fp8", {"group": 128}),
+    "fp6 g128": ("fp6", {"group": 128}), "mxfp6": ("mxfp6", {}), "int4 g128": ("int4", {"group": 128}), "int4 g64": ("int4", {"group": 64}),
     "int4 g64, activations int8": ("int4", {"group": 64, "activations": "int8"}), "int4 g64, hqq": ("int4", {"group": 64, "method": "hqq"}),
     "int4 g64, gptq": ("int4", {"group": 64, "method": "gptq"}), "fp4 g64": ("fp4", {"group": 64}), "mxfp4": ("mxfp4", {}),
     "int2 g64, zero points": ("int2", {"group": 64, "zero_points": True}), "int2 g64, hqq": ("int2", {"group": 64, "method": "hqq"}),
     "int2 g64, zero points, gptq": ("int2", {"group": 64, "zero_points": True, "method": "gptq"}),
-}  # fmt: skip
+}
 
 
 class Reader(nn.Module):  # type: ignore[misc]
@@ -103,7 +105,9 @@ def table(found: list[Record], _site: Any) -> str:
         return "Nothing has been measured yet."
     record = max(mine, key=lambda r: str(r.get("at", "")))
     python, torch_ = (record["versions"].get(n, "?") for n in ("python", "torch"))
-    lines = [f"A model of {record['parameters']} parameters after {record['steps']} steps; Python {python}, torch {torch_}, {record['device']['name']}.", ""]
+    lines = [
+        f"A model of {record['parameters']} parameters after {record['steps']} steps; Python {python}, torch {torch_}, {record['device']['name']}.", ""
+    ]
     lines += ["| weights | perplexity | over float16 |", "|---|---:|---:|"]
     lines += [f"| {r['way']} | {float(r['perplexity']):.3f} | {float(r['over_float16']):.4f} |" for r in record["rows"]]
     return "\n".join(lines)
@@ -126,7 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         count = sum(t.numel() for t in Reader(text()[2]).parameters())
         with store.Writer(given.out, str(device["name"])) as writer:
             writer.write(
-                {"kind": "clock", "subject": SUBJECT, "device": device, "versions": store.versions(), "steps": given.steps, "parameters": count, "rows": rows}
+                {
+                    "kind": "clock", "subject": SUBJECT, "device": device, "versions": store.versions(), "steps": given.steps,
+                    "parameters": count, "rows": rows
+                }
             )
 
 

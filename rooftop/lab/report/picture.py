@@ -76,8 +76,13 @@ def climb(page: LadderPage, names: Mapping[str, str] | None = None) -> str:
     for i, (value, said) in enumerate(zip(values, words, strict=True)):
         middle = LEFT + step * (i + 0.5)
         if value:
-            body.append(f'<rect class="bar" x="{middle - step * 0.32:.1f}" y="{y(value):.1f}" width="{step * 0.64:.1f}" height="{PLOT * value / top:.1f}"/>')
-        body.append(f'<text class="value" x="{middle:.1f}" y="{TOP + PLOT + 18}" text-anchor="middle">{number(value, 3) if value else "–"}</text>')
+            body.append(
+                f'<rect class="bar" x="{middle - step * 0.32:.1f}" y="{y(value):.1f}" width="{step * 0.64:.1f}" '
+                f'height="{PLOT * value / top:.1f}"/>'
+            )
+        body.append(
+            f'<text class="value" x="{middle:.1f}" y="{TOP + PLOT + 18}" text-anchor="middle">{number(value, 3) if value else "–"}</text>'
+        )
         for k, word in enumerate(said, 1):
             body.append(f'<text class="name" x="{middle:.1f}" y="{TOP + PLOT + 20 + k * LINE}" text-anchor="middle">{escape(word)}</text>')
     if missing:
@@ -94,7 +99,7 @@ def climb(page: LadderPage, names: Mapping[str, str] | None = None) -> str:
         f"<title>{escape(f'{title} ({where})')}</title>",
         f"<desc>{escape('; '.join([told, *(f'{name}: {number(value, 3)}' for value, name, _ in lines)]))}</desc>",
         f"<style>{STYLE}</style>", *body, "</svg>", "",
-    ])  # fmt: skip
+    ])
 
 
 def _ticks(top: float) -> list[float]:

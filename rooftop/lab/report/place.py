@@ -1,7 +1,9 @@
-"""Where a kernel stands on a ladder: the rung whose machine code and counts are nearest, the steps it has not gone, and what each gained when it was measured.
+"""Where a kernel stands on a ladder: the rung whose machine code and counts are nearest, the steps it has not gone, and what each gained
+when it was measured.
 
-A kernel's traits are figures of its hottest code and of its accesses. A step of the ladder is told by the traits that it changes; a kernel has gone it where
-most of those are nearer to the rung after than to the rung before. Of the steps up to the nearest rung only traits count in which the kernel differs from
+A kernel's traits are figures of its hottest code and of its accesses. A step of the ladder is told by the traits that it changes; a kernel
+has gone it where most of those are nearer to the rung after than to the rung before. Of the steps up to the nearest rung only traits count
+in which the kernel differs from
 that rung: what a later step undid is not missing. A step that changes no trait cannot be told, and is said to be so."""
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ TITLES: Mapping[str, str] = {
     "shared load": "bytes of the widest load from shared memory", "copies without registers": "2 where cp.async or TMA fills shared memory",
     "tensor cores": "2 where they multiply", "shuffles": "2 where lanes exchange values", "sectors read": "sectors for a read of a warp",
     "sectors written": "sectors for a write of a warp", "conflicts": "shared wavefronts over the least that would do",
-}  # fmt: skip
+}
 NO_GAIN = 1.02  # times: a step that gained no more is not missing
 CHANGED = 0.4  # of log2 of a trait: less is no change
 _MULTIPLY = ("FFMA", "HFMA2", "DFMA", "IMAD.WIDE")
@@ -36,8 +38,8 @@ _COUNTED = {"sectors_read": "sectors read", "sectors_written": "sectors written"
 
 @dataclass(frozen=True)
 class Ahead:
-    """A step of the ladder: to which rung, its idea in the ladder's words, the traits it changes, and the time before over that after where both rungs were
-    timed (`case`, `card`). `gone`: True, False, or None where the traits do not tell."""
+    """A step of the ladder: to which rung, its idea in the ladder's words, the traits it changes, and the time before over that after where
+    both rungs were timed (`case`, `card`). `gone`: True, False, or None where the traits do not tell."""
 
     rung: str
     idea: str
@@ -50,7 +52,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Placed:
-    """`nearest`: the rungs at the least distance, several where their traits are the same. `counted`: why no accesses were counted, or empty."""
+    """`nearest`: the rungs at the least distance, several where their traits are the same. `counted`: why no accesses were counted, or
+    empty."""
 
     subject: str
     ladder: str
@@ -65,7 +68,8 @@ class Placed:
 
 
 def traits(facts: Mapping[str, Any], counts: Mapping[str, float]) -> dict[str, float]:
-    """Of a kernel's machine code (rooftop.lab.inspect) and of its accesses, counted by the simulator or by a profiler (`counts`, where there are any)."""
+    """Of a kernel's machine code (rooftop.lab.inspect) and of its accesses, counted by the simulator or by a profiler (`counts`, where
+    there are any)."""
     kernel = max(facts["kernels"], key=lambda k: sum(k["loop"].values()) or k["instructions"])
     whole, loop = kernel["counts"], kernel["loop"] or kernel["counts"]
     multiply = sum(n for op, n in loop.items() if op.startswith(_MULTIPLY))
@@ -75,7 +79,7 @@ def traits(facts: Mapping[str, Any], counts: Mapping[str, float]) -> dict[str, f
         "copies without registers": 2.0 if any(op.startswith(("LDGSTS", "UTMALDG", "UBLKCP")) for op in whole) else 1.0,
         "tensor cores": 2.0 if any(op.startswith(_TENSOR) for op in whole) else 1.0,
         "shuffles": 2.0 if any(op.startswith("SHFL") for op in whole) else 1.0,
-    }  # fmt: skip
+    }
     for key, start in (("FFMA a shared word", "LDS"), ("FFMA a global word", "LDG")):
         if multiply and (words := _words(loop, start)):
             found[key] = multiply / words
@@ -88,7 +92,9 @@ def _widest(counts: Mapping[str, int], starts: tuple[str, ...]) -> int:
 
 
 def _words(counts: Mapping[str, int], name: str) -> float:
-    return sum(n * int(op.partition(".")[2]) / 32 for op, n in counts.items() if op.partition(".")[0] == name and op.partition(".")[2].isdigit())
+    return sum(
+        n * int(op.partition(".")[2]) / 32 for op, n in counts.items() if op.partition(".")[0] == name and op.partition(".")[2].isdigit()
+    )
 
 
 def measured_by(kernel: Any) -> dict[str, float]:
@@ -98,7 +104,9 @@ def measured_by(kernel: Any) -> dict[str, float]:
         sectors, requests = (kernel.get(f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum") for what in ("sectors", "requests"))
         if sectors is not None and requests:
             found[name] = sectors / requests
-    wavefronts, lost = kernel.get("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"), kernel.get("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum")
+    wavefronts, lost = kernel.get("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"), kernel.get(
+        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+    )
     if wavefronts and lost is not None and wavefronts > lost:
         found["conflicts"] = wavefronts / (wavefronts - lost)
     return found
@@ -118,10 +126,10 @@ def distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
     return total
 
 
-def place(subject: Subject, ladder: str, records: Sequence[Record], target: str = "h200", *, case: str | None = None, dtype: str | None = None,
-          count: bool = False, measured: Mapping[str, float] | None = None) -> Placed:  # fmt: skip
-    """`case`, `dtype`: of the ladder's cases; else the headline, or the first that the subject takes. `count`: let the simulator count the accesses that it
-    has not counted before; `measured`: those of the kernel, by a profiler (see `measured_by`).
+def place(subject: Subject, ladder: str, records: Sequence[Record], target: str = "h200", *, case: str | None = None,
+          dtype: str | None = None, count: bool = False, measured: Mapping[str, float] | None = None) -> Placed:
+    """`case`, `dtype`: of the ladder's cases; else the headline, or the first that the subject takes. `count`: let the simulator count the
+    accesses that it has not counted before; `measured`: those of the kernel, by a profiler (see `measured_by`).
 
     Raises ValueError where the subject computes another op than the ladder, or takes none of its cases."""
     from rooftop.core import registry
@@ -148,9 +156,11 @@ def place(subject: Subject, ladder: str, records: Sequence[Record], target: str 
     return _placed(subject.name, ladder, traits(facts, counts.get(subject.name, {})), rungs, chosen, target, counts, records, whys)
 
 
-def places(facts: Mapping[str, Any], name: str, ladders: Sequence[str], records: Sequence[Record], target: str = "h200", *, case: str | None = None,
-           dtype: str | None = None, measured: Mapping[str, float] | None = None, backends: Sequence[str] = ("cuda",)) -> list[Placed]:  # fmt: skip
-    """Where a kernel of a file of one's own stands on each of the ladders, the nearest first. `facts`: of its machine code (rooftop.lab.simt.own_file);
+def places(facts: Mapping[str, Any], name: str, ladders: Sequence[str], records: Sequence[Record], target: str = "h200", *,
+           case: str | None = None, dtype: str | None = None, measured: Mapping[str, float] | None = None,
+           backends: Sequence[str] = ("cuda",)) -> list[Placed]:
+    """Where a kernel of a file of one's own stands on each of the ladders, the nearest first. `facts`: of its machine code
+    (rooftop.lab.simt.own_file);
     `backends`: of the rungs that it is compared with."""
     from rooftop.core import registry
     from rooftop.lab.report import rung_counts
@@ -187,8 +197,8 @@ def _cases(ladder: registry.Ladder, op: Contract, case: str | None, dtype: str |
     return found
 
 
-def _placed(name: str, ladder: str, own: Mapping[str, float], rungs: Sequence[Subject], case: Case, target: str, counts: Mapping[str, Mapping[str, float]],
-            records: Sequence[Record], whys: str) -> Placed:  # fmt: skip
+def _placed(name: str, ladder: str, own: Mapping[str, float], rungs: Sequence[Subject], case: Case, target: str,
+            counts: Mapping[str, Mapping[str, float]], records: Sequence[Record], whys: str) -> Placed:
     from rooftop.lab.inspect import inspector
 
     every = inspector.many([(s, case, target) for s in rungs])
@@ -205,7 +215,7 @@ def _placed(name: str, ladder: str, own: Mapping[str, float], rungs: Sequence[Su
 
 
 def _step(before: Subject, after: Subject, found: Mapping[str, Mapping[str, float]], own: Mapping[str, float],
-          here: Mapping[str, float] | None, records: Sequence[Record]) -> Ahead:  # fmt: skip
+          here: Mapping[str, float] | None, records: Sequence[Record]) -> Ahead:
     """`here`: the traits of the nearest rung where the step lies before it."""
     a, b = found[before.name], found[after.name]
     changes = tuple(k for k in TITLES if k in a and k in b and abs(math.log2(b[k] / a[k])) >= CHANGED) + tuple(
@@ -239,7 +249,10 @@ def _gain(before: str, after: str, records: Sequence[Record]) -> tuple[float | N
 def screen(p: Placed) -> str:
     from rooftop.lab.counters.diagnose.show import plain
 
-    lines = [f"{plain(p.subject)} on {p.ladder}", f"  you are at  {' or '.join(p.nearest)}" + (f" (distance {p.distance:.1f})" if p.distance >= 0.05 else "")]
+    lines = [
+        f"{plain(p.subject)} on {p.ladder}",
+        f"  you are at  {' or '.join(p.nearest)}" + (f" (distance {p.distance:.1f})" if p.distance >= 0.05 else "")
+    ]
     lines.append("  traits      " + ", ".join(f"{k} {v:.3g}" for k, v in p.traits.items()))
     for gone, title in ((False, "missing"), (None, "cannot be told by these traits")):
         some = [s for s in p.steps if s.gone is gone and (s.gain is None or s.gain > NO_GAIN)]

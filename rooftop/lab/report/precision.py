@@ -1,4 +1,5 @@
-"""Error against time of the ways in which `rooftop.matmul` multiplies: the table and the picture of docs/matmul.md, from records of one case."""
+"""Error against time of the ways in which `rooftop.matmul` multiplies: the table and the picture of docs/matmul.md, from records of one
+case."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from rooftop.lab.report.picture import STYLE
 
 SIZE = 4096  # M, N and K: results of normal numbers have the standard deviation sqrt(K)
 WAYS = (  # case, what it is called
-    (f"{SIZE} cubed f32", "float32"), (f"tf32x3 {SIZE} cubed f32", "tf32x3"), (f"bf16x3 {SIZE} cubed f32", "bf16x3"), (f"tf32 {SIZE} cubed f32", "tf32"),
-    (f"{SIZE} cubed f16", "float16 operands"), (f"{SIZE} cubed bf16", "bfloat16 operands"),
-)  # fmt: skip
+    (f"{SIZE} cubed f32", "float32"), (f"tf32x3 {SIZE} cubed f32", "tf32x3"), (f"bf16x3 {SIZE} cubed f32", "bf16x3"),
+    (f"tf32 {SIZE} cubed f32", "tf32"), (f"{SIZE} cubed f16", "float16 operands"), (f"{SIZE} cubed bf16", "bfloat16 operands"),
+)
 NOTHING = "Nothing has been measured yet."
 WIDTH, HEIGHT = 720, 360  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 64, 150, 40, 48  # margins
@@ -23,7 +24,8 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 150, 40, 48  # margins
 
 @dataclass(frozen=True)
 class Way:
-    """`seconds`: kernel time; `error`: the largest root mean square over 128 rows against float64, over sqrt(K); `peer`: the speed over the best one."""
+    """`seconds`: kernel time; `error`: the largest root mean square over 128 rows against float64, over sqrt(K); `peer`: the speed over the
+    best one."""
 
     name: str
     kernel: str
@@ -44,16 +46,20 @@ def ways(found: Sequence[Record], site: SiteData) -> list[Way]:
         (str(r["device"]["name"]), str(r["subject"]), str(r["case"])): error
         for r in sorted((r for r in found if r["kind"] in ("check", "bench") and r["op"] == "matmul"), key=lambda r: str(r.get("at", "")))
         if (error := r.get("error", {})).get("ok") and "rms" in error  # a bench record need not hold one
-    }  # fmt: skip
+    }
     op = next((o for o in site.ops if o.name == "matmul"), None)
     made: dict[str, list[Way]] = {}
     for card in op.scores if op else ():
         for case, name in WAYS:
-            best = next((row.best for row in card.rows if row.best and row.best.case == case and not row.best.stale and row.best.kernel), None)
+            best = next(
+                (row.best for row in card.rows if row.best and row.best.case == case and not row.best.stale and row.best.kernel), None
+            )
             error = checks.get((best.device, best.subject, case)) if best else None
             if best and error:
                 peer = f"{best.best_peer.speed:.2f}x {best.best_peer.label}" if best.best_peer else ""
-                made.setdefault(best.device, []).append(Way(name, best.subject, best.device, best.seconds, error["rms"] / math.sqrt(SIZE), peer))
+                made.setdefault(best.device, []).append(
+                    Way(name, best.subject, best.device, best.seconds, error["rms"] / math.sqrt(SIZE), peer)
+                )
     return max(made.values(), key=len, default=[])
 
 
@@ -64,7 +70,7 @@ def table(found: list[Record], site: SiteData) -> str:
     lines = [
         f"{rows[0].device}, {SIZE} × {SIZE} × {SIZE}, normal numbers, kernel time. Error: root mean square against float64, over √K.", "",
         "| multiplied as | kernel | µs | TFLOP/s | error | against the best peer |", "|---|---|---:|---:|---:|---:|",
-    ]  # fmt: skip
+    ]
     lines += [f"| {w.name} | `{w.kernel}` | {w.seconds * 1e6:.1f} | {w.speed / 1e12:.0f} | {w.error:.1e} | {w.peer} |" for w in rows]
     return "\n".join(lines)
 

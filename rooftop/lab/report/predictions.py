@@ -27,7 +27,8 @@ def restated(head: Mapping[str, float], now: Measured | None) -> bool:
 
 
 def judge(
-    head: Mapping[str, float], now: Measured | None, before: Measured | None, facts: Sequence[TargetFacts], counts: Mapping[str, float], first: bool
+    head: Mapping[str, float], now: Measured | None, before: Measured | None, facts: Sequence[TargetFacts], counts: Mapping[str, float],
+    first: bool
 ) -> tuple[Prediction, ...]:
     """Each prediction against its result. `counts`: those of the simulator, by the names of COUNTS; `first`: there is no rung before."""
     found = []
@@ -37,7 +38,10 @@ def judge(
         result = speedup(now, before) if name == SPEEDUP else counts.get(name) if name in COUNTS else _fact(name, now, facts)
         if result is None:
             verdict = "not counted" if name in COUNTS else "not measured"
-        elif (abs(result / value - 1) <= HIT if value else result == 0) and not (name == SPEEDUP and _has_wrong_sign(value, result, now, before)):
+        elif (
+            (abs(result / value - 1) <= HIT if value else result == 0)
+            and not (name == SPEEDUP and _has_wrong_sign(value, result, now, before))
+        ):
             verdict = "hit"
         else:
             verdict = "too high" if value > result else "too low"
@@ -46,7 +50,8 @@ def judge(
 
 
 def speedup(now: Measured | None, before: Measured | None) -> float | None:
-    """Kernel time of the rung before over that of this one: of paired samples where the two were timed side by side. None unless both stand."""
+    """Kernel time of the rung before over that of this one: of paired samples where the two were timed side by side. None unless both
+    stand."""
     if not now or not before or now.stale or before.stale or not now.kernel or not before.kernel:
         return None
     if now.run == before.run and (paired := next((v for v in now.versus if v.name == before.subject), None)):

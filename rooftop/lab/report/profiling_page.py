@@ -22,8 +22,9 @@ def right(found: list[Record], _site: SiteData) -> str:
         return NOTHING
     lines = ["| | settled | right | missed |", "|---|---|---|---|"]
     for title, groups in (
-        ("kernels that the limits were set on", experiments.SEEN), ("held out: counters first read after the limits were frozen", experiments.HELD),
-    ):  # fmt: skip
+        ("kernels that the limits were set on", experiments.SEEN),
+        ("held out: counters first read after the limits were frozen", experiments.HELD),
+    ):
         settled = sum(bool(label.bounds) for label in experiments.labels(*groups).values())
         missed = experiments.misses(diagnosed, *groups)
         lines.append(f"| {title} | {settled} | {settled - len(missed)} | {', '.join(f'`{n}`' for n in missed)} |")
@@ -51,7 +52,10 @@ def levers(found: list[Record], _site: SiteData) -> str:
             still.append(abs(math.log2(came)))
             inside += x.low <= came <= x.high
     off, none = 2 ** median(errors) - 1, 2 ** median(still) - 1
-    said = f"The median error is {100 * off:.0f} %, and {100 * none:.0f} % for predicting no change; {inside} of {len(errors)} came inside their range."
+    said = (
+        f"The median error is {100 * off:.0f} %, and {100 * none:.0f} % for predicting no change; {inside} of {len(errors)} came inside "
+        f"their range."
+    )
     return "\n".join([*lines, "", said])
 
 
@@ -61,8 +65,12 @@ def ladders(found: list[Record], _site: SiteData) -> str:
     if not predicted:
         return NOTHING
     lines = ["| ladder, on an H100 | steps | median error | predicting no change |", "|---|---|---|---|"]
-    for title, mine in [("all", predicted), *((f"`{n}`", [p for p in predicted if p.step.ladder == n]) for n in sorted({p.step.ladder for p in predicted}))]:
-        lines.append(f"| {title} | {len(mine)} | {_median(p.error for p in mine)} | {_median(p.step.seconds / p.step.came - 1 for p in mine)} |")
+    for title, mine in [
+        ("all", predicted), *((f"`{n}`", [p for p in predicted if p.step.ladder == n]) for n in sorted({p.step.ladder for p in predicted}))
+    ]:
+        lines.append(
+            f"| {title} | {len(mine)} | {_median(p.error for p in mine)} | {_median(p.step.seconds / p.step.came - 1 for p in mine)} |"
+        )
     return "\n".join(lines)
 
 

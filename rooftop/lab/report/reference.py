@@ -1,5 +1,5 @@
-"""The API reference: every public name with its signature and docstring, from the stub (functions of ops) and the namespaces themselves; and of an op how it is
-called, as a few lines that run."""
+"""The API reference: every public name with its signature and docstring, from the stub (functions of ops) and the namespaces themselves;
+and of an op how it is called, as a few lines that run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def functions() -> dict[str, Entry]:
     return {
         node.name: Entry(node.name, "rooftop", "function", _signature(node), ast.get_docstring(node) or "")
         for node in tree.body if isinstance(node, ast.FunctionDef)
-    }  # fmt: skip
+    }
 
 
 def _signature(node: ast.FunctionDef) -> str:
@@ -97,7 +97,9 @@ def namespaces() -> tuple[tuple[str, str, tuple[Entry, ...]], ...]:
     found = [("rooftop", importlib.import_module("rooftop").__doc__ or "", tuple(functions().values()))]
     for space in public_names.namespaces():
         module = importlib.import_module(f"rooftop.{space}")
-        found.append((f"rooftop.{space}", module.__doc__ or "", tuple(_of_module(module, name) for name in sorted(module.__all__, key=str.lower))))
+        found.append(
+            (f"rooftop.{space}", module.__doc__ or "", tuple(_of_module(module, name) for name in sorted(module.__all__, key=str.lower)))
+        )
     return tuple(found)
 
 
@@ -107,7 +109,9 @@ def _of_module(module: Any, name: str) -> Entry:
     except ImportError as error:  # what it needs is not installed here
         return Entry(name, module.__name__, "value", "", f"Needs a package that is not installed: {error}.")
     if not callable(value):
-        return Entry(name, module.__name__, "value", "", f"A {type(value).__name__}" + (f" of {len(value)}." if hasattr(value, "__len__") else "."))
+        return Entry(
+            name, module.__name__, "value", "", f"A {type(value).__name__}" + (f" of {len(value)}." if hasattr(value, "__len__") else ".")
+        )
     kind = "class" if inspect.isclass(value) else "function"
     try:
         said = str(inspect.signature(value))
@@ -118,7 +122,8 @@ def _of_module(module: Any, name: str) -> Entry:
         inside, result = "(", ""
     shown = _laid_out(name, [a.replace("'", "") if ":" in a and "=" not in a else a for a in _split(inside[1:])], result.replace("'", ""))
     doc = inspect.getdoc(value) or ""
-    return Entry(name, module.__name__, kind, shown, "" if doc.startswith(f"{name}(") else doc)  # a dataclass without a docstring repeats its signature
+    # a dataclass without a docstring repeats its signature
+    return Entry(name, module.__name__, kind, shown, "" if doc.startswith(f"{name}(") else doc)
 
 
 # -- docstrings as HTML ---------------------------------------------------------------------------------------------------
@@ -216,7 +221,8 @@ y = rooftop.sparse.matmul(a, torch.randn(128, 32))""",
 
 
 def usage(op: Contract) -> str:
-    """Lines of Python that call the op as a bench case does, without the options that a call has anyway; "" where its arguments are no plain tensors."""
+    """Lines of Python that call the op as a bench case does, without the options that a call has anyway; "" where its arguments are no
+    plain tensors."""
     if op.name not in functions() or op.forward is not None:
         return ""
     head = "import torch\nimport rooftop\n\n"
@@ -233,7 +239,9 @@ def _call(op: Contract, case: Case) -> list[str] | None:
     specs = dict(case.tensors())
     if any(_made(x) is None for x in specs.values()) or not isinstance(op, Op):
         return None
-    tensors: dict[str, Any] = {n: torch.empty(x.shape, dtype=getattr(torch, DTYPES[x.dtype].torch), device="meta") for n, x in specs.items()}
+    tensors: dict[str, Any] = {
+        n: torch.empty(x.shape, dtype=getattr(torch, DTYPES[x.dtype].torch), device="meta") for n, x in specs.items()
+    }
     try:
         args, kwargs = public_calls.arguments(op, tensors, op.options(case))
         kwargs = _needed(op, args, {n: v for n, v in kwargs.items() if v is not None and not _default(op, n, v)})
@@ -245,7 +253,11 @@ def _call(op: Contract, case: Case) -> list[str] | None:
         return names.get(id(value)) or repr(value)
 
     given = inspect.signature(public_calls.function(op)).parameters
-    plain = list(itertools.takewhile(lambda n: n in kwargs and given[n].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and id(kwargs[n]) in names, given))
+    plain = list(
+        itertools.takewhile(
+            lambda n: n in kwargs and given[n].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and id(kwargs[n]) in names, given
+        )
+    )
     words = [word(a) for a in args] + [word(kwargs[n]) for n in plain] + [f"{n}={word(v)}" for n, v in kwargs.items() if n not in plain]
     if any("tensor(" in w or "object at" in w for w in words):
         return None
@@ -283,7 +295,10 @@ def _made(x: Input) -> str | None:
         return None
     shape, dtype = ", ".join(map(str, x.shape)), DTYPES[x.dtype]
     if below := re.fullmatch(r"below (\d+)", x.fill):
-        return f"torch.randint({below[1]}, ({shape},))" if x.dtype == "i64" else f"torch.randint({below[1]}, ({shape},), dtype=torch.{dtype.torch})"
+        return (
+            f"torch.randint({below[1]}, ({shape},))" if x.dtype == "i64"
+            else f"torch.randint({below[1]}, ({shape},), dtype=torch.{dtype.torch})"
+        )
     if x.fill != "normal" or not dtype.floating or dtype.bytes < 2:
         return None
     return f"torch.randn({shape})" if x.dtype == "f32" else f"torch.randn({shape}, dtype=torch.{dtype.torch})"

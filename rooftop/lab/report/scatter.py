@@ -1,6 +1,7 @@
 """Points on two axes as an SVG element for a page: the roofline of all ops, and an op's share of the roof against its size.
 
-Drawn twice, for wide and for narrow screens: text that is scaled down to a phone's width cannot be read. Colours are the page's (report.css)."""
+Drawn twice, for wide and for narrow screens: text that is scaled down to a phone's width cannot be read. Colours are the page's
+(report.css)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ GAP = 6  # pixels between the numbers of two ticks
 
 @dataclass(frozen=True)
 class Point:
-    """`share` of the roof, 0 to 1 and a little more, at `x`; `text` is what a pointer reads, `label` what is written beside it where there is room."""
+    """`share` of the roof, 0 to 1 and a little more, at `x`; `text` is what a pointer reads, `label` what is written beside it where there
+    is room."""
 
     x: float
     share: float
@@ -45,9 +47,9 @@ MOST = 25  # numbers beside the y axis, where a time in a record is odd
 
 
 def drawing(
-    points: Sequence[Point], axis: str, *, mark: tuple[float, str] | None = None, unit: float = 1.0, lines: Sequence[Line] = (), width: int = WIDE,
-    height: int = HEIGHT,
-) -> Markup:  # fmt: skip
+    points: Sequence[Point], axis: str, *, mark: tuple[float, str] | None = None, unit: float = 1.0, lines: Sequence[Line] = (),
+    width: int = WIDE, height: int = HEIGHT,
+) -> Markup:
     """The points over a logarithmic x axis.
 
     axis   what x is
@@ -57,12 +59,15 @@ def drawing(
     width, height   pixels, on a wide screen"""
     if not points:
         return Markup("")
-    wide, narrow = _one(points, axis, mark, unit, (width, height), True, lines), _one(points, axis, mark, unit, (NARROW, HEIGHT), False, lines)
+    wide, narrow = _one(points, axis, mark, unit, (width, height), True, lines), _one(
+        points, axis, mark, unit, (NARROW, HEIGHT), False, lines
+    )
     return Markup(f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>')
 
 
 def _one(
-    points: Sequence[Point], axis: str, mark: tuple[float, str] | None, unit: float, size: tuple[int, int], labelled: bool, lines: Sequence[Line] = ()
+    points: Sequence[Point], axis: str, mark: tuple[float, str] | None, unit: float, size: tuple[int, int], labelled: bool,
+    lines: Sequence[Line] = ()
 ) -> str:
     width, height = size
     xs = [p.x for p in points if p.x > 0] + ([mark[0]] if mark else [])
@@ -109,7 +114,10 @@ def _one(
     if mark:
         at, length = x(mark[0]), _length(mark[1])
         bottoms = [floor - 7 - 14 * n for n in range((floor - TOP) // 14)]
-        free = ((left, float(bottom)) for bottom in bottoms for left in (at - 5 - length, at + 5) if _free(_box(left, bottom, length), size, taken))
+        free = (
+            (left, float(bottom)) for bottom in bottoms for left in (at - 5 - length, at + 5)
+            if _free(_box(left, bottom, length), size, taken)
+        )
         if place := next(free, None):
             taken.append(_box(*place, length))
             body.append(f'<text x="{place[0]:.1f}" y="{place[1]:.0f}">{escape(mark[1])}</text>')
@@ -156,5 +164,7 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
     """Powers of ten between two logarithms; with 2 and 5 where these are few, every second or third where they are many."""
     tens = [10.0**e for e in range(math.ceil(low), math.floor(high) + 1)]
     if len(tens) * 3 <= most:
-        return [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5) if low <= math.log10(m * 10.0**e) <= high]
+        return [
+            m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in (1, 2, 5) if low <= math.log10(m * 10.0**e) <= high
+        ]
     return tens[:: -(-len(tens) // most)]

@@ -1,4 +1,5 @@
-"""What the pages' search looks through: every page, rung, public name and chapter, as a script that a page loads when a reader first types."""
+"""What the pages' search looks through: every page, rung, public name and chapter, as a script that a page loads when a reader first
+types."""
 
 from __future__ import annotations
 

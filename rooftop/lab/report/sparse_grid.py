@@ -1,5 +1,5 @@
-"""Heat maps for docs/sparse.md: how fast products with sparse matrices are beside the dense product, over density, block and columns, with the line where dense
-wins. From the records of the bench cases of `spmm_bsr` and `spmm_csr`, which cuBLAS is timed beside."""
+"""Heat maps for docs/sparse.md: how fast products with sparse matrices are beside the dense product, over density, block and columns, with
+the line where dense wins. From the records of the bench cases of `spmm_bsr` and `spmm_csr`, which cuBLAS is timed beside."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _elements(site: SiteData, card: str, short: str) -> list[Grid]:
     found = {
         (f"{m['row']} columns", float(m["density"])): speed
         for case, dtype, speed in _speeds(site, "spmm_csr", card) if (m := ELEMENTS.match(case)) and dtype == "f32"
-    }  # fmt: skip
+    }
     return [_grid(f"elements at random, float32, {short}", found, lambda name: int(name.partition(" ")[0]))] if found else []
 
 
@@ -113,11 +113,16 @@ def _map(g: Grid, left: int) -> list[str]:
                 continue
             tone = "--bar" if speed >= 1 else "--peer"
             depth = min(1.0, 0.12 + abs(log2(speed)) / 6)
-            parts.append(f'<rect x="{left + j * CELL}" y="{y}" width="{CELL}" height="{HIGH}" style="fill: var({tone}); fill-opacity: {depth:.2f}"/>')
+            parts.append(
+                f'<rect x="{left + j * CELL}" y="{y}" width="{CELL}" height="{HIGH}" style="fill: var({tone}); fill-opacity: {depth:.2f}"/>'
+            )
             shown = f"{speed:.1f}" if speed >= 10 else f"{speed:.2f}"
             parts.append(f'<text class="value" x="{left + j * CELL + CELL / 2}" y="{y + HIGH / 2 + 4}" text-anchor="middle">{shown}</text>')
     bottom = TOP + len(g.rows) * HIGH
-    parts += [f'<text class="name" x="{left + j * CELL + CELL / 2}" y="{bottom + 16}" text-anchor="middle">{d:g}</text>' for j, d in enumerate(g.densities)]
+    parts += [
+        f'<text class="name" x="{left + j * CELL + CELL / 2}" y="{bottom + 16}" text-anchor="middle">{d:g}</text>' for j,
+        d in enumerate(g.densities)
+    ]
     parts.append(f'<text class="name" x="{left - 6}" y="{bottom + 16}" text-anchor="end">density</text>')
     for x1, y1, x2, y2 in border(g):
         parts.append(f'<line class="line" x1="{left + x1 * CELL}" y1="{TOP + y1 * HIGH}" x2="{left + x2 * CELL}" y2="{TOP + y2 * HIGH}"/>')

@@ -1,4 +1,5 @@
-"""Of an op's sweep on a card what its page shows: share of the roof against size, peers as thin lines, the points that fall behind by name."""
+"""Of an op's sweep on a card what its page shows: share of the roof against size, peers as thin lines, the points that fall behind by
+name."""
 
 from __future__ import annotations
 
@@ -49,17 +50,19 @@ def view(record: Record, fresh: bool) -> SweepView:
         str(record["device"]["name"]), int(record.get("seed", 0)), fresh, len(found),
         swept.median(shares), tuple(zip(lines, swept.counted(found, lines), strict=True)), _drawn(record, found, worst[:NAMED]),
         tuple(n for n in record["peers"] if n not in record.get("named", ())), behind, len(worst) - len(behind),
-    )  # fmt: skip
+    )
 
 
 def _drawn(record: Record, found: Sequence[swept.Measured], worst: Sequence[swept.Measured]) -> Markup:
     axis = str(record["axis"])
     named = {p.index for p in worst}
     points = [
-        Point(p.at(axis), p.share, f"{p.title}: {100 * p.share:.1f} % of the roof, {p.seconds * 1e6:.4g} µs, {p.by}", "unit" if p.few else "",
-              p.title if p.index in named else "")
+        Point(p.at(axis), p.share, f"{p.title}: {100 * p.share:.1f} % of the roof, {p.seconds * 1e6:.4g} µs, {p.by}",
+              "unit" if p.few else "", p.title if p.index in named else "")
         for p in found
-    ]  # fmt: skip
+    ]
     peers = [n for n in record["peers"] if n not in record.get("named", ())]
     lines = [Line(n, tuple(sorted((p.at(axis), p.roof / p.peers[n]) for p in found if not p.few and n in p.peers))) for n in peers]
-    return drawing(points, axis or f"geometric mean of {', '.join(record['sizes'])}", lines=[line for line in lines if len(line.points) > 1])
+    return drawing(
+        points, axis or f"geometric mean of {', '.join(record['sizes'])}", lines=[line for line in lines if len(line.points) > 1]
+    )

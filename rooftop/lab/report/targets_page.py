@@ -15,7 +15,7 @@ from rooftop.lab.npu import ascend, figures
 
 STATES = ("compiles", "too large", "failed", "refused", "unknown")
 WORDS = {"compiles": "compile", "too large": "need too much shared memory", "failed": "do not compile", "refused": "are not for it",
-         "unknown": "not compiled yet"}  # fmt: skip
+         "unknown": "not compiled yet"}
 
 
 def summary(found: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -28,7 +28,7 @@ def summary(found: Sequence[Cell]) -> list[dict[str, Any]]:
         rows.append({
             "target": cells.COLUMNS[target], "card": TARGETS[target].name, **{s: counted[s] for s in STATES},
             "matrix": sum(bool(r["matrix"]) for r in fine), "spilling": sum(bool(r["spills"]) for r in fine),
-        })  # fmt: skip
+        })
     return rows
 
 
@@ -36,7 +36,7 @@ def row_of(cell: Cell) -> dict[str, Any]:
     """A cell as a row of `rooftop targets --json`."""
     figures_ = {k: cell.row[k] for k in ("case", "registers", "spills", "shared", "matrix") if cell.row and k in cell.row}
     return {"kernel": cell.subject.name, "target": cells.COLUMNS[cell.target], "state": cell.state, "reason": cell.reason,
-            "limit": cells.limit_of(cell.target), **figures_}  # fmt: skip
+            "limit": cells.limit_of(cell.target), **figures_}
 
 
 def of_others() -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def of_others() -> list[dict[str, Any]]:
             if cases and "/" not in name:
                 refused = [str(f["refused"]) for f in cases if "refused" in f]
                 rows.append({"kernel": name, "target": target, "state": "refused" if len(refused) == len(cases) else "compiles",
-                             "reason": refused[0] if len(refused) == len(cases) else ""})  # fmt: skip
+                             "reason": refused[0] if len(refused) == len(cases) else ""})
     for name, entry in sorted(ascend.read().get("kernels", {}).items()):
         why = [str(x["refused"]) for x in entry["tried"][-1]["launches"] if "refused" in x]
         rows.append({"kernel": name, "target": "ascend910b", "state": "refused" if why else "compiles", "reason": why[0] if why else ""})
@@ -62,9 +62,13 @@ def text() -> str:
 
 
 def _summary(found: Sequence[Cell]) -> str:
-    lines = [f"| target | figures of | {' | '.join(WORDS[s] for s in STATES)} | with matrix instructions | spill |", "|---|---|" + "---:|" * 7]
+    lines = [
+        f"| target | figures of | {' | '.join(WORDS[s] for s in STATES)} | with matrix instructions | spill |", "|---|---|" + "---:|" * 7
+    ]
     for r in summary(found):
-        lines.append(f"| {r['target']} | {r['card']} | {' | '.join(str(r[s] or '') for s in STATES)} | {r['matrix']} | {r['spilling'] or ''} |")
+        lines.append(
+            f"| {r['target']} | {r['card']} | {' | '.join(str(r[s] or '') for s in STATES)} | {r['matrix']} | {r['spilling'] or ''} |"
+        )
     return "\n".join(lines)
 
 
@@ -95,7 +99,10 @@ def _cell(cell: Cell) -> str:
     if cell.state != "compiles" or cell.row is None:
         return {"refused": "", "unknown": "?", "failed": "**fails**", "too large": "**too large**"}[cell.state]
     row = cell.row
-    parts = [f"{row['registers']} r", f"{-(-row['shared'] // 1024)} K" if row["shared"] else "", f"{row['spills']} B spilled" if row["spills"] else ""]
+    parts = [
+        f"{row['registers']} r", f"{-(-row['shared'] // 1024)} K" if row["shared"] else "",
+        f"{row['spills']} B spilled" if row["spills"] else ""
+    ]
     return ", ".join(p for p in (*parts, *row["matrix"]) if p)
 
 
@@ -116,4 +123,7 @@ def _plain(why: str) -> str:
 
 def _lost(found: Sequence[Cell]) -> str:
     lines = kept.lost(found)
-    return "\n".join(["Lost matrix instructions:", "", *(f"- {line}" for line in lines)]) if lines else "No kernel loses its matrix instructions on a target."
+    return (
+        "\n".join(["Lost matrix instructions:", "", *(f"- {line}" for line in lines)]) if lines
+        else "No kernel loses its matrix instructions on a target."
+    )

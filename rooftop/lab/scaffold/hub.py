@@ -71,9 +71,9 @@ def write(folder: Path) -> list[Path]:
         (build / "__init__.py").write_text(INIT.format(**words), encoding="utf-8")
         (build / "layers.py").write_text(LAYERS_TEXT.format(**words), encoding="utf-8")
         about = {
-            "id": f"_rooftop_{__version__.replace('.', '_')}", "name": "rooftop", "version": 1, "license": "Apache-2.0", "python-depends": [],
-            "backend": {"type": "cuda"},
-        }  # fmt: skip
+            "id": f"_rooftop_{__version__.replace('.', '_')}", "name": "rooftop", "version": 1, "license": "Apache-2.0",
+            "python-depends": [], "backend": {"type": "cuda"},
+        }
         (build / "metadata.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     except OSError:
         shutil.rmtree(out / "build", ignore_errors=True)

@@ -16,11 +16,11 @@ LETTERS = "ABDEFGHIJKLMNOPQSUVWZ"
 NUMBERS = {"int": "i64", "float": "f32", "bool": "bool"}
 C_NUMBERS = {"i64": "long long", "i32": "int", "f32": "float", "bool": "bool"}
 WORDS_OF_C = frozenset({  # that might name a tensor
-    "and", "auto", "bool", "char", "class", "const", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern", "false", "float",
-    "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "not", "operator", "or", "private", "protected", "public",
-    "register", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "try", "typename", "union",
-    "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
-})  # fmt: skip
+    "and", "auto", "bool", "char", "class", "const", "default", "delete", "do", "double", "else", "enum", "explicit", "export", "extern",
+    "false", "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "not", "operator", "or",
+    "private", "protected", "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this",
+    "throw", "true", "try", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "xor",
+})
 INCLUDES = {"bf16": "cuda_bf16.h", "f16": "cuda_fp16.h", "f8e4m3": "cuda_fp8.h", "f8e5m2": "cuda_fp8.h"}
 
 
@@ -51,7 +51,8 @@ class Shown:
 
 
 def shown(op: Contract) -> Shown:
-    """What most cases of the op look like to a kernel: the rank that each tensor mostly has. Raises ValueError for an op that takes lists."""
+    """What most cases of the op look like to a kernel: the rank that each tensor mostly has. Raises ValueError for an op that takes
+    lists."""
     if op.list_names:
         raise ValueError(f"{op.name} takes lists of tensors: write its kernel by hand (docs/adding.md)")
     problems = [(c.dtype, problem_for_kernels(op, op.problem(c, TARGETS[90]))[0]) for c in op.cases]
@@ -70,7 +71,9 @@ def shown(op: Contract) -> Shown:
         dtypes = Counter(m.dtype for _, p in fitting if (m := p.get(name)) is not None)
         dims = tuple(letter[tuple(_extents([p for _, p in fitting], name, i))] for i in range(rank))
         optional = any(p.get(name) is None for _, p in problems) or op.kinds.get(name) == "Tensor | None"
-        tensors.append(Tensor(name, dims, "T" if name in typed else dtypes.most_common(1)[0][0], optional, name in (*op.output_names, *op.mutates)))
+        tensors.append(
+            Tensor(name, dims, "T" if name in typed else dtypes.most_common(1)[0][0], optional, name in (*op.output_names, *op.mutates))
+        )
     numbers = [
         (n, "f32" if n in op.runtime_floats else "i32" if n in op.runtime_options else NUMBERS[op.kinds[n]])
         for n in op.option_names
@@ -79,11 +82,14 @@ def shown(op: Contract) -> Shown:
     given = [(n, t) for n, t in numbers if all(op.options(c)[n] is not None for c in op.cases)]
     taken = {next(iter(own)) for _, p in fitting if len(own := {m.dtype for n in typed if (m := p.get(n)) is not None}) == 1}
     texts = {n: Counter(str(op.options(c)[n]) for c in op.cases).most_common(1)[0][0] for n in op.option_names if op.kinds[n] == "str"}
-    return Shown(tuple(tensors), tuple(given), tuple(d for d in dict.fromkeys((*op.dtypes, *sorted(taken))) if d in taken), tuple(texts.items()))
+    return Shown(
+        tuple(tensors), tuple(given), tuple(d for d in dict.fromkeys((*op.dtypes, *sorted(taken))) if d in taken), tuple(texts.items())
+    )
 
 
 def _typed(problems: Sequence[tuple[str, Problem]], names: Sequence[str]) -> set[str]:
-    """The tensors that mostly have the case's dtype. Where none has (kernels see the bits of an element as a whole number, say): those that change together."""
+    """The tensors that mostly have the case's dtype. Where none has (kernels see the bits of an element as a whole number, say): those that
+    change together."""
     seen = {n: [(d, m.dtype) for d, p in problems if (m := p.get(n)) is not None] for n in names}
     found = {n for n, pairs in seen.items() if sum(d == own for d, own in pairs) >= Counter(own for _, own in pairs).most_common(1)[0][1]}
     changing = next((pairs for pairs in seen.values() if len({own for _, own in pairs}) > 1), None)
@@ -110,8 +116,9 @@ def _letters(op: Contract, problems: Sequence[Problem]) -> dict[tuple[int | None
             if {e for e in extents if e is not None} == {1}:
                 found[tuple(extents)] = "1"
                 continue
-            at = next((i for i, known in enumerate(kinds) if all(a is None or b is None or a == b for a, b in zip(known, extents, strict=True))
-                       and any(a is not None and a == b for a, b in zip(known, extents, strict=True))), None)  # fmt: skip
+            at = next(
+                (i for i, known in enumerate(kinds) if all(a is None or b is None or a == b for a, b in zip(known, extents, strict=True))
+                       and any(a is not None and a == b for a, b in zip(known, extents, strict=True))), None)
             if at is None:
                 kinds.append(extents)
                 names.append(next(free))
@@ -143,7 +150,9 @@ def cuda(name: str, op: Contract) -> str:
     bound = [t for t in s.tensors if t.written and all(d in s.sizes or d.isdigit() for d in t.dims)]
     written = [t for t in bound if t.name in op.output_names] or bound
     if not written:
-        raise ValueError(f"{op.name}: no size of what it writes is that of an input that every call has: write its kernel by hand (docs/adding.md)")
+        raise ValueError(
+            f"{op.name}: no size of what it writes is that of an input that every call has: write its kernel by hand (docs/adding.md)"
+        )
     typed = bool(s.dtypes)
     headers = dict.fromkeys(INCLUDES[d] for d in (*s.dtypes, *(t.dtype for t in s.tensors)) if d in INCLUDES)
     parameters = [f"long long {n}" for n in s.sizes] + [f"{C_NUMBERS[t]} {n}" for n, t in s.numbers]
@@ -158,12 +167,14 @@ def cuda(name: str, op: Contract) -> str:
         f'grid    = ["ceil(max({_size(written[0].dims)}, 1) / 256)"]', "block   = [256]", "*/", *(f"#include <{h}>" for h in headers), "",
         *(["template <typename T>"] if typed else []), f"__global__ void {kernel}({', '.join(parameters)}) {{",
         "    const long long step = static_cast<long long>(gridDim.x) * blockDim.x;",
-    ]  # fmt: skip
+    ]
     for t in written:
         zero = "T()" if t.dtype == "T" else f"{DTYPES[t.dtype].cuda}()" if DTYPES[t.dtype].floating else "0"
         guard = f"if ({_in_c(t.name)}) " if t.optional else ""
-        lines += [f"    {guard}for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < {_size(t.dims)}; i += step) {{",
-                  f"        {_in_c(t.name)}[i] = {zero};  // to be written", "    }"]  # fmt: skip
+        lines += [
+            f"    {guard}for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < {_size(t.dims)}; i += step) "
+            f"{{",
+                  f"        {_in_c(t.name)}[i] = {zero};  // to be written", "    }"]
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -175,12 +186,15 @@ def triton(name: str, op: Contract) -> str:
     names = list(dict.fromkeys([*(t.name for t in s.tensors), *numbers]))
     sizes = {f"{t.name}_size": t for t in written}
     stores = "".join(
-        f"    tl.store({t.name} + at, tl.zeros((BLOCK,), {t.name}.dtype.element_ty), at < {t.name}_size)  # to be written\n" if not t.optional else
-        f"    if {t.name} is not None:\n        tl.store({t.name} + at, tl.zeros((BLOCK,), {t.name}.dtype.element_ty), at < {t.name}_size)  # to be written\n"
+        f"    tl.store({t.name} + at, tl.zeros((BLOCK,), {t.name}.dtype.element_ty), at < {t.name}_size)  # to be written\n"
+        if not t.optional else
+        f"    if {t.name} is not None:\n        tl.store({t.name} + at, tl.zeros((BLOCK,), {t.name}.dtype.element_ty), at < {t.name}_size) "
+        f" # to be written\n"
         for t in written
-    )  # fmt: skip
-    listed = _entries({**{t.name: f'"{t.name}" if p.get("{t.name}") is not None else None' if t.optional else f'"{t.name}"' for t in s.tensors}, **numbers,
-                       **{n: f'_numel(p, "{t.name}")' for n, t in sizes.items()}, "BLOCK": "BLOCK"})  # fmt: skip
+    )
+    listed = _entries(
+        {**{t.name: f'"{t.name}" if p.get("{t.name}") is not None else None' if t.optional else f'"{t.name}"' for t in s.tensors},
+                       **numbers, **{n: f'_numel(p, "{t.name}")' for n, t in sizes.items()}, "BLOCK": "BLOCK"})
     return f'''"""{name}, to be written: zeros, as it stands. Contract: rooftop/ops/{op.name.removesuffix("_bwd")}.py"""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The skeleton of an op's in-place twin: its public function with the checks of the op's own, and the contract that follows from the op's."""
+"""The skeleton of an op's in-place twin: its public function with the checks of the op's own, and the contract that follows from the
+op's."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ OP = in_place(plain.OP, {{{pairs}}}, [c for c in plain.OP.cases if not any(n in 
 
 
 def text(base: str, house: House) -> str:
-    """The file `<base>_.py`. Raises RegistryError where there is no such op, ValueError where its outputs fit no input or its public function does more
-    than to check and call."""
+    """The file `<base>_.py`. Raises RegistryError where there is no such op, ValueError where its outputs fit no input or its public
+    function does more than to check and call."""
     where = house if base in registry.op_names(house) else HOUSE
     op = registry.op(base, where)
     into = over(op)
@@ -60,7 +61,9 @@ def over(op: Contract) -> dict[str, str]:
     for out in op.output_names:
         for name in op.tensor_names:
             pairs = [(p.get(out), p.get(name)) for p in problems]
-            if name not in found.values() and all(a is None or (b is not None and (a.shape, a.dtype) == (b.shape, b.dtype)) for a, b in pairs):
+            if name not in found.values() and all(
+                a is None or (b is not None and (a.shape, a.dtype) == (b.shape, b.dtype)) for a, b in pairs
+            ):
                 found[out] = name
                 break
         else:
@@ -110,7 +113,8 @@ def _docstring(base: str, written: list[str]) -> list[str]:
     return [
         f'    """`{base}`, written over {said}: arguments and errors as `{base}`\'s.',
         "",
-        f'    Returns {said}. Raises RuntimeError where {said} requires a gradient while gradients are on, ValueError where {said} is expanded."""',
+        f'    Returns {said}. Raises RuntimeError where {said} requires a gradient while gradients are on, ValueError where {said} is '
+        f'expanded."""',
     ]
 
 

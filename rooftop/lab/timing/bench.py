@@ -23,15 +23,21 @@ from rooftop.lab.timing.timer import Timer
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
 
-def fields(found: Sequence[Subject], *, case: str | None = None, dtype: str | None = None, peers: bool = True, compiled: bool = True) -> list[Field]:
-    """The fields of what was asked for: implementations of an op with its peers, rungs of a ladder with theirs. `compiled`: torch.compile among the peers."""
+def fields(
+    found: Sequence[Subject], *, case: str | None = None, dtype: str | None = None, peers: bool = True, compiled: bool = True
+) -> list[Field]:
+    """The fields of what was asked for: implementations of an op with its peers, rungs of a ladder with theirs. `compiled`: torch.compile
+    among the peers."""
     made: dict[tuple[str, str, str], Field] = {}
     for subject in found:
         ladder = subject.rung.ladder if subject.rung else ""
         for c in checker.select_cases(subject, name=case, tags=() if case else ("bench",), dtype=dtype):
             key = (subject.op.name, ladder, c.id)
             if key not in made:
-                made[key] = Field(subject.op, c, [p for p in (candidates.peers(subject.op) if peers else ()) if compiled or p.peer != "torch.compile"], ladder)
+                made[key] = Field(
+                    subject.op, c, [p for p in (candidates.peers(subject.op) if peers else ()) if compiled or p.peer != "torch.compile"],
+                    ladder
+                )
             made[key].entries.append(subject)
     return list(made.values())
 
@@ -55,15 +61,17 @@ def run(
 ) -> Summary:
     """Check and time the fields until `budget_s` seconds are spent; write a record for each subject.
 
-    `foresee`: begin no field of a ladder or an op for which the time would not last, as long as its longest so far took. `duty`: of the kernel clock, some
-    of DUTIES; auto is burst and sustained where a case is bound by arithmetic, else normal. Raises NoGpuError without
+    `foresee`: begin no field of a ladder or an op for which the time would not last, as long as its longest so far took. `duty`: of the
+    kernel clock, some of DUTIES; auto is burst and sustained where a case is bound by arithmetic, else normal. Raises NoGpuError without
     a GPU, ValueError for another duty, or for normal beside burst."""
     import torch
 
     if unknown := set(duty) - set(DUTIES):
         raise ValueError(f"duty {', '.join(sorted(unknown))} is not one of {', '.join(DUTIES)}")
     if not duty or {"normal", "burst"} <= set(duty) or ("auto" in duty and len(set(duty)) > 1):
-        raise ValueError(f"duty is {','.join(duty)}; accepted are auto, or normal or burst, or sustained, or one of those two and sustained")
+        raise ValueError(
+            f"duty is {','.join(duty)}; accepted are auto, or normal or burst, or sustained, or one of those two and sustained"
+        )
     if not torch.cuda.is_available():
         raise NoGpuError("timing needs an NVIDIA GPU: torch.cuda.is_available() is False (rooftop doctor says what is missing)")
     from rooftop.core.implementation import device_of
@@ -72,7 +80,10 @@ def run(
     started = time.monotonic()
     device = device_of(torch.cuda.current_device())
     read = sensors.read(torch.cuda.current_device())
-    timer = Timer(CudaBackend(), sensors=lambda: sensors.read(torch.cuda.current_device()).to_json() if hasattr(read, "to_json") else {"absent": str(read)})
+    timer = Timer(
+        CudaBackend(),
+        sensors=lambda: sensors.read(torch.cuda.current_device()).to_json() if hasattr(read, "to_json") else {"absent": str(read)}
+    )
     summary = Summary()
     kept = {where: store.read(where) for where in (folder, settings.load().results)}
     present = store.latest(kept.get(folder, []), "bench")
@@ -82,7 +93,10 @@ def run(
         (fresh if not again and all(_fresh(f, s, device, present) for s in f.entries) else stale).append(f)
     summary.skipped += [f"{f.title}: has fresh records" for f in fresh]
     programs = compile_first(stale, device)
-    say(f"compiled {programs} programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh records")
+    say(
+        f"compiled {programs} programs in {time.monotonic() - started:.1f} s; {len(stale)} fields to measure, {len(fresh)} have fresh "
+        f"records"
+    )
     copies = streams.Streams(torch.cuda.current_device()) if stale else None
     known = [r for records in kept.values() for r in records]
     ceilings = roofline.Ceilings.from_records(known, device.name)

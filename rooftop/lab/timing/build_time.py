@@ -63,7 +63,7 @@ def measure(repeats: int = 7, inline_repeats: int = 1, say: Callable[[str], None
             load_inline(
                 name, cpp_sources="torch::Tensor add(torch::Tensor x, torch::Tensor y);", cuda_sources=source, functions=["add"],
                 build_directory=str(place), extra_cuda_cflags=[f"-arch=sm_{device.arch}"],
-            ).add(x, y)  # fmt: skip
+            ).add(x, y)
 
         def timed(call: Callable[[int], None], number: int) -> float:
             torch.cuda.synchronize()
@@ -80,11 +80,16 @@ def measure(repeats: int = 7, inline_repeats: int = 1, say: Callable[[str], None
             "rooftop.load, a source compiled before": [timed(ours, seen) for _ in range(repeats + 1)][1:],
         }
         try:
-            ways["torch.utils.cpp_extension.load_inline, a new source"] = [timed(inline, secrets.randbits(30)) for _ in range(inline_repeats)]
+            ways["torch.utils.cpp_extension.load_inline, a new source"] = [
+                timed(inline, secrets.randbits(30)) for _ in range(inline_repeats)
+            ]
         except (RuntimeError, OSError, ImportError) as error:
             say(f"load_inline cannot be had here: {str(error).splitlines()[0]}")
     about = store.about(device)
     return [
-        {"kind": "build", "subject": name, "seconds": median(taken), "all": taken, "n": len(taken), "device": about, "versions": store.versions()}
+        {
+            "kind": "build", "subject": name, "seconds": median(taken), "all": taken, "n": len(taken), "device": about,
+            "versions": store.versions()
+        }
         for name, taken in ways.items()
-    ]  # fmt: skip
+    ]

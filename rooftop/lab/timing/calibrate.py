@@ -1,4 +1,5 @@
-"""Measure this card's ceilings, each part one record of kind ``ceiling``: the memory with the launch and fp32 FMA, the L2, the tensor cores.
+"""Measure this card's ceilings, each part one record of kind ``ceiling``: the memory with the launch and fp32 FMA, the L2, the tensor
+cores.
 
 `rooftop.lab.timing.roofline` reads them."""
 
@@ -32,8 +33,9 @@ def calibrate(
 ) -> Iterator[dict[str, Any]]:
     """The ceilings of this card, a record for each of ``parts`` as it is measured.
 
-    memory   copy, read and write by size, the launch, and fp32 FMA in a burst and sustained: some 25 s on an H100, and the largest size in memory
-             (sizes over four fifths of what is free are left out). Times are the kernel clock's, so data rotates through more than L2
+    memory   copy, read and write by size, the launch, and fp32 FMA in a burst and sustained: some 25 s on an H100, and the largest size in
+             memory (sizes over four fifths of what is free are left out). Times are the kernel clock's, so data rotates through more than
+             L2
     l2       copy and read of sizes that stay in the L2, by the hot clock
     tensor   multiply-adds a second of the tensor cores, in a burst and sustained: some 10 s a dtype
 
@@ -55,7 +57,7 @@ def calibrate(
         yield {
             "kind": "ceiling", "subject": part, "digest": digest(part), "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "device": timer.backend.describe(), "sensors": {"before": before, "after": timer.read_sensors()}, **found,
-        }  # fmt: skip
+        }
 
 
 def _memory(timer: Timer, streams: Streams, device: int, sizes: Sequence[int], point_budget_s: float, say: Say) -> dict[str, Any]:
@@ -101,8 +103,9 @@ def _point(size: int, found: Measurement) -> dict[str, Any]:
     best = min(found.timings.values(), key=lambda t: t.median)
     return {
         "bytes": size, "seconds": best.median, "low": best.low, "high": best.high, "gb_per_s": size / best.median / 1e9, "by": best.name,
-        "all": {name: t.median for name, t in found.timings.items()}, "noise": found.noise, "error": found.error, "n": best.n, "sets": best.sets,
-    }  # fmt: skip
+        "all": {name: t.median for name, t in found.timings.items()}, "noise": found.noise, "error": found.error, "n": best.n,
+        "sets": best.sets,
+    }
 
 
 def _launch(timer: Timer, streams: Streams) -> dict[str, Any]:
@@ -124,7 +127,8 @@ def _fma(timer: Timer, streams: Streams, duty: Literal["burst", "sustained"]) ->
 
 
 def _tensor(timer: Timer, loops: tensor_cores.Loops, say: Say) -> dict[str, Any]:
-    """Of each unit: in a burst every loop in one field; sustained the fastest of them alone, as one that draws less power would lend it clock."""
+    """Of each unit: in a burst every loop in one field; sustained the fastest of them alone, as one that draws less power would lend it
+    clock."""
     rates: dict[str, dict[str, Any]] = {}
     for unit, field in loops.by_unit().items():
         burst = _rate(timer, unit, field, "burst")
@@ -134,7 +138,8 @@ def _tensor(timer: Timer, loops: tensor_cores.Loops, say: Say) -> dict[str, Any]
 
 
 def _rate(timer: Timer, unit: str, field: dict[str, tuple[Any, int]], duty: Literal["burst", "sustained"]) -> dict[str, Any]:
-    """Operations/s of the fastest of ``field``: name -> (call, the operations of `unit` that it makes). Refuses what no such card can do."""
+    """Operations/s of the fastest of ``field``: name -> (call, the operations of `unit` that it makes). Refuses what no such card can
+    do."""
     sheet = lookup(timer.backend.describe()["name"])
     per_second: dict[str, float] = {}
     known = sheet is not None and unit in sheet.rates
@@ -147,4 +152,4 @@ def _rate(timer: Timer, unit: str, field: dict[str, tuple[Any, int]], duty: Lite
     return {
         "ops_per_s": per_second[best], "tflops": 2 * per_second[best] / 1e12, "seconds": t.median, "by": best, "all": per_second, "n": t.n,
         "busy": found.busy, "sensors": dict(found.sensors),
-    }  # fmt: skip
+    }

@@ -15,8 +15,8 @@ MOST_CALLS, SAMPLE_US = 20, 4000.0  # calls of a graph; how long a sample is at 
 
 
 def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), say: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Microseconds of torch's collectives and of ours in bfloat16, by size of a rank's tensor and wire: of the slowest rank, the median of seven replays of a
-    CUDA graph, so that what a call costs the CPU is in none of them. Collective."""
+    """Microseconds of torch's collectives and of ours in bfloat16, by size of a rank's tensor and wire: of the slowest rank, the median of
+    seven replays of a CUDA graph, so that what a call costs the CPU is in none of them. Collective."""
     from rooftop.ranks import symmetric
 
     device = torch.device("cuda", torch.cuda.current_device())
@@ -50,8 +50,9 @@ def _slowest(value: float, group: Any) -> float:
 
 
 def _microseconds(call: Callable[[], Any], group: Any, most_calls: int = MOST_CALLS, sample_us: float = SAMPLE_US) -> float:
-    """A sample is as many replays as take `sample_us`: the ranks begin it some tens of microseconds apart, which a sample of a few calls would show as their
-    time. How long a replay takes is measured after it has run once: the first calls on a stream wait for memory of the driver."""
+    """A sample is as many replays as take `sample_us`: the ranks begin it some tens of microseconds apart, which a sample of a few calls
+    would show as their time. How long a replay takes is measured after it has run once: the first calls on a stream wait for memory of the
+    driver."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

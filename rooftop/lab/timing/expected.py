@@ -76,9 +76,15 @@ def timed(records: Iterable[Mapping[str, Any]]) -> list[Timed]:
     for r in records:
         clock = r.get("clocks", {}).get("kernel", {}) if r["kind"] == "bench" else {}
         subject, work = str(r.get("subject", "")), r.get("work")
-        if "median" not in clock or not work or "/" in subject or subject.startswith("peer") or r["op"] not in families or lookup(r["device"]["name"]) is None:
+        if (
+            "median" not in clock or not work or "/" in subject or subject.startswith("peer") or r["op"] not in families
+            or lookup(r["device"]["name"]) is None
+        ):
             continue
-        made = Timed(r["device"]["name"], r["op"], r["case"], families[r["op"]], clock["median"], Work(work["read"], work["write"], work.get("ops", {})))
+        made = Timed(
+            r["device"]["name"], r["op"], r["case"], families[r["op"]], clock["median"],
+            Work(work["read"], work["write"], work.get("ops", {}))
+        )
         by = newest.setdefault((made.device, made.op, made.case), {})
         if subject not in by or str(r.get("at", "")) > by[subject][0]:
             by[subject] = (str(r.get("at", "")), made)

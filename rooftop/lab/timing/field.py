@@ -64,7 +64,7 @@ class Bench:
         self, f: Field, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary,
         copies: streams.Streams | None = None, ceilings: roofline.Ceilings | None = None, duty: Sequence[str] = ("auto",),
         proofs: Mapping[tuple[str, ...], store.Record] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.streams, self.ceilings, self.duty = copies, ceilings or roofline.Ceilings(device.name), duty
         self.f, self.device, self.timer, self.budget_s, self.clocks, self.summary = f, device, timer, budget_s, clocks, summary
         self.problem = f.op.problem(f.case, device)
@@ -94,8 +94,11 @@ class Bench:
         sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
         options = self.f.op.options(self.f.case)
         contestants = {s.name: self.contestant(s, sets, options) for s in able}
-        moved = self.work.bytes if self.f.op.mutates else size  # what is written into counts twice, and of a cache only what is appended counts
-        copies = [] if moved < 1 << 20 or compute_bound(self.work) else self.copies(moved // 32 * 32, max(count, sets_needed(moved, self.device.l2_bytes)))
+        # what is written into counts twice, and of a cache only what is appended counts
+        moved = self.work.bytes if self.f.op.mutates else size
+        copies = [] if moved < 1 << 20 or compute_bound(self.work) else self.copies(
+            moved // 32 * 32, max(count, sets_needed(moved, self.device.l2_bytes))
+        )
         once = self._once(contestants)
         able = [s for s in able if s.name in once]
         if not any(s.implementation for s in able):
@@ -104,7 +107,9 @@ class Bench:
         fastest = min(once[s.name] for s in able)
         quick = [s for s in able if once[s.name] <= SLOW * fastest]
         slow = [s for s in able if SLOW * fastest < once[s.name] <= LONGEST_S]
-        self.summary.skipped += [f"{s.name} at {self.f.case.id}: one call takes {once[s.name]:.2f} s" for s in able if once[s.name] > LONGEST_S]
+        self.summary.skipped += [
+            f"{s.name} at {self.f.case.id}: one call takes {once[s.name]:.2f} s" for s in able if once[s.name] > LONGEST_S
+        ]
         found = {s.name: {} for s in able}  # type: dict[str, dict[str, Measurement]]
         for clock in self.clocks:
             budget = self.budget_s if clock == "kernel" else self.budget_s / 4
@@ -114,7 +119,8 @@ class Bench:
         if slow:
             leader = min(quick, key=lambda s: once[s.name])
             self._measure(
-                "kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow}, duty=self._duties()[0]
+                "kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow},
+                duty=self._duties()[0]
             )
         return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row() + self._part_rows()
 
@@ -152,11 +158,13 @@ class Bench:
         return able
 
     def _check(self, able: Sequence[Subject]) -> None:
-        """Judge all of `able`. Where records say of each what a check would, of a kernel that it is right, they stand: the reference can take longer than
-        the timing."""
+        """Judge all of `able`. Where records say of each what a check would, of a kernel that it is right, they stand: the reference can
+        take longer than the timing."""
         import torch
 
-        found = {s.name: r for s in able if (r := self.proofs.get((self.f.op.name, s.name, self.f.case.id, s.digest(self.f.case, self.device))))}
+        found = {
+            s.name: r for s in able if (r := self.proofs.get((self.f.op.name, s.name, self.f.case.id, s.digest(self.f.case, self.device))))
+        }
         if len(found) == len(able):
             for s in able:
                 path = s.call(self.f.case, self.device).path if s.peer is None else ()
@@ -185,8 +193,8 @@ class Bench:
         return self.kernel(s, sets)
 
     def kernel(self, s: Subject, sets: Sequence[dict[str, Any]], config: Any = None) -> Contestant:
-        """The kernel's own launches on each input set, in memory allocated beforehand. A set may bring outputs along, by name; `config`: in place of
-        the one that the kernel chooses. What the op writes into is put back before each sample."""
+        """The kernel's own launches on each input set, in memory allocated beforehand. A set may bring outputs along, by name; `config`: in
+        place of the one that the kernel chooses. What the op writes into is put back before each sample."""
         import torch
 
         call = s.call(self.f.case, self.device)
@@ -195,7 +203,9 @@ class Bench:
         runtime_values = {n: v for n, v in self.f.op.options(self.f.case).items() if n in self.f.op.runtime_options}
 
         def on(tensors: dict[str, Any]) -> Callable[[], Any]:
-            memory = call.memory(call.given(tensors), runtime_values, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n])  # type: ignore[arg-type]
+            memory = call.memory(
+                call.given(tensors), runtime_values, lambda n, m: empty(n, m) if tensors.get(n) is None else tensors[n]  # type: ignore[arg-type]
+            )
             values = list(memory.values())
 
             def launch() -> Any:
@@ -256,12 +266,16 @@ class Bench:
         return ("burst", "sustained") if compute_bound(self.work) else ("normal",)
 
     def _memory(self, able: Sequence[Subject]) -> dict[str, int]:
-        """The peak memory of one eager call of each. What no user can call, a rung or a file, is run in memory of its own, freed when the call ends."""
+        """The peak memory of one eager call of each. What no user can call, a rung or a file, is run in memory of its own, freed when the
+        call ends."""
         import torch
 
         tensors, options = make(self.f.op, self.f.case, "cuda", 0)
         args = self.f.op.arguments(tensors, options)
-        alone = [s for s in able if s.peer is None and not self._public(s) and s.implementation is not None and s.implementation.platform == "gpu"]
+        alone = [
+            s for s in able if s.peer is None and not self._public(s) and s.implementation is not None
+            and s.implementation.platform == "gpu"
+        ]
         calls = {s.name: partial(_without_grad, s.function, args) for s in able if s.peer is not None}
         calls |= {s.name: partial(self.f.op, *args, implementation=s.name) for s in able if s.peer is None and self._public(s)}
         calls |= {s.name: partial(_without_grad, self._run_in_own_memory, (s, tensors)) for s in alone}
@@ -286,7 +300,7 @@ class Bench:
     def _measure(
         self, clock: str, contestants: Sequence[Contestant], size: int, budget_s: float, found: dict[str, dict[str, Measurement]],
         keep: set[str] | None = None, duty: str = "normal",
-    ) -> None:  # fmt: skip
+    ) -> None:
         if clock == "host":
             contestants = [c for c in contestants if c.name.startswith("peer:")] + self._eager()
         if not contestants:
@@ -298,9 +312,10 @@ class Bench:
         while m is None:
             try:
                 m = self.timer.measure(
-                    contestants, clock, bytes_per_call=size, floor_seconds=self.floor(clock), budget_s=budget_s, samples=samples,  # type: ignore[arg-type]
+                    contestants, clock,  # type: ignore[arg-type]
+                    bytes_per_call=size, floor_seconds=self.floor(clock), budget_s=budget_s, samples=samples,
                     duty=duty,  # type: ignore[arg-type]
-                )  # fmt: skip
+                )
             except ImpossibleTime as error:
                 self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
                 return
@@ -355,11 +370,12 @@ class Bench:
         }
         some = next(iter(found.values()))
         record: store.Record = {
-            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name, **identity.facts(s, [self.f.case], self.device),
+            "kind": "bench", "op": self.f.op.name, "case": self.f.case.id, "subject": s.name,
+            **identity.facts(s, [self.f.case], self.device),
             "work": {"read": self.work.read, "write": self.work.write, "ops": dict(self.work.ops)}, "clocks": clocks, "versus": {},
             "error": self.errors.get(s.name) or self.checks[s.name].error(),
             "device": dict(some.device), "versions": store.versions(), "sensors": dict(some.sensors),
-        }  # fmt: skip
+        }
         for clock, key in (("kernel", "versus"), ("sustained", "sustained_versus")):
             if clock in found:
                 record[key] = _pairs(found[clock], s.name)
@@ -386,7 +402,7 @@ class Bench:
             "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": name,
             "clocks": {duty: {**m[name].json(), "duty": m.duty} for duty, m in by.items()}, "device": dict(next(iter(by.values())).device),
             "versions": store.versions(), "sensors": dict(next(iter(by.values())).sensors),
-        } for name, by in found.items()]  # fmt: skip
+        } for name, by in found.items()]
 
     def _copy_row(self) -> list[store.Record]:
         """The plain copy, or read, of as many bytes, in the same field: a record of its own."""
@@ -396,11 +412,11 @@ class Bench:
         t = self._copy[copy]
         every = {n.partition(" ")[2]: other.median for n, other in self._copy.timings.items() if n.startswith(STREAM)}
         return [{
-            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": copy.partition(" ")[0], "by": copy.partition(" ")[2], "all": every,
-            "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
+            "kind": "clock", "op": self.f.op.name, "case": self.f.case.id, "subject": copy.partition(" ")[0], "by": copy.partition(" ")[2],
+            "all": every, "clocks": {"kernel": t.json()}, "device": dict(self._copy.device),
             "versions": store.versions(), "work": {"read": self.work.read, "write": self.work.write, "ops": {}},
             "sensors": dict(self._copy.sensors),
-        }]  # fmt: skip
+        }]
 
 
 def _pairs(m: Measurement, name: str) -> dict[str, Any]:

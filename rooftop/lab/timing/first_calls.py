@@ -1,7 +1,8 @@
 """What the first call of a kind costs the host: the very first, one with rows not seen before, one with columns not seen before.
 
-Seconds from the call to its return, nothing queued before it: what a program waits that brings other shapes at each step. Inputs lie ready. Beside
-torch's eager ops and torch.compile(dynamic=True), where the contract names them as peers. `records` makes records of it, of kind `first-calls`."""
+Seconds from the call to its return, nothing queued before it: what a program waits that brings other shapes at each step. Inputs lie ready.
+Beside torch's eager ops and torch.compile(dynamic=True), where the contract names them as peers. `records` makes records of it, of kind
+`first-calls`."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ from rooftop.lab.inputs import make
 from rooftop.lab.timing import warm
 
 HOST = (  # of rooftop/core: what a first call runs on the host, the compilers apart
-    "backends/cuda", "backends/triton", "call", "choice", "contract", "dispatch", "expressions", "head", "implementation", "launch", "library", "plans",
-    "registry", "spec", "triton_compat", "triton_launch",
-)  # fmt: skip
+    "backends/cuda", "backends/triton", "call", "choice", "contract", "dispatch", "expressions", "head", "implementation", "launch",
+    "library", "plans", "registry", "spec", "triton_compat", "triton_launch",
+)
 ROWS, COLUMNS, KNOWN = 200, 30, 4096
 SLOW = 0.010  # seconds: a call above it has compiled something
 MOST = 16384  # rows
@@ -33,8 +34,8 @@ MOST = 16384  # rows
 def measure(
     op: Contract, dtype: str, *, seed: int = 0, rows: int = ROWS, columns: int = COLUMNS, compiled: bool = True, device: str = "cuda"
 ) -> list[dict[str, Any]]:
-    """Rows of numbers, one for each contestant, forward and (where the op has gradients) forward and backward. Raises RuntimeError without a GPU,
-    ValueError where no case of the op has rows and columns."""
+    """Rows of numbers, one for each contestant, forward and (where the op has gradients) forward and backward. Raises RuntimeError without
+    a GPU, ValueError where no case of the op has rows and columns."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -63,9 +64,14 @@ def records(measured: Sequence[Mapping[str, Any]], device: Mapping[str, Any], se
         if "refused" in r:
             continue
         subject = r["subject"] if r["subject"] == "rooftop" else f"peer:{r['subject']}"
-        about = {"kind": "first-calls", "op": r["op"], "subject": subject, "case": f"{r['dtype']}, forward and backward" if r["gradients"] else r["dtype"]}
+        about = {
+            "kind": "first-calls", "op": r["op"], "subject": subject,
+            "case": f"{r['dtype']}, forward and backward" if r["gradients"] else r["dtype"]
+        }
         kept = {k: r[k] for k in ("first_s", "known_s", "new_rows_s", "rows", "columns")}
-        found.append({**about, "device": dict(device), "digest": digest_of(registry.op(r["op"])), "seed": seed, "known_columns": KNOWN, **kept})
+        found.append(
+            {**about, "device": dict(device), "digest": digest_of(registry.op(r["op"])), "seed": seed, "known_columns": KNOWN, **kept}
+        )
     return found
 
 
@@ -105,7 +111,9 @@ def contestants(op: Contract, compiled: bool) -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _measure(op: Contract, case: Case, function: Callable[..., Any], r: random.Random, counts: tuple[int, int], gradients: bool, device: str) -> dict[str, Any]:
+def _measure(
+    op: Contract, case: Case, function: Callable[..., Any], r: random.Random, counts: tuple[int, int], gradients: bool, device: str
+) -> dict[str, Any]:
     was = warm.rows_and_columns(case)
     assert was is not None
     heights = r.sample(range(1, MOST), counts[0] + 1)
@@ -125,7 +133,9 @@ def _measure(op: Contract, case: Case, function: Callable[..., Any], r: random.R
 def _percentiles(seconds: Sequence[float]) -> dict[str, Any]:
     ordered = sorted(seconds)
     slow = sum(s > SLOW for s in ordered)
-    return {"n": len(ordered), "median_s": median(ordered), "p90_s": ordered[int(0.9 * (len(ordered) - 1))], "max_s": ordered[-1], "slow": slow}
+    return {
+        "n": len(ordered), "median_s": median(ordered), "p90_s": ordered[int(0.9 * (len(ordered) - 1))], "max_s": ordered[-1], "slow": slow
+    }
 
 
 def _call(op: Contract, case: Case, function: Callable[..., Any], gradients: bool, device: str) -> float:

@@ -54,19 +54,23 @@ ROWS = (
         "cuda": "rms_norm_bwd__cuda_sm80", "triton": "rms_norm_bwd__triton", "cutile": "rms_norm_bwd__cutile_sm90",
     }),
     Row("swiglu", "512 MiB 10922x8192 bf16", {"cuda": "swiglu__cuda_sm80", "triton": "swiglu__triton", "cutile": "swiglu__cutile_sm90"}),
-    Row("transpose", "square 16384 bf16", {"cuda": "transpose__cuda_sm80", "triton": "transpose__triton", "cutile": "transpose__cutile_sm90"}),
+    Row(
+        "transpose", "square 16384 bf16",
+        {"cuda": "transpose__cuda_sm80", "triton": "transpose__triton", "cutile": "transpose__cutile_sm90"}
+    ),
     Row("matmul", "4096 cubed bf16", {
-        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul_triton/06_descriptors", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
-        "cute": "matmul__cute_sm90",
+        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul_triton/06_descriptors", "gluon": "matmul__gluon_sm90",
+        "cutile": "matmul__cutile_sm90", "cute": "matmul__cute_sm90",
     }),
     Row("matmul", "8192 cubed bf16", {
-        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul_triton/06_descriptors", "gluon": "matmul__gluon_sm90", "cutile": "matmul__cutile_sm90",
-        "cute": "matmul__cute_sm90",
+        "cuda": "matmul__multicast__cuda_sm90", "triton": "matmul_triton/06_descriptors", "gluon": "matmul__gluon_sm90",
+        "cutile": "matmul__cutile_sm90", "cute": "matmul__cute_sm90",
     }),
     Row("attention", "causal d128 8192 bf16", {
-        "cuda": "attention_cuda/05_tensor_cores", "triton": "attention__triton", "gluon": "attention__gluon_sm90", "cutile": "attention__cutile_sm90",
+        "cuda": "attention_cuda/05_tensor_cores", "triton": "attention__triton", "gluon": "attention__gluon_sm90",
+        "cutile": "attention__cutile_sm90",
     }),
-)  # fmt: skip
+)
 
 
 def subject_of(op: str, name: str, house: House = HOUSE) -> Subject | None:
@@ -104,21 +108,26 @@ def compile_facts(subject: Subject, case: str) -> dict[str, Any]:
         began = cpu_seconds()
         for launch in launches:
             implementation.machine_code(problem, launch, scratch)
-        seconds, compiler = cpu_seconds() - began, cubins.versions(("triton",) if implementation.backend != "cuda" else ("nvidia-cuda-nvrtc",))
+        seconds, compiler = cpu_seconds() - began, cubins.versions(
+            ("triton",) if implementation.backend != "cuda" else ("nvidia-cuda-nvrtc",)
+        )
     kernels = [inspector.kernel_facts(implementation, problem, launch, scratch) for launch in launches]
     kept = ("kernel", "registers", "spills", "shared", "threads", "instructions")
     return {"compile_s": max(seconds, 1e-6), "compiler": compiler, "kernels": [{k: facts[k] for k in kept} for facts in kernels]}
 
 
 def compiled(name: str, op: str, case: str) -> dict[str, Any]:
-    """`compile_facts` in a process of its own whose caches are empty; of a case that is like it first, so that imports count for nothing."""
+    """`compile_facts` in a process of its own whose caches are empty; of a case that is like it first, so that imports count for
+    nothing."""
     with tempfile.TemporaryDirectory() as folder:
         code = (
             "import json\nfrom rooftop.lab.timing import languages\n"
             f"found = languages.subject_of({op!r}, {name!r})\n"
             f"languages.warmed()\nprint('FACTS' + json.dumps(languages.compile_facts(found, {case!r})))\n"
         )
-        env = settings.environment({"ROOFTOP_CACHE": f"{folder}/rooftop", "TRITON_CACHE_DIR": f"{folder}/triton", "PYTHONPATH": os.pathsep.join(sys.path)})
+        env = settings.environment(
+            {"ROOFTOP_CACHE": f"{folder}/rooftop", "TRITON_CACHE_DIR": f"{folder}/triton", "PYTHONPATH": os.pathsep.join(sys.path)}
+        )
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("FACTS")]
     if not found:
@@ -143,7 +152,10 @@ def write_compiled(folder: Path) -> None:
             except (RuntimeError, AbsentCompiler) as error:
                 print(f"{row.op} {row.case}, {language}: {error}", flush=True)
                 continue
-            record = {"kind": "language", "op": row.op, "case": row.case, "subject": subject.name, "device": card, "versions": store.versions(), **facts}
+            record = {
+                "kind": "language", "op": row.op, "case": row.case, "subject": subject.name, "device": card, "versions": store.versions(),
+                **facts
+            }
             record |= identity.facts(subject, [subject.op.case(row.case)], TARGETS[CARD])
             writer.write(record)
             print(f"{row.op} {row.case}, {language}: {facts['compile_s']:.2f} s", flush=True)
@@ -189,13 +201,17 @@ def write_first(folder: Path) -> None:
             except (AbsentCompiler, ValueError) as error:
                 print(f"{row.op} {row.case}, {language}: {error}", flush=True)
                 continue
-            record = {"kind": "language", "op": row.op, "case": row.case, "subject": subject.name, "device": card, "versions": store.versions()}
+            record = {
+                "kind": "language", "op": row.op, "case": row.case, "subject": subject.name, "device": card, "versions": store.versions()
+            }
             writer.write({**record, **identity.facts(subject, [subject.op.case(row.case)], device), "first_s": seconds})
             print(f"{row.op} {row.case}, {language}: first call {seconds * 1e3:.1f} ms", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = Parser(prog="python -m rooftop.lab.timing.languages", description="The same op in each language: what compiling and the first call cost.")
+    parser = Parser(
+        prog="python -m rooftop.lab.timing.languages", description="The same op in each language: what compiling and the first call cost."
+    )
     parser.add_argument("what", choices=("compile", "first"), help="compile: needs the compilers, and no GPU; first: needs a GPU")
     parser.add_argument("folder", type=Path, help="where the records are written; results is that of the repository")
     given = parser.parse_args(arguments)

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(256) copy(const uint4* x, uint4* y, long long 
     }
 }
 
-// `never`: a value that the exclusive-or of a thread's words practically never takes. If it does, it is written, which does no harm; the store keeps the
-// loads from being removed.
+// `never`: a value that the exclusive-or of a thread's words practically never takes. If it does, it is written, which does no harm; the
+// store keeps the loads from being removed.
 template <int UNROLL, int HINT>
 __global__ void __launch_bounds__(256) read(const uint4* __restrict__ x, unsigned* sink, unsigned never, long long n) {
     gdc_wait();

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Model:
-    """`hidden`: the width of the residual stream; `inner`: of the feed-forward layer (of one expert, where there are several); `head`: of an attention head;
+    """`hidden`: the width of the residual stream; `inner`: of the feed-forward layer (of one expert, where there are several); `head`: of
+    an attention head;
     `context`: positions it was trained for."""
 
     name: str

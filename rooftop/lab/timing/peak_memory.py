@@ -8,8 +8,8 @@ from collections.abc import Callable
 def peak_bytes(call: Callable[[], object]) -> int:
     """Bytes that a call has allocated through torch on the current device at once at most, beyond what was allocated before it: its inputs.
 
-    It is the second call that counts: what the first compiles, or allocates once for all calls, is not of a call. What a library allocates past torch is
-    not seen."""
+    It is the second call that counts: what the first compiles, or allocates once for all calls, is not of a call. What a library allocates
+    past torch is not seen."""
     import torch
 
     call()

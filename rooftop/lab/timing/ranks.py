@@ -1,8 +1,9 @@
-"""Time ops of several ranks on the GPUs that torchrun has started processes for, and write records of the card and their number ("NVIDIA H200 x2").
+"""Time ops of several ranks on the GPUs that torchrun has started processes for, and write records of the card and their number ("NVIDIA
+H200 x2").
 
-All processes take the same number of samples, which the slowest decides before the first; a sample is as long as it was on the slowest rank, which every rank
-learns at the end. What takes long is called one by one between two events; what is short is replayed as a CUDA graph, since Python's calls would be what is
-timed. Before each sample the ranks wait for each other."""
+All processes take the same number of samples, which the slowest decides before the first; a sample is as long as it was on the slowest
+rank, which every rank learns at the end. What takes long is called one by one between two events; what is short is replayed as a CUDA
+graph, since Python's calls would be what is timed. Before each sample the ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -70,9 +71,11 @@ def cases(subject: Subject, ranks: int, tag: str, name: str | None = None) -> li
     return [c for c in found if "huge" not in c.tags and all(v.shape[0] == ranks for _, v in c.tensors())]
 
 
-def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: float, say: Callable[[str], None], case_budget_s: float = 3.0) -> Summary:
-    """Check and time, field by field, until `budget_s` seconds are spent, of which samples of a field take `case_budget_s`; rank 0 writes records. Collective:
-    every process of the default group calls it."""
+def run(
+    found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: float, say: Callable[[str], None], case_budget_s: float = 3.0
+) -> Summary:
+    """Check and time, field by field, until `budget_s` seconds are spent, of which samples of a field take `case_budget_s`; rank 0 writes
+    records. Collective: every process of the default group calls it."""
     group, summary = dist.group.WORLD, Summary()
     ranks, first, started = dist.get_world_size(), dist.get_rank() == 0, time.monotonic()
     device = replace(device_of(torch.cuda.current_device()), name=name_of(torch.cuda.get_device_name(), ranks))
@@ -102,8 +105,8 @@ def run(found: Sequence[Subject], folder: Path, *, case: str | None, budget_s: f
 
 
 def compile_first(todo: Sequence[tuple[Subject, Case]], device: Any) -> None:
-    """Compile on all cores what these kernels launch as one rank of several: the first process does, the others wait. A kernel that plays one rank has the same
-    template arguments as the one that plays all, but for the one that says so."""
+    """Compile on all cores what these kernels launch as one rank of several: the first process does, the others wait. A kernel that plays
+    one rank has the same template arguments as the one that plays all, but for the one that says so."""
     from rooftop.core.compile import compile_many
     from rooftop.ranks import kernels
 
@@ -116,7 +119,10 @@ def compile_first(todo: Sequence[tuple[Subject, Case]], device: Any) -> None:
             [stem] = [n for n, path in kernels.FILES.items() if path.endswith(f"/{kernel.path.name}")]
             problem = s.kernel_problem(c, device)[1]
             config, _ = kernel.resolve(problem)
-            made |= {(stem, ONE_OF_SEVERAL.sub(r", false\1>", x.kernel) if stem != "steps" else x.kernel) for x in kernel.launches(problem, config)}
+            made |= {
+                (stem, ONE_OF_SEVERAL.sub(r", false\1>", x.kernel) if stem != "steps" else x.kernel)
+                for x in kernel.launches(problem, config)
+            }
         sources = {stem: kernels.source(stem) for stem, _ in made}
         compile_many([(*sources[stem][:2], device.target, (name,), sources[stem][2]) for stem, name in sorted(made)])
     dist.barrier()
@@ -258,7 +264,8 @@ class Several:
         error = max((paired_ratio(e.samples, base.samples).error for e in entries[1:]), default=0.0)
         about = {**store.about(self.device), "ranks": self.ranks}
         m = Measurement(
-            "kernel", "normal", base.name, timings, _timing(again), versus, noise, 0.0, 0.0, error, 0.0, 0.0, 0.0, 1.0, PACES["normal"], 0, {}, about
+            "kernel", "normal", base.name, timings, _timing(again), versus, noise, 0.0, 0.0, error, 0.0, 0.0, 0.0, 1.0, PACES["normal"], 0,
+            {}, about
         )
         rows = []
         for e in entries[:-1]:
@@ -273,7 +280,9 @@ def _timing(e: Entry) -> Timing:
     return Timing(e.name, t.median, t.low, t.high, spread(e.samples), t.n, e.made, 1, len(e.calls), method, "", tuple(e.samples))
 
 
-def check(found: Sequence[Subject], folder: Path | None, *, case: str | None, seed: int, say: Callable[[str], None]) -> list[checker.Result]:
+def check(
+    found: Sequence[Subject], folder: Path | None, *, case: str | None, seed: int, say: Callable[[str], None]
+) -> list[checker.Result]:
     """Judge kernels that say how they run on several processes, on those of the default group; rank 0 writes check records. Collective."""
     ranks, first = dist.get_world_size(), dist.get_rank() == 0
     on_gpus = dist.get_backend() == "nccl"
@@ -297,8 +306,10 @@ def check(found: Sequence[Subject], folder: Path | None, *, case: str | None, se
                 result = checker.Result(s.name, s.op.name, c.id, "skipped", dist.get_backend(), str(error).splitlines()[0][:200])
             results.append(result)
             if writer is not None and device is not None and result.status != "skipped":
-                writer.write({"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "error": result.error(), **identity.facts(s, [c], device),
-                              "path": [], "backend": "ranks", "device": {**store.about(device), "ranks": ranks}, "versions": store.versions()})  # fmt: skip
+                writer.write(
+                    {"kind": "check", "op": s.op.name, "case": c.id, "subject": s.name, "error": result.error(),
+                              **identity.facts(s, [c], device), "path": [], "backend": "ranks",
+                              "device": {**store.about(device), "ranks": ranks}, "versions": store.versions()})
     if writer is not None:
         writer.close()
     return results

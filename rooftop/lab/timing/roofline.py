@@ -1,7 +1,8 @@
 """Ceilings: what this card can do at best, measured, and the roof that they give for a work.
 
-`rooftop.lab.timing.calibrate` measures; its records are of kind ``ceiling``, one for each of PARTS. `Ceilings` reads such records, with the card's
-datasheet where a ceiling was not measured. A roof is a time: the longer of what the memory needs for the bytes and each unit for its operations."""
+`rooftop.lab.timing.calibrate` measures; its records are of kind ``ceiling``, one for each of PARTS. `Ceilings` reads such records, with the
+card's datasheet where a ceiling was not measured. A roof is a time: the longer of what the memory needs for the bytes and each unit for its
+operations."""
 
 from __future__ import annotations
 
@@ -86,8 +87,8 @@ class Roof:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The ceilings of one card. Rates are operations/s by unit and duty (one FMA is one). `curves` are of the device memory, `l2` of what stays in the L2:
-    bytes read + written, by the hot clock."""
+    """The ceilings of one card. Rates are operations/s by unit and duty (one FMA is one). `curves` are of the device memory, `l2` of what
+    stays in the L2: bytes read + written, by the hot clock."""
 
     device: str
     curves: Mapping[str, Curve] = field(default_factory=dict)
@@ -100,12 +101,16 @@ class Ceilings:
 
     @classmethod
     def from_records(cls, records: Iterable[Mapping[str, Any]], device: str, datasheet: Datasheet | None = None) -> Ceilings:
-        """Of each part the newest ``ceiling`` record of the card named ``device``, of the calibration kernels as they are; without one, the datasheet."""
+        """Of each part the newest ``ceiling`` record of the card named ``device``, of the calibration kernels as they are; without one, the
+        datasheet."""
         mine = [r for r in records if r.get("kind") == "ceiling" and slug(r["device"]["name"]) == slug(device)]
         newest: dict[str, Mapping[str, Any]] = {}
         for r in sorted((r for r in mine if current(r)), key=lambda r: str(r.get("at", ""))):
             newest[part_of(r)] = r
-        rates = {unit: {duty: found["ops_per_s"] for duty, found in by_duty.items()} for unit, by_duty in newest.get("tensor", {}).get("rates", {}).items()}
+        rates = {
+            unit: {duty: found["ops_per_s"] for duty, found in by_duty.items()} for unit,
+            by_duty in newest.get("tensor", {}).get("rates", {}).items()
+        }
         l2 = _curves(newest["l2"]) if "l2" in newest else {}
         memory = newest.get("memory")
         if memory is None:

@@ -1,4 +1,5 @@
-"""Each way to make a product with a sparse matrix, timed side by side: what `rooftop.sparse.advise` says is held against it (docs/sparse.md).
+"""Each way to make a product with a sparse matrix, timed side by side: what `rooftop.sparse.advise` says is held against it
+(docs/sparse.md).
 
 python -m rooftop.lab.timing.sparse_auto FOLDER      writes a record below FOLDER; about half a minute on a GPU"""
 
@@ -70,8 +71,8 @@ def _copies(*operands: Any) -> list[Any]:
 
 
 def measure(say: Any = print) -> dict[str, Any]:
-    """A record of kind `clock`, a row a matrix: seconds of each way on the kernel clock, and the facts that the model reads. Raises RuntimeError without a
-    GPU."""
+    """A record of kind `clock`, a row a matrix: seconds of each way on the kernel clock, and the facts that the model reads. Raises
+    RuntimeError without a GPU."""
     import torch
 
     from rooftop.core.implementation import device_of
@@ -93,7 +94,8 @@ def measure(say: Any = print) -> dict[str, Any]:
             a = x if way.layout == "dense" else SparseTensor.from_dense(x, way.layout, block=way.block)
             touched = a.nbytes + b.nbytes + SIZE * n * b.element_size()
             most = max(most, touched)
-            sets = [_copies(a, b) for _ in range(sets_needed(touched, l2))]  # each way by its own bytes, so that none finds its operands in L2
+            # each way by its own bytes, so that none finds its operands in L2
+            sets = [_copies(a, b) for _ in range(sets_needed(touched, l2))]
             contestants.append(Contestant(label, [partial(operator.matmul, *operands) for operands in sets]))
         timing = timer.measure(contestants, bytes_per_call=most, budget_s=0.2, target=0.01, samples=(7, 60))
         seconds = {c.name: timing[c.name].median for c in contestants}
@@ -137,7 +139,9 @@ def table(found: list[Record], _site: Any = None) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     import torch
 
-    parser = Parser(prog="python -m rooftop.lab.timing.sparse_auto", description="Each way to make a product with a sparse matrix, timed side by side.")
+    parser = Parser(
+        prog="python -m rooftop.lab.timing.sparse_auto", description="Each way to make a product with a sparse matrix, timed side by side."
+    )
     parser.add_argument("folder", type=Path, help="where the record is written; results is that of the repository")
     given = parser.parse_args(arguments)
     gpu_for("timing")

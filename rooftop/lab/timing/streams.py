@@ -1,4 +1,5 @@
-"""Plain copies, reads and writes, ours and torch's: what calibration times by size, and what is timed beside kernels to hold them against."""
+"""Plain copies, reads and writes, ours and torch's: what calibration times by size, and what is timed beside kernels to hold them
+against."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Streams:
                 MEMORY.read_text(encoding="utf-8"), name=str(MEMORY), kernels=kernels(),
                 target=f"sm_{arch}a" if arch >= 90 else f"sm_{arch}",
             )
-        )  # fmt: skip
+        )
         self._arena = torch.empty(0, dtype=torch.int32, device=f"cuda:{device}")
         self._sink = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
 
@@ -63,7 +64,9 @@ class Streams:
 
         chained = self._arch >= 90 and not kernel.startswith("fma")  # whose launches are long
         names = list(tensors)
-        prepared = self._module.prepare(Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), chained=chained), names, self._index)
+        prepared = self._module.prepare(
+            Launch(kernel, (blocks,), args, types=tuple(types), block=(THREADS,), chained=chained), names, self._index
+        )
         current, index, kept = self._torch.cuda.current_stream, self._index, dict(tensors)
         addresses = [kept[n].data_ptr() for n in names]
 

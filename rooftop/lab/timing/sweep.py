@@ -1,7 +1,8 @@
-"""`rooftop sweep`: an op timed between its cases, at the widths of well-known models and at sizes drawn from a seed, beside a copy and its peers.
+"""`rooftop sweep`: an op timed between its cases, at the widths of well-known models and at sizes drawn from a seed, beside a copy and its
+peers.
 
-Which numbers are sizes, and their ranges, the op's contract says (`swept`). A point takes about 0.05 s on the kernel clock; every contestant of a point is
-timed in turn with the others, as in a bench. The points of an op are one record (rooftop.lab.timing.swept)."""
+Which numbers are sizes, and their ranges, the op's contract says (`swept`). A point takes about 0.05 s on the kernel clock; every
+contestant of a point is timed in turn with the others, as in a bench. The points of an op are one record (rooftop.lab.timing.swept)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Timer, sets_nee
 MANY = (128 << 20, 1 << 30)  # bytes that a point with many rows reads and writes
 FEWEST, MOST_FEW = 1, 132  # rows of a point that has few
 FEW_OF = 4  # every so many-th drawn point has few rows
-SHARE = 0.3  # of the free memory that input sets may take: outputs of each contestant, and what a backward's inputs are made from, come on top
+# of the free memory that input sets may take: outputs of each contestant, and what a backward's inputs are made from, come on top
+SHARE = 0.3
 LONGEST_S = 10e-3  # a point whose roof is longer is not drawn
 SAMPLED = ("torch.compile", "quack")  # peers that compile for every size: timed at a sample of the points
 LEAST = 1 << 20  # bytes of the tensors of a point: of less, too many input sets would have to be made
@@ -39,7 +41,8 @@ KEPT = 3  # contestants, with peers, that each keep a copy of what an op writes 
 OF_MODELS = 8  # times the most bytes that a drawn point moves: what a point at a model's widths may
 FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
 BUDGET_S = 0.03  # of sampling a point
-BATCH = 24  # points whose kernels are compiled together, before they are timed: a small budget is not spent on compiling what it does not reach
+# points whose kernels are compiled together, before they are timed: a small budget is not spent on compiling what it does not reach
+BATCH = 24
 SAVE_S = 1.0  # between two records of the points that there are
 BY_CALLS = "a graph takes longer to capture than a point may last"
 
@@ -59,7 +62,10 @@ class Point:
 def swept(op: Contract) -> Sizes:
     """What its contract says of its sizes. Raises ValueError where it says nothing."""
     if op.swept is None and op.ranks is not None:
-        raise ValueError(f"{op.name} has no sizes: it is of several GPUs, and a sweep times one; its cases are timed by torchrun -m rooftop.lab.cli bench")
+        raise ValueError(
+            f"{op.name} has no sizes: it is of several GPUs, and a sweep times one; its cases are timed by torchrun -m rooftop.lab.cli "
+            f"bench"
+        )
     if op.swept is None:
         having = [n for n in registry.op_names() if getattr(registry.op(n), "swept", None)]
         raise ValueError(f"{op.name} has no sizes: its contract does not say which numbers are (`swept`); these do: {', '.join(having)}")
@@ -67,7 +73,8 @@ def swept(op: Contract) -> Sizes:
 
 
 def narrowed(of: Sizes, ranges: Mapping[str, tuple[int, int]], dtype: str | None = None) -> Sizes:
-    """With other ranges of some sizes, and one dtype. Raises ValueError for a size or a dtype that the op has not, or a range beyond the contract's."""
+    """With other ranges of some sizes, and one dtype. Raises ValueError for a size or a dtype that the op has not, or a range beyond the
+    contract's."""
     for name, (low, high) in ranges.items():
         if name not in of.ranges:
             raise ValueError(f"{name!r} is no size; there are {', '.join(of.ranges)}")
@@ -80,7 +87,8 @@ def narrowed(of: Sizes, ranges: Mapping[str, tuple[int, int]], dtype: str | None
 
 
 def draw(
-    op: Contract, of: Sizes, device: Device, memory: int, *, seed: int = 0, count: int = 100, moved: tuple[int, int] = MANY, of_models: bool = True
+    op: Contract, of: Sizes, device: Device, memory: int, *, seed: int = 0, count: int = 100, moved: tuple[int, int] = MANY,
+    of_models: bool = True
 ) -> list[Point]:
     """The points: the models' widths, then `count` drawn from `seed`, log-uniform, half of them rounded to multiples of 16 elements.
 
@@ -97,11 +105,14 @@ def draw(
     smallest = Point(of.dtypes[0], tuple((n, low) for n, (low, _) in of.ranges.items()), False)
     if (needed := drawing.needed(smallest)) > memory:
         raise ValueError(
-            f"{op.name}: the smallest point of these ranges ({smallest.case(of).name}) needs {needed / 2**30:.3g} GiB, and {memory / 2**30:.3g} GiB of the "
+            f"{op.name}: the smallest point of these ranges ({smallest.case(of).name}) needs {needed / 2**30:.3g} GiB, and "
+            f"{memory / 2**30:.3g} GiB of the "
             "device may be taken: give smaller ranges"
         )
     if of.rows and moved[0] > memory:
-        raise ValueError(f"{op.name}: points of {moved[0] / 2**30:.3g} GiB do not fit {memory / 2**30:.3g} GiB of the device: give fewer bytes")
+        raise ValueError(
+            f"{op.name}: points of {moved[0] / 2**30:.3g} GiB do not fit {memory / 2**30:.3g} GiB of the device: give fewer bytes"
+        )
     found: list[Point] = []
     if of_models and of.models:
         for values in models.widths(tuple(of.models.values())):
@@ -116,7 +127,8 @@ def draw(
             drawn = drawing.point({}, dtype, few=False, even=i % 2 == 0)
         if not drawn:
             raise ValueError(
-                f"{op.name}: of {TRIES} sizes drawn from {', '.join(f'{n} {low}..{high}' for n, (low, high) in of.ranges.items())} none fits "
+                f"{op.name}: of {TRIES} sizes drawn from {', '.join(f'{n} {low}..{high}' for n, (low, high) in of.ranges.items())} none "
+                f"fits "
                 f"{memory / 2**30:.3g} GiB of the device, {moved[1] / 2**30:.3g} GiB a call and {LONGEST_S * 1e3:g} ms: give smaller ranges"
             )
         found += drawn
@@ -172,7 +184,8 @@ class _Drawing:
         return self.op.work(problem).bytes
 
     def needed(self, point: Point) -> int:
-        """Bytes of the input sets that the kernel clock rotates through, and of what is put back for each contestant into what the op writes to."""
+        """Bytes of the input sets that the kernel clock rotates through, and of what is put back for each contestant into what the op
+        writes to."""
         problem = self._problem(point)
         size = max(held(problem), 1)
         kept = sum(m.nbytes for n in self.op.mutates if (m := problem.get(n)) is not None)
@@ -208,7 +221,8 @@ class Sweep:
     compiled   at how many points the peers that compile for every size are timed"""
 
     def __init__(
-        self, op: Contract, of: Sizes, points: Sequence[Point], device: Device, *, timer: Timer | None = None, named: Sequence[Subject] = (), compiled: int = 4
+        self, op: Contract, of: Sizes, points: Sequence[Point], device: Device, *, timer: Timer | None = None,
+        named: Sequence[Subject] = (), compiled: int = 4
     ) -> None:
         self.op, self.of, self.points, self.device, self.named = op, of, points, device, named
         self.wrong: list[str] = []
@@ -239,7 +253,9 @@ class Sweep:
             fields.append(Field(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
         return bench.compile_first(fields, self.device)
 
-    def run(self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Record], object] | None = None) -> store.Record:
+    def run(
+        self, budget_s: float, say: Callable[[str], None] = print, save: Callable[[store.Record], object] | None = None
+    ) -> store.Record:
         """The record. Points that the budget leaves no time for are left out, and those that raise, which `wrong` names.
 
         save   is given the record of the points that there are, once a second while there come more"""
@@ -323,7 +339,7 @@ class Sweep:
             field = [*contestants, *(replace(c, uncapturable=BY_CALLS) for c in copies)]
             duty = "normal" if self.op.mutates else "sweep"
             m = self.timer.measure(field, "kernel", bytes_per_call=size, floor_seconds=one.floor("kernel"), target=0.02, budget_s=BUDGET_S,
-                                   duty=duty, samples=(6, 6))  # type: ignore[arg-type]  # fmt: skip
+                                   duty=duty, samples=(6, 6))  # type: ignore[arg-type]
         except (torch.OutOfMemoryError, ImpossibleTime) as error:
             say(f"{self.op.name} {case.id}: {str(error).splitlines()[0]}")
             torch.cuda.empty_cache()
@@ -333,10 +349,10 @@ class Sweep:
         if copy is not None:
             parts["memory"] = copy
         return {
-            "seconds": m[mine.name].median, "copy": copy, "roof": max(parts.values()), "noise": m.noise, "by": mine.name, "bytes": bytes_, "wrong": wrong,
-            "aligned": aligned(problem), "peers": {n.removeprefix("peer:"): t.median for n, t in m.timings.items()
+            "seconds": m[mine.name].median, "copy": copy, "roof": max(parts.values()), "noise": m.noise, "by": mine.name, "bytes": bytes_,
+            "wrong": wrong, "aligned": aligned(problem), "peers": {n.removeprefix("peer:"): t.median for n, t in m.timings.items()
                                                    if n != mine.name and not n.startswith(STREAM)},
-        }  # fmt: skip
+        }
 
     def _report_wrong(self, say: Callable[[str], None], text: str) -> None:
         self.wrong.append(text)
@@ -348,14 +364,15 @@ class Sweep:
         peers = list(dict.fromkeys(n for r in rows for n in r["peers"]))
         about = store.about(self.device)
         record: store.Record = {
-            "kind": "sweep", "op": self.op.name, "subject": self.op.name, "device": about, "versions": store.versions(), "axis": self.of.axis,
-            "sizes": {n: [dict(p.sizes)[n] for p in points] for n in self.of.ranges}, "dtypes": list(self.of.dtypes),
-            "dtype": [self.of.dtypes.index(p.dtype) for p in points], "few": [int(p.few) for p in points], "aligned": [int(r["aligned"]) for r in rows],
-            "bytes": [r["bytes"] for r in rows], "us": [_us(r["seconds"]) for r in rows], "copy_us": [_us(r["copy"]) for r in rows],
-            "roof_us": [_us(r["roof"]) for r in rows], "noise": [round(r["noise"], 3) for r in rows], "implementations": names,
+            "kind": "sweep", "op": self.op.name, "subject": self.op.name, "device": about, "versions": store.versions(),
+            "axis": self.of.axis, "sizes": {n: [dict(p.sizes)[n] for p in points] for n in self.of.ranges}, "dtypes": list(self.of.dtypes),
+            "dtype": [self.of.dtypes.index(p.dtype) for p in points], "few": [int(p.few) for p in points],
+            "aligned": [int(r["aligned"]) for r in rows], "bytes": [r["bytes"] for r in rows], "us": [_us(r["seconds"]) for r in rows],
+            "copy_us": [_us(r["copy"]) for r in rows], "roof_us": [_us(r["roof"]) for r in rows],
+            "noise": [round(r["noise"], 3) for r in rows], "implementations": names,
             "by": [names.index(r["by"]) for r in rows], "peers": {n: [_us(r["peers"].get(n)) for r in rows] for n in peers},
             "wrong": [i for i, r in enumerate(rows) if r["wrong"]], "named": [s.name for s in self.named],
-        }  # fmt: skip
+        }
         made = {n: identity.facts(*mine, self.device) for n in dict.fromkeys((*names, *record["named"])) if (mine := made_by(record, n))}
         return {**record, **{f"{key}s": {n: f[key] for n, f in made.items() if key in f} for key in ("digest", "source", "machine")}}
 
@@ -402,7 +419,8 @@ def _scattered_order(count: int) -> Iterable[int]:
 
 
 def differs(op: Contract, memory: Mapping[str, Any], result: Any) -> str | None:
-    """None, or how far a kernel's result is from torch's. Exact outputs and those with a comparison of their own are left to `rooftop check`."""
+    """None, or how far a kernel's result is from torch's. Exact outputs and those with a comparison of their own are left to `rooftop
+    check`."""
     for name, want in by_name(op, result).items():
         have = memory.get(name)
         if have is None or want is None or not have.is_floating_point():

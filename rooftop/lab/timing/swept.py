@@ -95,7 +95,9 @@ def made_by(record: Record, name: str) -> tuple[Subject, list[Case]] | None:
     if op.swept is None:
         return None
     try:
-        cases = [op.swept.case(record["dtypes"][record["dtype"][i]], {n: v[i] for n, v in record["sizes"].items()}) for i in timed(record, name)]
+        cases = [
+            op.swept.case(record["dtypes"][record["dtype"][i]], {n: v[i] for n, v in record["sizes"].items()}) for i in timed(record, name)
+        ]
     except TypeError:  # other sizes
         return None
     return Subject(name, op, registry.implementation(name)), cases
@@ -123,18 +125,20 @@ def points(record: Record) -> list[Measured]:
             copy = record["copy_us"][i]
             found.append(Measured(
                 i, {n: row[i] for n, row in record["sizes"].items()}, record["dtypes"][record["dtype"][i]], bool(record["few"][i]),
-                bool(record["aligned"][i]), record["bytes"][i], us * 1e-6, None if copy is None else copy * 1e-6, record["roof_us"][i] * 1e-6,
-                record["noise"][i], record["implementations"][record["by"][i]], peers,
-            ))  # fmt: skip
+                bool(record["aligned"][i]), record["bytes"][i], us * 1e-6, None if copy is None else copy * 1e-6,
+                record["roof_us"][i] * 1e-6, record["noise"][i], record["implementations"][record["by"][i]], peers,
+            ))
     return found
 
 
 def cliffs(found: Sequence[Measured]) -> list[tuple[Measured, float]]:
-    """Points under CLIFF of their neighbours, with the median of the neighbours' shares, the worst first. Neighbours: the nearest in size of the same dtype
-    and alignment, at most FAR away; fewer than two say nothing."""
+    """Points under CLIFF of their neighbours, with the median of the neighbours' shares, the worst first. Neighbours: the nearest in size
+    of the same dtype and alignment, at most FAR away; fewer than two say nothing."""
     below = []
     for p in found:
-        others = [(d, q.share) for q in found if q is not p and (q.dtype, q.aligned) == (p.dtype, p.aligned) and (d := p.far_from(q)) <= FAR]
+        others = [
+            (d, q.share) for q in found if q is not p and (q.dtype, q.aligned) == (p.dtype, p.aligned) and (d := p.far_from(q)) <= FAR
+        ]
         near = [share for _, share in sorted(others)[:NEIGHBOURS]]
         if len(near) > 1 and p.share < CLIFF * median(near):
             below.append((p, median(near)))
@@ -142,8 +146,8 @@ def cliffs(found: Sequence[Measured]) -> list[tuple[Measured, float]]:
 
 
 def slower(found: Sequence[Measured], named: Sequence[str] = ()) -> list[tuple[Measured, str, float]]:
-    """Points that run at less than 0.97 of a peer's speed (0.95 of torch.compile's), beyond the noise; with the peer and the ratio of speeds, the worst
-    first. `named`: what is no peer (implementations that were timed beside)."""
+    """Points that run at less than 0.97 of a peer's speed (0.95 of torch.compile's), beyond the noise; with the peer and the ratio of
+    speeds, the worst first. `named`: what is no peer (implementations that were timed beside)."""
     behind = []
     for p in found:
         for name, seconds in p.peers.items():

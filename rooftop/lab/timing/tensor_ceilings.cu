@@ -1,14 +1,19 @@
 /* Calibration kernels of the tensor cores: matrix multiply-adds on random data that never leaves the multiprocessor. They fulfil no op;
 rooftop/lab/timing/tensor_cores.py times them.
 
-mma<T>    mma.sync from registers, sm_80 on. Each warp owns a tile of 64 x 64 of the result, as a matrix product's would: 4 fragments of A times
+mma<T>    mma.sync from registers, sm_80 on. Each warp owns a tile of 64 x 64 of the result,
+    as a matrix product's would: 4 fragments of A times
           8 of B, and two such sets in turn, so that the operands change from one instruction to the next.
-wgmma<T>  wgmma.mma_async.m64n256 from shared memory, sm_90a. Two warp groups, each with 64 rows of A of its own and both with the same 256 columns
+wgmma<T>  wgmma.mma_async.m64n256 from shared memory, sm_90a. Two warp groups,
+    each with 64 rows of A of its own and both with the same 256 columns
           of B, go round and round through STAGES tiles of 128 bytes of the inner dimension.
 
-The data is normally distributed (i8: 32 standard deviations, rounded), as what a matrix product is measured on: with zeros the card draws less power and
-keeps a higher clock. Sums are float32, of i8 int32, which may overflow. Nothing is said about the values: every thread adds up its results and writes
-one number, so that none of the work can be left out. Layouts: PTX ISA, "Warp-level matrix instructions" and "Asynchronous warpgroup-level matrix
+The data is normally distributed (i8: 32 standard deviations, rounded),
+    as what a matrix product is measured on: with zeros the card draws less power and
+keeps a higher clock. Sums are float32, of i8 int32,
+    which may overflow. Nothing is said about the values: every thread adds up its results and writes
+one number, so that none of the work can be left out. Layouts: PTX ISA,
+    "Warp-level matrix instructions" and "Asynchronous warpgroup-level matrix
 instructions"; as all elements are drawn alike, which of them stands where does not matter, and no layout is made. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -41,7 +46,8 @@ __device__ __forceinline__ float2 normal(unsigned index) {
     return make_float2(r * c, r * s);
 }
 
-__device__ __forceinline__ unsigned byte_of(float x) { return static_cast<unsigned>(__float2int_rn(fminf(fmaxf(32.0f * x, -127.0f), 127.0f))) & 0xffu; }
+__device__ __forceinline__ unsigned byte_of(float x) { return static_cast<unsigned>(__float2int_rn(fminf(fmaxf(32.0f * x, -127.0f),
+    127.0f))) & 0xffu; }
 
 // 32 bits of elements of T.
 __device__ __forceinline__ unsigned word(bf16, unsigned i) {
@@ -178,7 +184,8 @@ template <class T> __global__ void __launch_bounds__(256, 1) wgmma(float* __rest
         for (int stage = 0; stage < STAGES; ++stage) {
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-            for (int k = 0; k < EACH; ++k) multiply(T{}, d, matrix(rows + stage * A_BYTES + k * 32), matrix(columns + stage * B_BYTES + k * 32));
+            for (int k = 0; k < EACH; ++k) multiply(T{}, d, matrix(rows + stage * A_BYTES + k * 32),
+                matrix(columns + stage * B_BYTES + k * 32));
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         }

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 THREADS = 256
 MMA_STEPS = 1024  # half a millisecond and more on an H100
-MMA_TILE = 2 * 64 * 64  # results that a warp's instructions of one step add to, by as many of the inner dimension as one takes: two sets of 64 x 64
+# results that a warp's instructions of one step add to, by as many of the inner dimension as one takes: two sets of 64 x 64
+MMA_TILE = 2 * 64 * 64
 WGMMA_STEPS = 512
 WGMMA_TILE = 16 * 64 * 256  # the same of a warp group: four tiles of four instructions
 WGMMA_SHARED = 4 * (2 * 64 + 256) * 128  # bytes: tiles of 128 bytes of both groups' rows of A and of the columns of B
@@ -22,7 +23,8 @@ WGMMA_SHARED = 4 * (2 * 64 + 256) * 128  # bytes: tiles of 128 bytes of both gro
 
 @dataclass(frozen=True)
 class Unit:
-    """`type` in tensor_ceilings.cu, how much of the inner dimension one instruction takes, and the architectures that have mma.sync for it."""
+    """`type` in tensor_ceilings.cu, how much of the inner dimension one instruction takes, and the architectures that have mma.sync for
+    it."""
 
     type: str
     inner: int
@@ -72,14 +74,18 @@ class Loops:
 
     def by_unit(self) -> dict[str, dict[str, tuple[Call, int]]]:
         """Unit -> name -> a call of one loop, and the multiply-adds that it makes."""
-        return {unit: {name: self._call(kernel, UNITS[unit].inner) for name, kernel in mine.items()} for unit, mine in self._kernels.items()}
+        return {
+            unit: {name: self._call(kernel, UNITS[unit].inner) for name, kernel in mine.items()} for unit, mine in self._kernels.items()
+        }
 
     def _call(self, kernel: str, inner: int) -> tuple[Call, int]:
         from rooftop.core.spec import Launch
 
         wide = kernel.startswith("wgmma")
         steps = WGMMA_STEPS if wide else MMA_STEPS
-        launch = Launch(kernel, (self._sms,), {"out": "out", "steps": steps}, types=("ptr", "i32"), block=(THREADS,), shared=WGMMA_SHARED if wide else 0)
+        launch = Launch(
+            kernel, (self._sms,), {"out": "out", "steps": steps}, types=("ptr", "i32"), block=(THREADS,), shared=WGMMA_SHARED if wide else 0
+        )
         prepared = self._module.prepare(launch, ["out"], self._index)
         current, index, addresses = self._torch.cuda.current_stream, self._index, [self._out.data_ptr()]
 

@@ -186,8 +186,8 @@ class Measurement:
 
 
 def sets_needed(bytes_per_call: int, l2_bytes: int) -> int:
-    """The fewest input sets whose bytes, one call each, exceed three times L2; at most MOST_SETS, so that the inputs of a call on a few KiB stay in L2.
-    Raises ValueError for no bytes."""
+    """The fewest input sets whose bytes, one call each, exceed three times L2; at most MOST_SETS, so that the inputs of a call on a few KiB
+    stay in L2. Raises ValueError for no bytes."""
     if bytes_per_call < 1:
         raise ValueError(f"bytes_per_call is {bytes_per_call}; a call that touches no memory has nothing to rotate")
     return min(ROTATION * l2_bytes // bytes_per_call + 1, MOST_SETS)
@@ -280,11 +280,13 @@ class Timer:
             sum(e.busy_s for e in entries) / (end - sampling) if end > sampling else 0.0,
             pace, bytes_per_call * min(len(c.calls) for c in contestants) if clock == "kernel" else 0,
             {"before": before, "after": self.read_sensors()}, self.backend.describe(),
-        )  # fmt: skip
+        )
         _refuse_impossible(found, floor_seconds, {c.name: c.floor for c in contestants if c.floor is not None})
         return found
 
-    def _validate(self, contestants: Sequence[Contestant], clock: Clock, size: int, duty: Duty, samples: tuple[int, int], target: float) -> None:
+    def _validate(
+        self, contestants: Sequence[Contestant], clock: Clock, size: int, duty: Duty, samples: tuple[int, int], target: float
+    ) -> None:
         if clock not in get_args(Clock):
             raise ValueError(f"clock {clock!r} is not one of {', '.join(get_args(Clock))}")
         if duty not in PACES:
@@ -365,7 +367,7 @@ def _timing(entry: _Entry) -> Timing:
     return Timing(
         entry.contestant.name, e.median, e.low, e.high, spread(entry.samples), e.n, entry.program.calls, entry.replays,
         entry.sets, entry.program.method, entry.why, tuple(entry.samples),
-    )  # fmt: skip
+    )
 
 
 def _refuse_impossible(found: Measurement, floor_seconds: float, own: Mapping[str, float]) -> None:

@@ -304,9 +304,15 @@ def _naive(timer: Timer, mib: int, repeats: int) -> list[dict[str, Any]]:
         ("time.time, one call, no synchronisation", lambda: by_wall(1, False), "what the CPU took to queue the copy"),
         ("time.time, a loop of 20, no synchronisation", lambda: by_wall(20, False), "the same, twenty times over"),
         ("time.time, one call, synchronised", lambda: by_wall(1, True), "the copy, its launch, and waking up the CPU"),
-        ("time.time, a loop of 20, synchronised", lambda: by_wall(20, True), "the slower of two: the CPU queueing, or copies that find data of theirs in L2"),
+        (
+            "time.time, a loop of 20, synchronised", lambda: by_wall(20, True),
+            "the slower of two: the CPU queueing, or copies that find data of theirs in L2"
+        ),
         ("events around one call", lambda: by_events(lambda: None), "the copy, and the CPU queueing it"),
-        ("events after a flush that writes", lambda: by_events(lambda: written.fill_(1.0)), "the copy, and writing back the flush's dirty lines"),
+        (
+            "events after a flush that writes", lambda: by_events(lambda: written.fill_(1.0)),
+            "the copy, and writing back the flush's dirty lines"
+        ),
     ]
     taken: dict[str, list[float]] = {how: [] for how, _, _ in naive}
     with backend._on_stream():

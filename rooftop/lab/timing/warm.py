@@ -39,7 +39,10 @@ def kinds(op: Contract, dtype: str | None = None) -> list[Case]:
     """A case of each kind that is called with rows and columns: dtype, which tensors are given, texts and switches."""
     found: dict[tuple[object, ...], Case] = {}
     for c in op.cases:
-        if "huge" in c.tags or rows_and_columns(c) is None or dtype not in (None, c.dtype) or any(v.fill not in ("normal", "wide") for v in _floats(c)):
+        if (
+            "huge" in c.tags or rows_and_columns(c) is None or dtype not in (None, c.dtype)
+            or any(v.fill not in ("normal", "wide") for v in _floats(c))
+        ):
             continue
         switches = tuple(v for v in op.options(c).values() if isinstance(v, (str, bool)))
         found.setdefault((tuple((n, v.dtype) for n, v in c.tensors()), switches), c)
@@ -51,7 +54,8 @@ def _floats(case: Case) -> Iterator[Input]:
 
 
 def calls(op: Contract, case: Case, columns: int, device: Device, rows: Sequence[int] = ROWS, kernel: str | None = None) -> Iterator[Call]:
-    """The calls of an op and of its backward with these columns and rows; `kernel`: those of one that is named alone, where it takes them."""
+    """The calls of an op and of its backward with these columns and rows; `kernel`: those of one that is named alone, where it takes
+    them."""
     was = rows_and_columns(case)
     assert was is not None
     for n in rows:
@@ -89,9 +93,11 @@ class Summary:
 
 
 def warm(
-    op: Contract, columns: int, device: Device, dtype: str | None = None, say: Callable[[str], None] = lambda text: None, kernel: str | None = None
+    op: Contract, columns: int, device: Device, dtype: str | None = None, say: Callable[[str], None] = lambda text: None,
+    kernel: str | None = None
 ) -> Summary:
-    """Compile, into the disk caches of Triton and of rooftop, every binary that the op, or one `kernel` of it, runs at these columns for any of `ROWS`."""
+    """Compile, into the disk caches of Triton and of rooftop, every binary that the op, or one `kernel` of it, runs at these columns for
+    any of `ROWS`."""
     done: set[object] = set()
     failed: list[str] = []
     for case in kinds(op, dtype):
@@ -113,7 +119,8 @@ def warm(
                         failed.append(said)
             if isinstance(implementation, CudaImplementation) and len(names) > 1 and (key := frozenset(names)) not in done:
                 done.add(key)
-                implementation.compile(tuple({x.kernel for x in call.launches}), call.problem.device.target)  # a first call compiles all at once
+                # a first call compiles all at once
+                implementation.compile(tuple({x.kernel for x in call.launches}), call.problem.device.target)
     return Summary(op.name, columns, sum(isinstance(d, str) for d in done), failed)
 
 

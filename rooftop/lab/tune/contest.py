@@ -21,7 +21,8 @@ Verdict = Literal["faster", "heuristic", "unresolved"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """`verdict` heuristic: none is faster; unresolved: one may be, by more than 1 %, but the noise hides it. `ratio`: of the pick's time to the heuristic's."""
+    """`verdict` heuristic: none is faster; unresolved: one may be, by more than 1 %, but the noise hides it. `ratio`: of the pick's time to
+    the heuristic's."""
 
     verdict: Verdict
     pick: str | None

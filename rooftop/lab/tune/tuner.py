@@ -89,7 +89,8 @@ def jobs(found: Sequence[Subject], *, case: str | None = None, dtype: str | None
 
 
 def plan(todo: Iterable[Job], device: Device, known: Iterable[store.Record], summary: Summary) -> list[Job]:
-    """The jobs worth running, those first that were never tuned as they now stand, then the longest ago; `summary` says what is left out."""
+    """The jobs worth running, those first that were never tuned as they now stand, then the longest ago; `summary` says what is left
+    out."""
     latest = store.latest(known, "tune")
     found: list[tuple[str, Job]] = []
     seen: dict[tuple[str, str], str] = {}
@@ -100,7 +101,9 @@ def plan(todo: Iterable[Job], device: Device, known: Iterable[store.Record], sum
         key = (job.implementation.name, job.signature(device))
         if len(job.configs(device)) < 2:
             summary.skipped.append(f"{job.title}: it lists no config but the heuristic's")
-        elif any(m is not None and not (m.contiguous and m.align >= 16) for _, m in job.subject.kernel_problem(job.case, device)[1].tensors):
+        elif any(
+            m is not None and not (m.contiguous and m.align >= 16) for _, m in job.subject.kernel_problem(job.case, device)[1].tensors
+        ):
             summary.skipped.append(f"{job.title}: tables are keyed by shapes, and these strides or alignments are not the usual ones")
         elif key in seen:
             summary.skipped.append(f"{job.title}: the same shapes as {seen[key]}")
@@ -181,18 +184,19 @@ class Tuner:
                 "fault": faults.get(n) or (None if n in outcome.seconds else "one call takes too long"),
             }
             for n, (values, _) in configs.items()
-        ]  # fmt: skip
+        ]
         t, chosen = outcome.last[heuristic], configs[outcome.pick][0] if outcome.pick else None
         gain = round(1 / outcome.ratio, 4) if outcome.ratio else None
         work = job.subject.op.work(job.subject.op.problem(job.case, self.device))
         row = self.writer.write({
-            "kind": "tune", "op": job.subject.op.name, "case": job.case.id, "subject": job.implementation.name, **job.identity(self.device).facts,
-            "signature": job.signature(self.device), "verdict": outcome.verdict, "pick": chosen, "over_heuristic": gain, "config": configs[heuristic][0],
-            "config_from": "heuristic", "configs": rows, "clocks": {"kernel": {**t.json(), "noise": outcome.last.noise, "reached": outcome.last.reached}},
+            "kind": "tune", "op": job.subject.op.name, "case": job.case.id, "subject": job.implementation.name,
+            **job.identity(self.device).facts, "signature": job.signature(self.device), "verdict": outcome.verdict, "pick": chosen,
+            "over_heuristic": gain, "config": configs[heuristic][0], "config_from": "heuristic", "configs": rows,
+            "clocks": {"kernel": {**t.json(), "noise": outcome.last.noise, "reached": outcome.last.reached}},
             "versus": {n: c.json() for n, c in outcome.last.versus.items()},
             "work": {"read": work.read, "write": work.write, "ops": dict(work.ops)},
             "device": dict(outcome.last.device), "versions": store.versions(), "sensors": dict(outcome.last.sensors),
-        })  # fmt: skip
+        })
         self.summary.written.append(row)
         if outcome.verdict != "unresolved":  # then nothing is known, and what the table says may stay
             kernel = job.implementation.digest
@@ -227,7 +231,8 @@ class Tuner:
                     torch.cuda.synchronize()
                 except Exception as error:  # torch's class for it differs by version
                     raise TuneError(
-                        f"{job.title}: config {name} broke the CUDA context ({str(error).splitlines()[0]}): take it out of the kernel's configs; "
+                        f"{job.title}: config {name} broke the CUDA context ({str(error).splitlines()[0]}): take it out of the kernel's "
+                        f"configs; "
                         "what was tuned before it is written"
                     ) from None
         del expected
@@ -248,7 +253,9 @@ class Tuner:
         count = sets_needed(size, self.device.l2_bytes)
         scratch = sum(m.nbytes for c in configs.values() for m in job.implementation.scratch(seen, c).values())
         if count * (size + scratch) > torch.cuda.mem_get_info()[0] * MEMORY:
-            self.summary.skipped.append(f"{job.title}: {count} sets of {size >> 20} MiB, and {scratch >> 20} MiB of scratch each, do not fit the device")
+            self.summary.skipped.append(
+                f"{job.title}: {count} sets of {size >> 20} MiB, and {scratch >> 20} MiB of scratch each, do not fit the device"
+            )
             return None
         try:
             sets = []
@@ -315,14 +322,18 @@ class TritonCompiler:
             self._pool = None
 
 
-def run(todo: Sequence[Job], folder: Path, keep: Path | None = None, *, budget_s: float = 240.0, say: Callable[[str], None] = print) -> Summary:
+def run(
+    todo: Sequence[Job], folder: Path, keep: Path | None = None, *, budget_s: float = 240.0, say: Callable[[str], None] = print
+) -> Summary:
     """Tune until `budget_s` seconds are spent. `folder`: of the records; `keep`: of the tables (None: the package's).
 
     Raises NoGpuError without a GPU, TuneError where tables cannot be written or a config breaks the device."""
     import torch
 
     if not torch.cuda.is_available():
-        raise NoGpuError("tune needs an NVIDIA GPU: torch.cuda.is_available() is False (tables of another machine: rooftop tune --from DIR)")
+        raise NoGpuError(
+            "tune needs an NVIDIA GPU: torch.cuda.is_available() is False (tables of another machine: rooftop tune --from DIR)"
+        )
     from rooftop.lab.timing import sensors
 
     started = time.monotonic()
@@ -345,7 +356,9 @@ def run(todo: Sequence[Job], folder: Path, keep: Path | None = None, *, budget_s
     compiler = TritonCompiler()
     try:
         with store.Writer(folder, device.name) as writer:
-            return Tuner(tables, device, Timer(CudaBackend(), sensors=read), writer, started + budget_s, summary, compile=compiler).run(planned, say)
+            return Tuner(
+                tables, device, Timer(CudaBackend(), sensors=read), writer, started + budget_s, summary, compile=compiler
+            ).run(planned, say)
     finally:
         compiler.close()
 

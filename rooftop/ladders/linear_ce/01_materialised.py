@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_plan import count, dense, matrix, padded, sizes, total
+from rooftop.kernels.loss._linear_plan import copied, count, dense, matrix, padded, product, sizes, total, turned
 from rooftop.kernels.loss._linear_rungs import gradient_of, losses_of, plain
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 IDEA = "As models are written: logits in float32 for all tokens, their loss, their gradient in place, rounded to the dtype of x for two more products."
 LIMIT = "The logits are 4 GiB in float32 and 2 GiB rounded; each pass reads and writes them in memory, in addition to three products."

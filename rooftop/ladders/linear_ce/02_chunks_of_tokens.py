@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_plan import count, dense, matrix, padded, sizes, total
+from rooftop.kernels.loss._linear_plan import copied, count, dense, matrix, padded, product, sizes, total, turned
 from rooftop.kernels.loss._linear_rungs import gradient_of, losses_of, plain
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 IDEA = "1024 tokens at a time: only one chunk of the logits exists, in 16 bits. The backward recomputes each chunk, and sums dW over the chunks in float32."
 PREDICT = {"speedup": 0.7}

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_plan import count, dense, matrix, padded, sizes, total
+from rooftop.kernels.loss._linear_plan import copied, count, dense, matrix, padded, product, sizes, total, turned
 from rooftop.kernels.loss._linear_rungs import gradient_of, losses_of, plain
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 IDEA = "The forward computes the gradients of a chunk too, while its logits exist: the loss is a sum or a mean, so its own gradient is a factor for later."
 PREDICT = {"speedup": 1.25}

@@ -7,9 +7,22 @@ from dataclasses import dataclass
 
 from rooftop.core.spec import Meta, Problem, Step, View
 from rooftop.kernels.loss._linear_passes import whole_rows
-from rooftop.kernels.loss._linear_plan import count, dense, evenly, matrix, numbers, padded, row_shape, sizes, taking, total
+from rooftop.kernels.loss._linear_plan import (
+    copied,
+    count,
+    dense,
+    evenly,
+    matrix,
+    numbers,
+    padded,
+    product,
+    row_shape,
+    sizes,
+    taking,
+    total,
+    turned,
+)
 from rooftop.kernels.loss._linear_rungs import plain
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 IDEA = "The chunk is stored where dW is written at the end: H tokens without extra memory. One program reads a row for its loss and again, from L2, for its \
 gradient."

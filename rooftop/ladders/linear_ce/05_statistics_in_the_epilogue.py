@@ -9,9 +9,8 @@ import triton
 import triton.language as tl
 
 from rooftop.core.spec import Launch, Meta, Problem, Step, View
-from rooftop.kernels.loss._linear_plan import count, dense, in_tiles, matrix, padded, sizes, total
+from rooftop.kernels.loss._linear_plan import copied, count, dense, in_tiles, matrix, padded, product, sizes, total, turned
 from rooftop.kernels.loss._linear_rungs import gradient_of, keep, plain
-from rooftop.kernels.loss._torch_products import copied, product, turned
 
 IDEA = (
     "The product's epilogue writes a maximum and a sum per row of each tile, from rounded logits, and no logits. With lse known, dW is computed by slices of "

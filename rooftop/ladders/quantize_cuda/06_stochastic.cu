@@ -25,7 +25,7 @@ block  = [256]
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "random.cuh"
+#include "words.cuh"
 
 /// The magnitude of a finite number, else 0: infinities and NaN do not influence a scale.
 __device__ float finite_size(float v) { return fabsf(v) <= 3.4028234663852886e38f ? fabsf(v) : 0; }

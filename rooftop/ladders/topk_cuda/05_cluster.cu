@@ -26,7 +26,7 @@ cluster = ["blocks"]
 shared  = "4 * part"
 */
 #include <cooperative_groups.h>
-#include "_bitonic.cuh"
+#include "_sort_keys.cuh"
 
 namespace cg = cooperative_groups;
 

@@ -1,7 +1,7 @@
 """Any command line between two CUDA events or under torch.profiler: a Python program is run in a process of its own by command_child.py.
 
-Both are calls in the process that launches the kernels. A program that is not Python makes no such calls, and none can be put around it from outside: it is
-refused with a word on ncu, which needs no help of the program."""
+Both are calls in the process that launches the kernels. A program that is not Python makes no such calls, and none can be put around it
+from outside: it is refused with a word on ncu, which needs no help of the program."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def python_program(command: Sequence[str]) -> Program:
         if interpreter is not None and interpreter.is_file():
             return _file((str(interpreter),), str(found), rest)
     raise ValueError(
-        f"{first} is no Python program. CUDA events and torch.profiler are calls in the process that launches the kernels, and cannot be put around another "
+        f"{first} is no Python program. CUDA events and torch.profiler are calls in the process that launches the kernels, and cannot be "
+        f"put around another "
         f"program from outside; hardware counters can: rooftop profile --with ncu -- {shlex.join(command)}"
     )
 
@@ -86,8 +87,9 @@ def _file(interpreter: tuple[str, ...], name: str, arguments: Sequence[str]) -> 
 def run(command: Sequence[str], how: str, out: Path) -> dict[str, Any]:
     """Run a command line with `how` (events, torch), what it writes below `out`; its own output goes where ours goes.
 
-    Returns `status`, `gpu` (name or None) and, with events, `wall_s` and, where there is a GPU, `events_s` and `peak_bytes`. Raises ValueError for a program
-    that is not Python, ToolchainError where its interpreter has no torch or the program took the process with it."""
+    Returns `status`, `gpu` (name or None) and, with events, `wall_s` and, where there is a GPU, `events_s` and `peak_bytes`. Raises
+    ValueError for a program that is not Python, ToolchainError where its interpreter has no torch or the program took the process with
+    it."""
     program = python_program(command)
     out.mkdir(parents=True, exist_ok=True)
     for name in ("run.json", "trace.json", "averages.txt"):
@@ -95,7 +97,9 @@ def run(command: Sequence[str], how: str, out: Path) -> dict[str, Any]:
     done = subprocess.run([*program.interpreter, str(CHILD), how, str(out), program.kind, program.name, *program.arguments], check=False)
     if not (out / "run.json").is_file():
         ended = f"by signal {-done.returncode}" if done.returncode < 0 else f"with status {done.returncode}"
-        raise ToolchainError(f"{shlex.join(command)} ended {ended} before anything could be written (a crash, or os._exit); rooftop profile --with ncu")
+        raise ToolchainError(
+            f"{shlex.join(command)} ended {ended} before anything could be written (a crash, or os._exit); rooftop profile --with ncu"
+        )
     said: dict[str, Any] = json.loads((out / "run.json").read_text(encoding="utf-8"))
     if "error" in said:
         raise ToolchainError(f"{said['error']}: --with {how} needs it in the interpreter that runs the program; --with ncu does not")
@@ -104,9 +108,15 @@ def run(command: Sequence[str], how: str, out: Path) -> dict[str, Any]:
 
 def screen(said: dict[str, Any]) -> str:
     """What a run with events found."""
-    lines = [f"wall clock  {shown(said['wall_s'])} from the program's first line to the end of its work, without the start of the interpreter and of torch"]
+    lines = [
+        f"wall clock  {shown(said['wall_s'])} from the program's first line to the end of its work, without the start of the interpreter "
+        f"and of torch"
+    ]
     if said["gpu"] is None:
         return "\n".join([*lines, "events      not collected: torch.cuda.is_available() is False"])
-    lines.append(f"events      {shown(said['events_s'])} between one before and one after it on the current stream of {said['gpu']}, waiting included")
+    lines.append(
+        f"events      {shown(said['events_s'])} between one before and one after it on the current stream of {said['gpu']}, waiting "
+        f"included"
+    )
     lines.append(f"memory      {said['peak_bytes'] / 2**20:.1f} MiB of the GPU allocated by torch at most")
     return "\n".join(lines)

@@ -1,7 +1,8 @@
-"""Runs a Python program under torch.profiler or between two CUDA events. Started by command.py, by its path, with the program's own interpreter.
+"""Runs a Python program under torch.profiler or between two CUDA events. Started by command.py, by its path, with the program's own
+interpreter.
 
-Needs torch and nothing of rooftop, which that interpreter may lack. Arguments: torch or events, the folder to write to, then file, module or code, its
-name, and the program's arguments. Writes `run.json`; with torch also `trace.json` and `averages.txt`."""
+Needs torch and nothing of rooftop, which that interpreter may lack. Arguments: torch or events, the folder to write to, then file, module
+or code, its name, and the program's arguments. Writes `run.json`; with torch also `trace.json` and `averages.txt`."""
 
 from __future__ import annotations
 

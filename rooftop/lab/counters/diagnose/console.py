@@ -1,5 +1,5 @@
-"""What `ncu` prints to the console, without `--csv`: sections of metrics in columns, and its rules. Logs with other output between them, and old versions'
-tables without a head, are read alike."""
+"""What `ncu` prints to the console, without `--csv`: sections of metrics in columns, and its rules. Logs with other output between them,
+and old versions' tables without a head, are read alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _SECTION = re.compile(r"^\s*Section: (.+?)\s*$")
 _RULED = re.compile(r"^\s*-{3,}(?: +-{3,})+\s*$")
 _RULE = re.compile(r"^\s*(?:OPT|INF|WRN|ERR)\s+(\S.*)$")
 _GAIN = re.compile(r"^Est(?:\.|imated) (Local )?Speedup: ([\d.,]+)%\s*")
-_VERDICT = {"GPU Speed Of Light Throughput": "SOLBottleneck"}  # section -> its rule's name, which the console leaves out; the others are named by section
+# section -> its rule's name, which the console leaves out; the others are named by section
+_VERDICT = {"GPU Speed Of Light Throughput": "SOLBottleneck"}
 _ROWS = (3, 5)  # columns: name, unit, value; of a summary the least, the largest and the mean value
 
 
@@ -55,7 +56,9 @@ def _parts(lines: Sequence[str], found: list[Kernel]) -> Iterator[tuple[Kernel, 
         text = re.sub(r"\s+", " ", said).strip()
         gain = _GAIN.match(text)
         scope = "" if gain is None else "local" if gain[1] else "global"
-        return Rule(_VERDICT.get(section, section), text[gain.end() :] if gain else text, section, None if gain is None else number(gain[2]), scope)
+        return Rule(
+            _VERDICT.get(section, section), text[gain.end() :] if gain else text, section, None if gain is None else number(gain[2]), scope
+        )
 
     for line in [*lines, ""]:
         launch, title, starts, ruled = _LAUNCH.match(line), _SECTION.match(line), _RULE.match(line), _RULED.match(line)

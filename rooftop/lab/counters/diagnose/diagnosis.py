@@ -1,13 +1,14 @@
 """What bounds a kernel, by its counters: bound and runner-up, what is wasted, and what each lever may gain.
 
-A resource bounds the kernel that needed at least BUSY of its time. If none did, it depends: SMs that stood empty for part of the time are idle SMs; a kernel
-as short as an empty one is its launch; any other is latency, of the reason that warps wait for most. With a resource of MAIN not collected the bound is
+A resource bounds the kernel that needed at least BUSY of its time. If none did, it depends: SMs that stood empty for part of the time are
+idle SMs; a kernel as short as an empty one is its launch; any other is latency, of the reason that warps wait for most. With a resource of
+MAIN not collected the bound is
 then unknown: that one may be it.
 
 The limits below were set on kernels whose answer an experiment settled (experiments.py), and held to others that they had not seen.
 
-A lever's gain is a range. Full overlap: the time falls to what the busiest resource then needs. Current overlap: it falls in the proportion in which that
-need fell, as if the part that was not overlapped stayed so. Both stop at the next resource."""
+A lever's gain is a range. Full overlap: the time falls to what the busiest resource then needs. Current overlap: it falls in the proportion
+in which that need fell, as if the part that was not overlapped stayed so. Both stop at the next resource."""
 
 from __future__ import annotations
 
@@ -27,19 +28,24 @@ HOT = 4.0  # times the mean that the busiest slice of L2 handles in atomics: the
 SHORT_S = 4e-6  # a kernel this short may be its launch: under ncu an empty one shows 1 to 3 us
 PIPE_OF_ISSUE = 0.8  # a pipe with this much of the issue slots is named rather than they
 VERDICT = "SOLBottleneck"  # the rule of Nsight Compute that names what bounds
-MAIN = ("dram", "l2", "l1", "issue")  # of which each must have been collected before a kernel is said to be bound by none; shared memory counts as l1
-RESOURCES = {"dram": "device memory", "l2": "L2", "l1": "L1", "issue": "issue", "fma": "FMA pipe", "alu": "ALU pipe", "tensor": "tensor cores"}
+# of which each must have been collected before a kernel is said to be bound by none; shared memory counts as l1
+MAIN = ("dram", "l2", "l1", "issue")
+RESOURCES = {
+    "dram": "device memory", "l2": "L2", "l1": "L1", "issue": "issue", "fma": "FMA pipe", "alu": "ALU pipe", "tensor": "tensor cores"
+}
 NEEDED = {  # what else the rules need -> the counters that give it
     "duration": ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpc__cycles_elapsed.max"),
     "active SMs": ("sm__cycles_active.avg",),
-    "sectors of global accesses": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "derived__memory_l2_theoretical_sectors_global_excessive"),
+    "sectors of global accesses": (
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "derived__memory_l2_theoretical_sectors_global_excessive"
+    ),
     "bank conflicts": (
         "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
         "derived__memory_l1_wavefronts_shared_excessive",
     ),
     "local memory": ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",),
     "stall reasons": tuple(f"{start}long_scoreboard{end}" for start, end in STALLS),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def diagnose(kernel: Kernel, ceilings: Ceilings | None = None, floor_s: float | 
         missing,
         tuple(sorted((r for r in kernel.rules if r.speedup or r.name == VERDICT), key=lambda r: (r.name != VERDICT, -(r.speedup or 0)))),
         tuple(kernel.lines), kernel.case, hierarchy(a), kernel.texts.get("device__attribute_display_name", ""), a.waves, a.sms,
-    )  # fmt: skip
+    )
 
 
 def _missing(a: Activity, found: list[Load]) -> Iterator[str]:
@@ -120,7 +126,10 @@ def _bound(a: Activity, found: list[Load]) -> tuple[str, str, str]:
     if top.share >= BUSY or found[0].share >= BUSY:
         rest = max((x.share for x in found if x.key not in (top.key, found[0].key, "issue")), default=0.0)
         sure = "clear" if top.share >= BUSY and top.share - rest >= 0.15 else "close"
-        slots = "" if top is found[0] or found[0].key != "issue" else f"; the issue slots are used for {found[0].share:.0%}, most of them for it"
+        slots = (
+            "" if top is found[0] or found[0].key != "issue"
+            else f"; the issue slots are used for {found[0].share:.0%}, most of them for it"
+        )
         reads = "" if top is found[0] or found[0].key == "issue" else f"; it keeps {found[0].title} busy for {found[0].share:.0%}"
         because = f"{top.title} needs {top.share:.0%} of the time: {top.counted}{slots}{reads}"
         return top.key, because, sure if not absent or top.share >= 0.9 else "weak"
@@ -130,7 +139,11 @@ def _bound(a: Activity, found: list[Load]) -> tuple[str, str, str]:
         return "unknown", f"{top.title} needs {top.share:.0%} of the time; not collected: {', '.join(absent)}", "weak"
     idle = _idle(a)
     if idle > IDLE and (a.seconds is None or a.seconds > SHORT_S):
-        return "idle", f"an SM has work for {1 - idle:.0%} of the time; while it has, {top.title} needs {min(1.0, top.share / (1 - idle)):.0%}", "clear"
+        return (
+            "idle",
+            f"an SM has work for {1 - idle:.0%} of the time; while it has, {top.title} needs {min(1.0, top.share / (1 - idle)):.0%}",
+            "clear"
+        )
     if a.seconds is not None and a.seconds <= SHORT_S and top.share < BUSY / 2:
         return "launch", f"{a.seconds * 1e6:.1f} us, about what an empty kernel takes", "clear" if a.seconds <= SHORT_S / 2 else "close"
     if (a.hottest or 0.0) >= HOT and (a.atomics or 0.0) >= 0.5:
@@ -138,7 +151,10 @@ def _bound(a: Activity, found: list[Load]) -> tuple[str, str, str]:
         return "l2", few, "close"
     reason = next((n for n in a.stalls if n not in ("selected", "not_selected")), None)
     said = "" if reason is None else f"; warps wait for {reason} most ({a.stalls[reason]:.0%} of their cycles)"
-    return "latency", f"no resource needs {BUSY:.0%} of the time (most: {top.title}, {top.share:.0%}){said}", "clear" if top.share < BUSY - 0.15 else "close"
+    return (
+        "latency", f"no resource needs {BUSY:.0%} of the time (most: {top.title}, {top.share:.0%}){said}", "clear"
+        if top.share < BUSY - 0.15 else "close"
+    )
 
 
 def _idle(a: Activity) -> float:
@@ -149,7 +165,8 @@ def _idle(a: Activity) -> float:
 
 
 def _named(a: Activity, found: list[Load]) -> Load:
-    """The busiest resource; a pipe in place of the issue slots that its instructions fill, and the tensor cores in place of shared memory that they read."""
+    """The busiest resource; a pipe in place of the issue slots that its instructions fill, and the tensor cores in place of shared memory
+    that they read."""
     top = found[0]
     if top.key == "issue":
         return next((x for x in found if x.key in ("fma", "alu", "xu", "tensor", "fp64") and x.share >= PIPE_OF_ISSUE * top.share), top)

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 TIMEOUT_S = 600.0
 SECTIONS = ("SpeedOfLight", "Occupancy", "LaunchStats")
 _STALLS = (
-    "long_scoreboard", "short_scoreboard", "barrier", "mio_throttle", "lg_throttle", "math_pipe_throttle", "wait", "not_selected", "selected", "gmma",
-    "membar", "drain", "tex_throttle", "no_instruction", "branch_resolving", "dispatch_stall", "imc_miss", "sleeping", "misc",
-)  # fmt: skip
+    "long_scoreboard", "short_scoreboard", "barrier", "mio_throttle", "lg_throttle", "math_pipe_throttle", "wait", "not_selected",
+    "selected", "gmma", "membar", "drain", "tex_throttle", "no_instruction", "branch_resolving", "dispatch_stall", "imc_miss", "sleeping",
+    "misc",
+)
 _ELAPSED = (
     "gpu__dram_throughput", "lts__throughput", "lts__t_sectors", "lts__d_sectors", "lts__t_tag_requests", "lts__lts2xbar_cycles_active",
     "lts__xbar2lts_cycles_active",
@@ -31,10 +32,11 @@ _ELAPSED = (
     "l1tex__data_pipe_lsu_wavefronts", "l1tex__lsuin_requests", "l1tex__f_wavefronts", "l1tex__lsu_writeback_active", "sm__inst_issued",
     "sm__pipe_tensor_cycles_active", "sm__inst_executed_pipe_tensor", "sm__pipe_fma_cycles_active", "sm__inst_executed_pipe_fma",
     "sm__pipe_alu_cycles_active", "sm__inst_executed_pipe_alu", "sm__inst_executed_pipe_xu", "sm__inst_executed_pipe_fp64",
-)  # fmt: skip
+)
 _PLAIN = (
-    "gpu__time_duration.sum", "gpc__cycles_elapsed.max", "sm__cycles_active.avg", "sm__cycles_elapsed.max", "dram__bytes_read.sum", "dram__bytes_write.sum",
-    "smsp__issue_active.avg.per_cycle_active", "smsp__thread_inst_executed_per_inst_executed.ratio", "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "gpu__time_duration.sum", "gpc__cycles_elapsed.max", "sm__cycles_active.avg", "sm__cycles_elapsed.max", "dram__bytes_read.sum",
+    "dram__bytes_write.sum", "smsp__issue_active.avg.per_cycle_active", "smsp__thread_inst_executed_per_inst_executed.ratio",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
     "l1tex__data_pipe_lsu_wavefronts.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct",
     "lts__t_sectors.sum", "smsp__inst_executed.sum", "sm__cycles_elapsed.avg.per_second",
@@ -42,18 +44,20 @@ _PLAIN = (
     *(f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for what in ("requests", "sectors") for op in ("ld", "st")),
     *(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")),
     *(f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio" for op in ("ld", "st")),
-)  # fmt: skip
+)
 METRICS = (
-    *_PLAIN, *(f"{n}.avg.pct_of_peak_sustained_elapsed" for n in _ELAPSED), *(f"smsp__average_warps_issue_stalled_{s}_per_issue_active.ratio" for s in _STALLS),
-)  # fmt: skip
+    *_PLAIN, *(f"{n}.avg.pct_of_peak_sustained_elapsed" for n in _ELAPSED),
+    *(f"smsp__average_warps_issue_stalled_{s}_per_issue_active.ratio" for s in _STALLS),
+)
 
 
 def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count: int | None = None, kernel: str | None = None,
-        lines: bool = False) -> str:  # fmt: skip
+        lines: bool = False) -> str:
     """Profile the kernels of a command line into `report` (.ncu-rep); returns what ncu and the program printed. Clocks are left alone.
 
-    `from_start` False: only between cudaProfilerStart and Stop. `lines`: with counters by source line, which takes a few more passes. Metrics that this ncu
-    refuses are left out at a second try. Raises ToolchainError where ncu is missing, is not permitted to read counters, or profiled nothing."""
+    `from_start` False: only between cudaProfilerStart and Stop. `lines`: with counters by source line, which takes a few more passes.
+    Metrics that this ncu refuses are left out at a second try. Raises ToolchainError where ncu is missing, is not permitted to read
+    counters, or profiled nothing."""
     program = find_ncu()
     if report.suffix != ".ncu-rep":
         raise ValueError(f"{report}: a report's name ends in .ncu-rep")
@@ -67,9 +71,11 @@ def ncu(command: Sequence[str], report: Path, *, from_start: bool = True, count:
             *(("--section", "SourceCounters", "--import-source", "yes") if lines else ()),
             *(() if from_start else ("--profile-from-start", "off")), *(() if count is None else ("--launch-count", str(count))),
             *(() if kernel is None else ("--kernel-name", f"regex:{kernel}")), *command,
-        ]  # fmt: skip
+        ]
         try:
-            done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, timeout=TIMEOUT_S)
+            done = subprocess.run(
+                line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, timeout=TIMEOUT_S
+            )
         except subprocess.TimeoutExpired:
             raise ToolchainError(f"ncu was not at its end after {TIMEOUT_S:.0f} s: {shlex.join(command)}") from None
         output = done.stdout
@@ -130,8 +136,8 @@ def callable_of(subject: Subject, case: Case) -> Any:
 
 
 def torch_trace(subject: Subject, case: Case, out: Path, calls: int = 20) -> str:
-    """torch.profiler over `calls` eager calls: writes `trace.json` (for a Chrome trace viewer and `rooftop diagnose`) and a TensorBoard log below `out`.
-    Returns the key averages as a table."""
+    """torch.profiler over `calls` eager calls: writes `trace.json` (for a Chrome trace viewer and `rooftop diagnose`) and a TensorBoard log
+    below `out`. Returns the key averages as a table."""
     import torch
     from torch.profiler import ProfilerActivity, profile, schedule
 

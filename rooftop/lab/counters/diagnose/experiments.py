@@ -1,19 +1,23 @@
 """What bounds each profiled kernel, settled by experiments alone: by the times of variants, without a look at a counter.
 
-`tests/lab/profiles/experiments.json` holds, for each kernel, the time in us of `main` and of variants on one H200 (L2 flushed before each call, median of
-11), and
+`tests/lab/profiles/experiments.json` holds, for each kernel, the time in us of `main` and of variants on one H200 (L2 flushed before each
+call, median of 11), and
 
-- `variants`: `of` a resource, of whose work `left` is left (`also`: the same of others), and nothing else changed; `keeps` all the work, done in another way
+- `variants`: `of` a resource, of whose work `left` is left (`also`: the same of others), and nothing else changed; `keeps` all the work,
+done in another way
   or `times` over in the same launch; or `size`: the whole problem is smaller, which says nothing;
-- `floors_us`: what the kernel's own work needs of a resource at its ceiling, by arithmetic (4.19 TB/s copy, 4.57 TB/s read, 32.9 T FMA/s and 457 T bf16
-  multiply-adds/s as calibrated; 8.8 TB/s of L2 as in `l2_read`; one wavefront a cycle and SM, four instructions a cycle and SM, at 1980 MHz).
+- `floors_us`: what the kernel's own work needs of a resource at its ceiling, by arithmetic (4.19 TB/s copy, 4.57 TB/s read, 32.9 T FMA/s
+and 457 T bf16
+  multiply-adds/s as calibrated; 8.8 TB/s of L2 as in `l2_read`; one wavefront a cycle and SM, four instructions a cycle and SM, at 1980
+  MHz).
 - `blocks` of the launch, where that matters on 132 SMs; `lever`: the waste that a variant removes.
 
 The rule. A resource's share of the time is (1 - t'/t) / (1 - left) by a variant, and floor / t where no variant is of it; where
 the variant itself is at another floor, so that it shows less than the whole gain, the larger of the two. The resource of the largest
-share bounds the kernel if that is at least two thirds. Otherwise no resource bounds it, provided that this is shown: by a variant that keeps all work and
-takes at most two thirds of the time for it; by shares of device memory, L2, L1 and issue, all below; by fewer blocks than two thirds of the SMs. Then it is
-idle SMs where the blocks do not fill three quarters of the SMs evenly, and latency otherwise. What neither settles has no label."""
+share bounds the kernel if that is at least two thirds. Otherwise no resource bounds it, provided that this is shown: by a variant that
+keeps all work and takes at most two thirds of the time for it; by shares of device memory, L2, L1 and issue, all below; by fewer blocks
+than two thirds of the SMs. Then it is idle SMs where the blocks do not fill three quarters of the SMs evenly, and latency otherwise. What
+neither settles has no label."""
 
 from __future__ import annotations
 
@@ -43,12 +47,13 @@ SMS = 132
 ANSWERS = {  # what an experiment removed -> the bounds that name it
     "sectors": ("l1", "l2"), "local": ("l1", "l2", "dram"), "lanes": ("issue", "fma", "alu"), "atomics": ("l2",), "barrier": ("latency",),
     "accesses": ("l1", "issue", "latency"),  # wider accesses: fewer instructions, fewer requests, more bytes in flight
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Label:
-    """`bounds`: the right answers, none where the experiments do not settle it. `lever`: what must be among the levers. `share`: by the experiment."""
+    """`bounds`: the right answers, none where the experiments do not settle it. `lever`: what must be among the levers. `share`: by the
+    experiment."""
 
     bounds: tuple[str, ...]
     share: float | None
@@ -86,7 +91,9 @@ def label(name: str, case: dict[str, Any]) -> Label:
     if min(caps) > BOUNDS and shares and max(shares.values()) >= BOUNDS:
         best = max(shares, key=lambda r: shares[r])
         return Label(ANSWERS.get(best, (best,)), shares[best], lever)
-    excluded = min(caps) <= BOUNDS or filled < BOUNDS or (all(r in shares for r in ("dram", "l2", "issue")) and ("l1" in shares or "shared" in shares))
+    excluded = min(caps) <= BOUNDS or filled < BOUNDS or (
+        all(r in shares for r in ("dram", "l2", "issue")) and ("l1" in shares or "shared" in shares)
+    )
     if excluded:
         return Label(("idle",) if filled < 0.75 else ("latency",), None, lever)
     if "barrier" in shares and shares["barrier"] >= BOUNDS:

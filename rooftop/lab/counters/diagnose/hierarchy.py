@@ -25,7 +25,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """`unit`: FLOP, or warp instructions where no float32 arithmetic was counted. `work` of it; `peak`: a second, None where the clock is not known."""
+    """`unit`: FLOP, or warp instructions where no float32 arithmetic was counted. `work` of it; `peak`: a second, None where the clock is
+    not known."""
 
     unit: str
     work: float
@@ -55,7 +56,9 @@ def hierarchy(a: Activity) -> Hierarchy | None:
 
 def _cycles(a: Activity) -> float | None:
     """Of all SMs together, a second."""
-    sms, clock = a.kernel.get("launch__sm_count", "device__attribute_multiprocessor_count"), a.kernel.get("sm__cycles_elapsed.avg.per_second")
+    sms, clock = a.kernel.get(
+        "launch__sm_count", "device__attribute_multiprocessor_count"
+    ), a.kernel.get("sm__cycles_elapsed.avg.per_second")
     if clock is None and (found := a.kernel.get("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max")) is not None and a.seconds:
         clock = found / a.seconds
     return sms * clock if sms is not None and clock is not None else None
@@ -81,7 +84,9 @@ def _memory(a: Activity) -> Level | None:
 
 def _l2(a: Activity) -> Level | None:
     sectors = a.kernel.get("lts__t_sectors.sum")
-    return None if sectors is None else Level("l2", "L2", sectors * SECTOR_BYTES, _by_share(a, sectors * SECTOR_BYTES, "lts__t_sectors"), "peak by its counter")
+    return None if sectors is None else Level(
+        "l2", "L2", sectors * SECTOR_BYTES, _by_share(a, sectors * SECTOR_BYTES, "lts__t_sectors"), "peak by its counter"
+    )
 
 
 def _l1(a: Activity) -> Level | None:

@@ -12,7 +12,8 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """What one of Nsight Compute's own rules says. `speedup`: its estimate in percent; `scope`: global (of the kernel) or local (of one unit)."""
+    """What one of Nsight Compute's own rules says. `speedup`: its estimate in percent; `scope`: global (of the kernel) or local (of one
+    unit)."""
 
     name: str
     text: str
@@ -23,7 +24,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Line:
-    """A source line with its part of the kernel's stalled warps' samples (`unit` stalled), or of its executed instructions (`unit` instructions)."""
+    """A source line with its part of the kernel's stalled warps' samples (`unit` stalled), or of its executed instructions (`unit`
+    instructions)."""
 
     file: str
     line: int
@@ -33,8 +35,8 @@ class Line:
 
 @dataclass
 class Kernel:
-    """One profiled launch. Numbers are in seconds, hertz, bytes, percent and plain counts. A metric that the report lacks, or shows as `n/a`, is not in
-    `metrics`."""
+    """One profiled launch. Numbers are in seconds, hertz, bytes, percent and plain counts. A metric that the report lacks, or shows as
+    `n/a`, is not in `metrics`."""
 
     name: str
     grid: tuple[int, ...] = ()

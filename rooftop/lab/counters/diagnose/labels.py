@@ -64,8 +64,8 @@ LABELS: Mapping[tuple[str, str], str] = {
 
 
 def metric_of(label: str, section: str, unit: str) -> str | None:
-    """The metric that a row of the details page shows, or None where the diagnosis needs none of it. A label of a throughput's breakdown (`SM: Pipe Alu
-    Cycles Active`, of `--print-details all`) and a stall reason (`Stall Long Scoreboard`) say their metric themselves."""
+    """The metric that a row of the details page shows, or None where the diagnosis needs none of it. A label of a throughput's breakdown
+    (`SM: Pipe Alu Cycles Active`, of `--print-details all`) and a stall reason (`Stall Long Scoreboard`) say their metric themselves."""
     if "__" in label:
         return label
     if label == "Memory Throughput" and section not in (_SOL, _MEMORY):  # a section's name was lost: the unit tells the two apart

@@ -11,18 +11,25 @@ from rooftop.lab.counters.diagnose.resources import EMPTY_S, Activity, Load
 SECTOR = 32  # bytes
 WIDEST = 16  # sectors that hold the 512 bytes of a warp's widest access
 USED = 0.3  # a waste at a resource less busy than this is no lever against latency
-KEPT = 0.65  # of a gain's logarithm at the range's low end: so much was left of half of the levers that experiments pulled (docs/profiling.md)
+# of a gain's logarithm at the range's low end: so much was left of half of the levers that experiments pulled (docs/profiling.md)
+KEPT = 0.65
 WIDEST_RANGE = 3.0  # a prediction whose ends are this factor apart says nothing
 ATOMIC = 0.2  # the part of L2's sectors from which atomics are a waste to name
 REUSE = 2.0  # how often a byte must have been loaded on average before reuse on chip is a lever
 WORTH = 0.05  # wastes below this part are not listed
 LIMITERS = {
     "registers": "registers", "shared_mem": "shared memory", "warps": "warps a block", "blocks": "blocks an SM", "barriers": "barriers",
-}  # fmt: skip
+}
 REASONS = {  # stall reason -> what the warps wait for, and what helps
-    "long_scoreboard": ("data from L2 or the device memory", "more loads in flight: several independent loads a thread before the first use, or more warps"),
-    "short_scoreboard": ("data from shared memory or the special-function unit", "fewer and wider shared accesses, values kept in registers"),
-    "barrier": ("the other warps at __syncthreads", "fewer barriers, smaller blocks, or double buffering so that one barrier a step is left"),
+    "long_scoreboard": (
+        "data from L2 or the device memory", "more loads in flight: several independent loads a thread before the first use, or more warps"
+    ),
+    "short_scoreboard": (
+        "data from shared memory or the special-function unit", "fewer and wider shared accesses, values kept in registers"
+    ),
+    "barrier": (
+        "the other warps at __syncthreads", "fewer barriers, smaller blocks, or double buffering so that one barrier a step is left"
+    ),
     "mio_throttle": ("a place in the queue of shared-memory and special instructions", "fewer and wider shared accesses"),
     "lg_throttle": ("a place in the queue of global accesses", "fewer and wider loads and stores (128 bits a thread)"),
     "math_pipe_throttle": ("a busy arithmetic pipe", "fewer instructions of that pipe"),
@@ -79,19 +86,28 @@ def wastes(a: Activity, found: Sequence[Load]) -> Iterator[Waste]:
         if used is None and sectors and total and requests and (part := (1 - WIDEST * requests / sectors) * sectors / total) >= WORTH:
             each = f"{sectors / requests:.1f} sectors for an access of a warp, where {WIDEST} hold 128 bits a thread"
             yield Waste(f"sectors_{op}", memory, part, f"global {word} take {each}")
-    if total is None and (part := a.ratio("derived__memory_l2_theoretical_sectors_global_excessive", "memory_l2_theoretical_sectors_global") or 0.0) >= WORTH:
+    if total is None and (
+        part := a.ratio("derived__memory_l2_theoretical_sectors_global_excessive", "memory_l2_theoretical_sectors_global") or 0.0
+    ) >= WORTH:
         yield Waste("sectors_ld", memory, part, f"{part:.0%} of the sectors of global accesses need not be (Nsight Compute's count)")
     if (part := a.atomics or 0.0) >= ATOMIC:
-        hot = "" if a.hottest is None or a.hottest < 2 else f"; the busiest slice of L2 handles {a.hottest:.0f} times the mean: few addresses"
+        hot = (
+            "" if a.hottest is None or a.hottest < 2 else f"; the busiest slice of L2 handles {a.hottest:.0f} times the mean: few addresses"
+        )
         yield Waste("atomics", "l2", part, f"atomics are {part:.0%} of the sectors at L2{hot}")
     if a.conflicts is not None and a.conflicts >= WORTH:
         own = a.conflicts * (a.shared_part if a.shared_part is not None else 1.0)
         if own >= WORTH:
             level = "shared" if "shared" in keys else "l1"
-            yield Waste("conflicts", level, min(own, 1.0), f"bank conflicts are {min(a.conflicts, 1):.0%} of the wavefronts of shared memory")
+            yield Waste(
+                "conflicts", level, min(own, 1.0), f"bank conflicts are {min(a.conflicts, 1):.0%} of the wavefronts of shared memory"
+            )
     mine = a.kernel.get("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum")
     if mine and (whole := a.shared("pipe_lsu_wavefronts")) and (part := mine / whole * (a.shared_part or 1.0)) >= ATOMIC:
-        yield Waste("atomics_shared", "shared" if "shared" in keys else "l1", part, f"atomics are {mine / whole:.0%} of the wavefronts of shared memory")
+        yield Waste(
+            "atomics_shared", "shared" if "shared" in keys else "l1", part,
+            f"atomics are {mine / whole:.0%} of the wavefronts of shared memory"
+        )
     if a.local_sectors and total is not None and (part := a.local_sectors / (a.local_sectors + total)) >= WORTH:
         level = "l1" if "l1" in keys else memory
         yield Waste("spills", level, part, f"local memory (spilled registers, arrays) is {part:.0%} of the sectors at L1")
@@ -142,22 +158,29 @@ def levers(a: Activity, found: Sequence[Load], bound: str, waste: Sequence[Waste
 
 
 _HOW = {
-    "sectors_ld": ("let neighbouring threads read neighbouring addresses", ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio up to 32",)),
-    "sectors_st": ("let neighbouring threads write neighbouring addresses (through shared memory)", ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum down",)),
+    "sectors_ld": (
+        "let neighbouring threads read neighbouring addresses",
+        ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio up to 32",)
+    ),
+    "sectors_st": (
+        "let neighbouring threads write neighbouring addresses (through shared memory)",
+        ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum down",)
+    ),
     "conflicts": ("pad or swizzle the shared tile", ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum to 0",)),
     "spills": ("keep fewer values live, or allow more registers (launch bounds)", ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum to 0",)),
-    "atomics": ("combine values before the atomic (in registers, by warp shuffles, then in shared memory), or give each block an address of its own",
+    "atomics": (
+        "combine values before the atomic (in registers, by warp shuffles, then in shared memory), or give each block an address of its own",
                 ("lts__t_sectors_op_red.sum down", "lts__t_sectors_op_atom.sum down")),
     "atomics_shared": ("combine values in registers or by warp shuffles before the atomic, or give each warp a copy in shared memory",
                        ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum down",)),
     "divergence": ("let the lanes of a warp take the same path", ("smsp__thread_inst_executed_per_inst_executed.ratio up to 32",)),
-}  # fmt: skip
+}
 
 
 _TOUCHED = {  # waste -> all the resources that it burdens in the same proportion, beside the one it is listed at
     "divergence": ("issue", "fma", "alu", "xu"), "spills": ("l1", "l2", "dram"), "sectors_ld": ("l1", "l2"), "sectors_st": ("l1", "l2"),
     "atomics": ("l2", "latency"), "atomics_shared": ("shared", "l1", "latency"),
-}  # fmt: skip
+}
 
 
 def _of_wastes(a: Activity, found: Sequence[Load], bound: str, waste: Sequence[Waste]) -> Iterator[Lever]:
@@ -174,7 +197,9 @@ def _of_wastes(a: Activity, found: Sequence[Load], bound: str, waste: Sequence[W
         yield _lever(a, w.key, *_HOW[w.key], found, after, proportional=bound in touched)
 
 
-def _lever(a: Activity, key: str, text: str, moves: tuple[str, ...], found: Sequence[Load], after: dict[str, float], proportional: bool) -> Lever:
+def _lever(
+    a: Activity, key: str, text: str, moves: tuple[str, ...], found: Sequence[Load], after: dict[str, float], proportional: bool
+) -> Lever:
     then = max(after, key=lambda n: after[n])
     most = max(after[then], 1e-3)
     low = min(1.0, found[0].share) / most if proportional else 1.0
@@ -196,7 +221,10 @@ def _of_bound(a: Activity, found: Sequence[Load], bound: str) -> Iterator[Lever]
     second = next((x for x in found if x.key != bound and x.key != "issue"), None)
     if bound == "idle":
         small = a.blocks is not None and a.sms is not None and a.blocks < a.sms
-        text = "cut the work into more blocks: the grid is smaller than the card" if small else "even out the blocks: smaller ones, or a persistent kernel"
+        text = (
+            "cut the work into more blocks: the grid is smaller than the card" if small
+            else "even out the blocks: smaller ones, or a persistent kernel"
+        )
         active = a.active if a.active is not None else a.waves or 1.0
         by_waves = ceil(a.waves) / a.waves if a.waves and a.waves > 1 else 1.0
         by_active = 1 / max(active, top, 1e-3)
@@ -208,21 +236,27 @@ def _of_bound(a: Activity, found: Sequence[Load], bound: str) -> Iterator[Lever]
         yield _ranged(a, "latency", what, 1.0, 1 / max(top, 1e-3), found[0].key if found else "", moves)
     if bound == "launch":
         text = "join it with its neighbours, or launch through a CUDA graph"
-        yield Lever("launch", text, None, None, "launch", ("gpu__time_duration.sum",))  # what the launch costs, the kernel's own time does not show
+        # what the launch costs, the kernel's own time does not show
+        yield Lever("launch", text, None, None, "launch", ("gpu__time_duration.sum",))
     wide = _narrow(a)
     if bound in ("l1", "issue") and wide is not None:
         after = {x.key: x.share / wide if x.key in ("l1", "issue") else x.share for x in found}
-        yield _lever(a, "wider", "load and store 128 bits a thread", ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True)
+        yield _lever(
+            a, "wider", "load and store 128 bits a thread", ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True
+        )
     if bound in ("l1", "l2") and (a.shared_part or 0) < 0.05 and second is not None and (a.reused or 0.0) >= REUSE and top >= USED:
         times = min(4.0, a.reused or 1.0)
         after = {x.key: x.share / times if x.key == bound else x.share for x in found}
-        yield _lever(a, "reuse", f"keep loaded values on chip: a byte of the device memory is loaded {a.reused:.1f} times; tiles in shared memory or registers "
+        yield _lever(a, "reuse",
+                     f"keep loaded values on chip: a byte of the device memory is loaded {a.reused:.1f} times; tiles in shared memory or "
+                     f"registers "
                      f"(here: 1/{times:.2g} of the accesses)",
-                     ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True)  # fmt: skip
+                     ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum down",), found, after, True)
     if bound == "shared" and not a.operands:
         after = {x.key: x.share / 2 if x.key == bound else x.share for x in found}
-        yield _lever(a, "register_tile", "use each value read from shared memory more often: larger tiles in registers (here: half of the accesses)",
-                     ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum down",), found, after, True)  # fmt: skip
+        yield _lever(a, "register_tile",
+                     "use each value read from shared memory more often: larger tiles in registers (here: half of the accesses)",
+                     ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum down",), found, after, True)
     if (share := next((x.share for x in found if x.key == bound), None)) is not None and share >= USED:
         text = f"the same work with no gaps: what is left to this resource's ceiling ({share:.0%} of it is reached)"
         yield _ranged(a, "overlap", text, 1.0, 1 / min(1.0, max(share, 1e-3)), bound, ())

@@ -1,4 +1,5 @@
-"""Numbers and units as Nsight Compute prints them: localised separators, scaled units. Everything is brought to seconds, hertz, bytes, percent."""
+"""Numbers and units as Nsight Compute prints them: localised separators, scaled units. Everything is brought to seconds, hertz, bytes,
+percent."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from collections.abc import Iterable
 _NUMBER = re.compile(r"[+-]?\d[\d.,'\u2019\u00a0\u202f ]*(?:[eE][+-]?\d+)?%?")
 _PLAIN = re.compile(r"[+-]?\d+(?:\.(\d*))?")  # as ncu prints most numbers; the group: the decimals
 _SPACES = "'\u2019\u00a0\u202f "  # separators of thousands that are never decimal ones
-_TO_FLOAT = {".": str.maketrans("", "", _SPACES + ","), ",": str.maketrans(",", ".", _SPACES + ".")}  # decimal separator -> what makes it Python's number
+# decimal separator -> what makes it Python's number
+_TO_FLOAT = {".": str.maketrans("", "", _SPACES + ","), ",": str.maketrans(",", ".", _SPACES + ".")}
 _PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "\u00b5": 1e-6, "n": 1e-9, "p": 1e-12}
 _COUNTED = "byte|b|hz|inst|instruction|sector|cycle|request|warp|thread|block|wavefront|sample|register|tag|op|flop|packet"
@@ -62,7 +64,8 @@ def number(text: str, decimal: str = ".") -> float | None:
 
 
 def scale(unit: str) -> float:
-    """By how much a value in this unit is multiplied: `usecond` 1e-6, `Kbyte/block` 1e3, `cycle/nsecond` 1e9. 1 for units that are not scaled."""
+    """By how much a value in this unit is multiplied: `usecond` 1e-6, `Kbyte/block` 1e3, `cycle/nsecond` 1e9. 1 for units that are not
+    scaled."""
     above, *below = unit.strip().split("/")
     factor = _scale(above)
     for part in below:

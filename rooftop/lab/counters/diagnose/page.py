@@ -1,4 +1,5 @@
-"""Diagnoses as one HTML file that needs nothing else: the hierarchical roofline with the kernel on it, the resources, the ledger and the levers."""
+"""Diagnoses as one HTML file that needs nothing else: the hierarchical roofline with the kernel on it, the resources, the ledger and the
+levers."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def html(found: Sequence[Diagnosis], title: str = "rooftop diagnose") -> str:
     """A page for all of them, in the order given."""
     body = "\n".join(part for d in found for part in _section(d))
     return (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{_text(title)}</title><style>{_CSS}</style>\n<h1>{_text(title)}</h1>\n{body}\n</html>\n'
+        f'<!doctype html>\n<html lang="en"><meta '
+        f'charset="utf-8"><title>{_text(title)}</title><style>{_CSS}</style>\n<h1>{_text(title)}</h1>\n{body}\n</html>\n'
     )
 
 
@@ -43,10 +45,12 @@ def _section(d: Diagnosis) -> Iterator[str]:
         figures = f'<td class="n">{x.share:.0%}<td class="n">{time(x.seconds)}<td>{_text(x.counted)}'
         yield f'<tr><td>{_text(x.title)}<td class="bar"><i style="width:{wide}%"></i>{figures}'
     yield (
-        "</table><h3>Waste</h3><ul>" + ("".join(f"<li>{_part(w.part, w.resource)}{_text(w.text)}" for w in d.wastes) or "<li>none that was collected") + "</ul>"
+        "</table><h3>Waste</h3><ul>"
+        + ("".join(f"<li>{_part(w.part, w.resource)}{_text(w.text)}" for w in d.wastes) or "<li>none that was collected") + "</ul>"
     )
     yield (
-        "<h3>Try</h3><ol>" + "".join(f"<li>{_text(x.text)}: {gain(x.low, x.high)}, then {_text(x.then)} bounds. {_moves(x.moves)}" for x in d.levers) + "</ol>"
+        "<h3>Try</h3><ol>"
+        + "".join(f"<li>{_text(x.text)}: {gain(x.low, x.high)}, then {_text(x.then)} bounds. {_moves(x.moves)}" for x in d.levers) + "</ol>"
     )
     if d.rules:
         yield (
@@ -55,7 +59,9 @@ def _section(d: Diagnosis) -> Iterator[str]:
             + "</ul>"
         )
     if d.lines:
-        yield "<h3>Source lines</h3><ul>" + "".join(f"<li>{x.part:.0%} ({_text(x.unit)}) {_text(x.file)}:{x.line}" for x in d.lines) + "</ul>"
+        yield "<h3>Source lines</h3><ul>" + "".join(
+            f"<li>{x.part:.0%} ({_text(x.unit)}) {_text(x.file)}:{x.line}" for x in d.lines
+        ) + "</ul>"
     yield f"<p>Not collected: {_text(', '.join(d.missing)) or 'nothing'}.</p></section>"
 
 
@@ -72,7 +78,8 @@ def _estimate(speedup: float | None, scope: str) -> str:
 
 
 def svg(h: Hierarchy) -> str:
-    """Both axes logarithmic. A line and a dot for each level: the dot lies at the kernel's rate, over its work for each byte of that level."""
+    """Both axes logarithmic. A line and a dot for each level: the dot lies at the kernel's rate, over its work for each byte of that
+    level."""
     xs = [h.work / level.bytes for level in h.levels]
     ridges = [h.peak / level.bandwidth for level in h.levels if h.peak and level.bandwidth]
     low, high = math.floor(math.log10(min(xs + ridges)) - 0.3), math.ceil(math.log10(max(xs + ridges)) + 0.3)
@@ -103,8 +110,10 @@ def svg(h: Hierarchy) -> str:
                 last = min(10.0**high, (h.peak or 10.0**top) / level.bandwidth)
                 if last > first:
                     yield (
-                        f'<line x1="{x(first):.1f}" y1="{y(first * level.bandwidth):.1f}" x2="{x(last):.1f}" y2="{y(last * level.bandwidth):.1f}" '
-                        f'stroke="{colour}" stroke-width="2"><title>{level.title}: {level.bandwidth / 1e9:.0f} GB/s, {level.source}</title></line>'
+                        f'<line x1="{x(first):.1f}" y1="{y(first * level.bandwidth):.1f}" x2="{x(last):.1f}" '
+                        f'y2="{y(last * level.bandwidth):.1f}" '
+                        f'stroke="{colour}" stroke-width="2"><title>{level.title}: {level.bandwidth / 1e9:.0f} GB/s, '
+                        f'{level.source}</title></line>'
                     )
             said = f"{level.title}: {place:.3g} {h.unit} a byte, {h.rate:.3g} a second"
             yield f'<circle cx="{x(place):.1f}" cy="{y(h.rate):.1f}" r="6" fill="{colour}"><title>{said}</title></circle>'

@@ -12,7 +12,8 @@ from rooftop.lab.counters.diagnose.diagnosis import Diagnosis
 
 @dataclass(frozen=True)
 class Pair:
-    """One kernel in both reports, or in one of them. Of several launches the one of the median time; `launches`: how many after, else before."""
+    """One kernel in both reports, or in one of them. Of several launches the one of the median time; `launches`: how many after, else
+    before."""
 
     before: Diagnosis | None
     after: Diagnosis | None
@@ -24,8 +25,8 @@ class Pair:
 
 
 def pair(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> list[Pair]:
-    """The kernels that take longest first. They are the same kernel by name and NVTX range; else by the name without template arguments and parameters, which a
-    change may touch; else, where each report has but one, whatever its name."""
+    """The kernels that take longest first. They are the same kernel by name and NVTX range; else by the name without template arguments and
+    parameters, which a change may touch; else, where each report has but one, whatever its name."""
     left = [_groups(found) for found in (before, after)]
     pairs: list[Pair] = []
     keys: tuple[Callable[[Diagnosis], object], ...] = (lambda d: (d.name, d.case), lambda d: (base(d.name), d.case), lambda d: base(d.name))
@@ -44,7 +45,8 @@ def pair(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> list[Pair]:
 
 
 def base(name: str) -> str:
-    """A kernel's name without return type, template arguments, parameters and namespaces' arguments: `void ns::k<128, T>(float *)` is `ns::k`."""
+    """A kernel's name without return type, template arguments, parameters and namespaces' arguments: `void ns::k<128, T>(float *)` is
+    `ns::k`."""
     flat, depth = "", 0
     for mark in name:
         depth += mark in "<(["

@@ -1,7 +1,8 @@
-"""Readers of Nsight Compute's reports: `.ncu-rep` through NVIDIA's ncu_report, and what ncu prints, with `--csv` (tables) or without (console).
+"""Readers of Nsight Compute's reports: `.ncu-rep` through NVIDIA's ncu_report, and what ncu prints, with `--csv` (tables) or without
+(console).
 
-Every reader gives the same: a `Kernel` for each profiled launch, of any program. A metric that the report lacks, or shows as `n/a`, is not collected:
-`Kernel.get` returns None for it, never 0."""
+Every reader gives the same: a `Kernel` for each profiled launch, of any program. A metric that the report lacks, or shows as `n/a`, is not
+collected: `Kernel.get` returns None for it, never 0."""
 
 from __future__ import annotations
 
@@ -23,15 +24,19 @@ __all__ = ["Kernel", "Line", "ReportError", "Rule", "content", "of_action", "par
 
 LARGEST = 1 << 30  # bytes of a report, unpacked: more is refused
 _REPORT = b"NVR\0"  # a .ncu-rep begins with it
-PACKED: Mapping[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}  # by a file's first bytes
-ACCEPTED = "accepted are .ncu-rep, what ncu prints (--page raw or details, with --csv or without) and a Chrome trace of torch.profiler; .gz, .xz, .bz2 of these"
+# by a file's first bytes
+PACKED: Mapping[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
+ACCEPTED = (
+    "accepted are .ncu-rep, what ncu prints (--page raw or details, with --csv or without) and a Chrome trace of torch.profiler; .gz, .xz, "
+    ".bz2 of these"
+)
 
 
 def read(path: Path) -> list[Kernel]:
     """The kernels of a report in the order of their launches; a `.gz`, `.xz` or `.bz2` of one is read as well.
 
-    Raises FileNotFoundError; ReportError for a file that is empty, cut off, or no report of Nsight Compute; ToolchainError where a `.ncu-rep` is given and
-    ncu_report is not to be had."""
+    Raises FileNotFoundError; ReportError for a file that is empty, cut off, or no report of Nsight Compute; ToolchainError where a
+    `.ncu-rep` is given and ncu_report is not to be had."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such report")
     data = content(path, LARGEST + 1)
@@ -53,7 +58,8 @@ def read(path: Path) -> list[Kernel]:
 
 
 def content(path: Path, most: int = LARGEST) -> bytes:
-    """A file's first bytes, unpacked if it is a .gz, .xz or .bz2, whatever its name. Raises ReportError where that is cut off or damaged before them."""
+    """A file's first bytes, unpacked if it is a .gz, .xz or .bz2, whatever its name. Raises ReportError where that is cut off or damaged
+    before them."""
     try:
         with open(path, "rb") as file:
             first = file.read(8)
@@ -84,7 +90,10 @@ def parse(text: str, path: str = "the report") -> list[Kernel]:
 
 def _why_not(text: str) -> str:
     if "ERR_NVGPUCTRPERM" in text:
-        return "ncu was not permitted to read the counters (ERR_NVGPUCTRPERM; rooftop doctor helps). Without counters: rooftop diagnose OP --case CASE"
+        return (
+            "ncu was not permitted to read the counters (ERR_NVGPUCTRPERM; rooftop doctor helps). Without counters: rooftop diagnose OP "
+            "--case CASE"
+        )
     if "No kernels were profiled" in text:
         return "no kernel was profiled: the program launched none between the profiler's start and stop, or the filters let none through"
     if tables.is_source_page(text):
@@ -119,7 +128,9 @@ def _of_report(path: Path, data: bytes) -> list[Kernel]:
         try:
             actions = ncu_report.load(Path(file.name), ncu)
         except Exception as error:  # NVIDIA's module raises its own, by version
-            raise ReportError(f"{path}: ncu_report cannot read it, it is cut off or of a newer version: {type(error).__name__}: {error}") from None
+            raise ReportError(
+                f"{path}: ncu_report cannot read it, it is cut off or of a newer version: {type(error).__name__}: {error}"
+            ) from None
         kernels = [of_action(action) for action in actions]
     if not kernels:
         raise ReportError(f"{path}: the report holds no kernel, or is cut off")
@@ -177,10 +188,13 @@ def _case(action: Any) -> str:
 
 
 def _lines(action: Any) -> list[Line]:
-    """Source lines by samples of stalled warps, else by instructions; empty where the report holds no source counters or the kernel no line table."""
+    """Source lines by samples of stalled warps, else by instructions; empty where the report holds no source counters or the kernel no line
+    table."""
     if not hasattr(action, "source_info"):
         return []
-    names = sorted(n for n in action.metric_names() if re.match(r"smsp__pcsamp_warps_issue_stalled_\w+$", n) and not n.endswith("not_issued"))
+    names = sorted(
+        n for n in action.metric_names() if re.match(r"smsp__pcsamp_warps_issue_stalled_\w+$", n) and not n.endswith("not_issued")
+    )
     for group in (names, ["inst_executed"]):
         counts: dict[tuple[str, int], float] = {}
         for name in group:

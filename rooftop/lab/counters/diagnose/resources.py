@@ -1,8 +1,8 @@
 """How busy a kernel kept each resource: the share of its time that the resource needed at its ceiling.
 
-The device memory is held to the measured ceiling of the card where `rooftop calibrate` has one. Every other share is the counter's percent of the
-unit's own peak, which at the clock of the run is a rate that instructions really reach (an FMA chain counts 100 %). A resource whose counters the report
-lacks is not in the result."""
+The device memory is held to the measured ceiling of the card where `rooftop calibrate` has one. Every other share is the counter's percent
+of the unit's own peak, which at the clock of the run is a rate that instructions really reach (an FMA chain counts 100 %). A resource whose
+counters the report lacks is not in the result."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ TENSOR_NAME = re.compile(r"[hiq]mma|gmma|tensorop|tensor16|s16816|s1688|s161616|
 L2_PARTS = (  # of L2's own work; what fills it from the device memory counts there
     "lts__t_sectors", "lts__t_tag_requests", "lts__d_sectors", "lts__lts2xbar_cycles_active", "lts__xbar2lts_cycles_active",
     "lts__d_atomic_input_cycles_active", "l1tex__m_xbar2l1tex_read_sectors",
-)  # fmt: skip
+)
 STALLS = (  # how reports name the stall reasons; all are parts of the cycles between two instructions of a warp
     ("smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"), ("smsp__average_warp_latency_issue_stalled_", ".ratio"),
-)  # fmt: skip
+)
 SECTOR_BYTES = 32
 LONGEST_RUN = 1 << 28  # bytes at which the card's measured bandwidth is taken
 
@@ -135,8 +135,8 @@ class Activity:
 
     @cached_property
     def operands(self) -> bool:
-        """Whether most of shared memory's wavefronts are wgmma's reads of its operands: no load or store makes them. Where they are not counted: whether
-        few instructions keep a pipe of the SM busy together with L1, on a card that has wgmma."""
+        """Whether most of shared memory's wavefronts are wgmma's reads of its operands: no load or store makes them. Where they are not
+        counted: whether few instructions keep a pipe of the SM busy together with L1, on a card that has wgmma."""
         if not self.arch or self.arch < WGMMA:
             return False
         whole = self.kernel.get("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum")
@@ -196,7 +196,8 @@ class Activity:
 
     @cached_property
     def reused(self) -> float | None:
-        """How often a byte that came from the device memory was loaded, on average; None where the bytes that loads use were not counted."""
+        """How often a byte that came from the device memory was loaded, on average; None where the bytes that loads use were not
+        counted."""
         sectors = self.kernel.get("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum")
         used = self.kernel.get("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio")
         read = self.kernel.get("dram__bytes_read.sum")
@@ -221,16 +222,21 @@ class Activity:
             found = {n[len(start) : -len(end)]: v for n, v in self.kernel.metrics.items() if n.startswith(start) and n.endswith(end)}
             if found:
                 break
-        total = max(sum(found.values()), self.kernel.get("smsp__average_warp_latency_per_inst_issued.ratio") or 0.0)  # a rule names the largest alone
+        # a rule names the largest alone
+        total = max(sum(found.values()), self.kernel.get("smsp__average_warp_latency_per_inst_issued.ratio") or 0.0)
         return {n: v / total for n, v in sorted(found.items(), key=lambda nv: -nv[1])} if total else {}
 
 
 def loads(activity: Activity) -> list[Load]:
     """The resources whose counters were collected, the busiest first."""
     t = activity.seconds
-    found = [_memory(activity), _l2(activity), _l1(activity), _issue(activity), *(_pipe(activity, key) for key in PIPES), _some_pipe(activity)]
+    found = [
+        _memory(activity), _l2(activity), _l1(activity), _issue(activity), *(_pipe(activity, key) for key in PIPES), _some_pipe(activity)
+    ]
     rows = [(key, title, share, counted) for one in found if one is not None for key, title, share, counted in [one]]
-    return sorted((Load(key, title, share, share * (t or float("nan")), counted) for key, title, share, counted in rows), key=lambda x: -x.share)
+    return sorted(
+        (Load(key, title, share, share * (t or float("nan")), counted) for key, title, share, counted in rows), key=lambda x: -x.share
+    )
 
 
 Row = tuple[str, str, float, str]
@@ -250,8 +256,8 @@ def _memory(a: Activity) -> Row | None:
 
 
 def _l2(a: Activity) -> Row | None:
-    """L2 by its busiest part. `lts__throughput` is larger than any of them where data stream from the device memory: 91 % for a plain copy on an H200,
-    whose parts are below 56 %. Where the parts towards the SMs were not collected it
+    """L2 by its busiest part. `lts__throughput` is larger than any of them where data stream from the device memory: 91 % for a plain copy
+    on an H200, whose parts are below 56 %. Where the parts towards the SMs were not collected it
     stands for them, at most at the device memory's share if that is near it."""
     parts = {n: v for n in L2_PARTS if (v := a.percent(n)) is not None}
     if all(n in parts for n in ("lts__t_sectors", "lts__lts2xbar_cycles_active", "lts__xbar2lts_cycles_active")):
@@ -266,7 +272,10 @@ def _l2(a: Activity) -> Row | None:
 
 
 def _l1(a: Activity) -> Row | None:
-    names = ("l1tex__data_pipe_lsu_wavefronts", "l1tex__lsuin_requests", "l1tex__f_wavefronts", "l1tex__lsu_writeback_active", "l1tex__throughput")
+    names = (
+        "l1tex__data_pipe_lsu_wavefronts", "l1tex__lsuin_requests", "l1tex__f_wavefronts", "l1tex__lsu_writeback_active",
+        "l1tex__throughput"
+    )
     found = {n: v for n in names if (v := a.percent(n)) is not None}
     if not found:
         return None
@@ -301,9 +310,11 @@ def _pipe(a: Activity, key: str) -> Row | None:
 
 
 def _some_pipe(a: Activity) -> Row | None:
-    """The busiest arithmetic pipe where the pipes themselves were not collected, by the throughput of the SM: `sm`, or `tensor` where a name or wgmma's use
-    of shared memory says so. That throughput is also that of the issue slots and of the load/store pipes: None where these explain it."""
-    if any(a.pipe(key) is not None for key in ("fma", "alu")) or next(iter(a.stalls), "") == "barrier":  # barriers have a pipe too, which is not arithmetic
+    """The busiest arithmetic pipe where the pipes themselves were not collected, by the throughput of the SM: `sm`, or `tensor` where a
+    name or wgmma's use of shared memory says so. That throughput is also that of the issue slots and of the load/store pipes: None where
+    these explain it."""
+    # barriers have a pipe too, which is not arithmetic
+    if any(a.pipe(key) is not None for key in ("fma", "alu")) or next(iter(a.stalls), "") == "barrier":
         return None
     counter = "sm__instruction_throughput"
     share = a.percent(counter)
@@ -312,7 +323,10 @@ def _some_pipe(a: Activity) -> Row | None:
         others = [v for n in ("l1tex__throughput", "l1tex__lsuin_requests", "sm__memory_throughput") if (v := a.percent(n)) is not None]
         if share is not None and not a.operands and any(v >= 0.9 * share for v in others):
             return None
-    if share is None or (a.issue is not None and share <= a.issue + 0.02) or share <= max((a.pipe(key) or 0.0 for key in PIPES), default=0.0) + 0.02:
+    if (
+        share is None or (a.issue is not None and share <= a.issue + 0.02)
+        or share <= max((a.pipe(key) or 0.0 for key in PIPES), default=0.0) + 0.02
+    ):
         return None
     tensor = a.operands or (TENSOR_NAME.search(a.kernel.name) is not None and (a.issue or 0.0) < share / 2)
     title = "tensor cores, as it seems" if tensor else "a pipe of the SM; which one was not collected"

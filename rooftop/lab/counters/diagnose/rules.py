@@ -1,6 +1,7 @@
 """Nsight Compute's own rules: their texts without links, and the numbers in them that the page shows nowhere else.
 
-The details page and the console leave out the pipes, the stall reasons and the counts of sectors, but their rules name the largest of each."""
+The details page and the console leave out the pipes, the stall reasons and the counts of sectors, but their rules name the largest of
+each."""
 
 from __future__ import annotations
 
@@ -13,20 +14,27 @@ _PIPE = re.compile(r"([A-Z][\w ]*?(?: \(\w+\))?) is the highest-utilized pipelin
 _SUB = re.compile(r"dominated by its ([\w ]+?(?: \(\w+\))?) (?:sub-pipeline|pipe)")
 _PIPES: Mapping[str, str] = {  # how a pipe's name begins -> the counter of its utilisation
     "tensor": "sm__pipe_tensor_cycles_active", "fp64": "sm__inst_executed_pipe_fp64", "xu": "sm__inst_executed_pipe_xu",
-    "alu": "sm__inst_executed_pipe_alu", "fma": "sm__inst_executed_pipe_fma", "fp16": "sm__inst_executed_pipe_fma", "lsu": "sm__inst_executed_pipe_lsu",
-    "tex": "sm__inst_executed_pipe_tex",
-}  # fmt: skip
+    "alu": "sm__inst_executed_pipe_alu", "fma": "sm__inst_executed_pipe_fma", "fp16": "sm__inst_executed_pipe_fma",
+    "lsu": "sm__inst_executed_pipe_lsu", "tex": "sm__inst_executed_pipe_tex",
+}
 _STALL = re.compile(r"spends ([\d.,]+) cycles being stalled (.{0,160})")
 _REASONS: Mapping[str, str] = {  # what the text says -> the stall reason
     r"scoreboard dependency on an? L1TEX": "long_scoreboard", r"scoreboard dependency on an? MIO": "short_scoreboard",
-    r"the MIO \(memory input/output\)": "mio_throttle", r"(LG|local and global).{0,40}queue": "lg_throttle", "sibling warps|CTA barrier": "barrier",
-    "execution pipe to be available": "math_pipe_throttle", "fixed latency execution": "wait", "instruction fetch|next instruction": "no_instruction",
-    "branch target": "branch_resolving", "memory barrier": "membar", "immediate constant cache": "imc_miss", "memory instructions to complete": "drain",
-    "TEX pipeline": "tex_throttle", "dispatch": "dispatch_stall", "sleep": "sleeping", "micro scheduler to select": "not_selected", "GMMA|warpgroup": "gmma",
-}  # fmt: skip
-_USED = re.compile(r"access pattern for global (load|store)s.{0,80}?On average, only ([\d.,]+) of the 32 bytes transmitted per sector", re.DOTALL)
-_EXCESS = re.compile(r"uncoalesced (global|shared) accesses? resulting in a total of ([\d.,]+) excessive \w+ \([\d.,]+% of the total ([\d.,]+)")
-_CONFLICTS = re.compile(r"results in ([\d.,]+) bank conflicts, which represent [\d.,]+% of the overall ([\d.,]+) wavefronts for shared (load|store)s")
+    r"the MIO \(memory input/output\)": "mio_throttle", r"(LG|local and global).{0,40}queue": "lg_throttle",
+    "sibling warps|CTA barrier": "barrier", "execution pipe to be available": "math_pipe_throttle", "fixed latency execution": "wait",
+    "instruction fetch|next instruction": "no_instruction", "branch target": "branch_resolving", "memory barrier": "membar",
+    "immediate constant cache": "imc_miss", "memory instructions to complete": "drain", "TEX pipeline": "tex_throttle",
+    "dispatch": "dispatch_stall", "sleep": "sleeping", "micro scheduler to select": "not_selected", "GMMA|warpgroup": "gmma",
+}
+_USED = re.compile(
+    r"access pattern for global (load|store)s.{0,80}?On average, only ([\d.,]+) of the 32 bytes transmitted per sector", re.DOTALL
+)
+_EXCESS = re.compile(
+    r"uncoalesced (global|shared) accesses? resulting in a total of ([\d.,]+) excessive \w+ \([\d.,]+% of the total ([\d.,]+)"
+)
+_CONFLICTS = re.compile(
+    r"results in ([\d.,]+) bank conflicts, which represent [\d.,]+% of the overall ([\d.,]+) wavefronts for shared (load|store)s"
+)
 
 
 def unmarked(text: str) -> str:

@@ -1,10 +1,12 @@
 """Predictions of gains, kept as JSON lines and joined with what came: how far off each lever is, and to which side.
 
-A line is a prediction (`predicted`: when, kernel, lever, range) or a result (`came`: the kernel and lever, the time before over that after). A result is
-joined with the last prediction before it of the same kernel, lever, case and card; one without a prediction counts for nothing.
+A line is a prediction (`predicted`: when, kernel, lever, range) or a result (`came`: the kernel and lever, the time before over that
+after). A result is joined with the last prediction before it of the same kernel, lever, case and card; one without a prediction counts for
+nothing.
 
-`note` keeps them unasked. A version of a kernel is known by its measurements (`version`), so that a report that is read again adds nothing. The next version
-is joined with the one before where it says by itself which lever was pulled: the only one that was predicted and is no longer there."""
+`note` keeps them unasked. A version of a kernel is known by its measurements (`version`), so that a report that is read again adds nothing.
+The next version is joined with the one before where it says by itself which lever was pulled: the only one that was predicted and is no
+longer there."""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class Joined:
 
     @property
     def error(self) -> float:
-        """log2 of the predicted over the measured ratio, the prediction at the geometric middle of its range: above 0, too much was promised."""
+        """log2 of the predicted over the measured ratio, the prediction at the geometric middle of its range: above 0, too much was
+        promised."""
         return math.log2(math.sqrt(self.low * self.high) / self.came)
 
     @property
@@ -54,7 +57,10 @@ class Score:
 
 def keep(path: Path, found: Iterable[Diagnosis]) -> int:
     """Append the predictions of diagnoses; how many."""
-    lines = [{"predicted": _now(), **_about(d), "lever": x.key, "low": x.low, "high": x.high} for d in found for x in d.levers if x.low is not None]
+    lines = [
+        {"predicted": _now(), **_about(d), "lever": x.key, "low": x.low, "high": x.high} for d in found for x in d.levers
+        if x.low is not None
+    ]
     _append(path, lines)
     return len(lines)
 
@@ -67,8 +73,8 @@ def came(path: Path, kernel: str, lever: str, ratio: float, case: str = "", card
 
 
 def note(path: Path, d: Diagnosis, lever: str | None = None) -> str:
-    """Keep a version's predictions, and join it with the version before it; what to tell of that, or nothing. `lever`: the one that was pulled, where the
-    caller knows. Raises OSError where the file cannot be written, ReportError where it is none of ours."""
+    """Keep a version's predictions, and join it with the version before it; what to tell of that, or nothing. `lever`: the one that was
+    pulled, where the caller knows. Raises OSError where the file cannot be written, ReportError where it is none of ours."""
     mine = [x for _, x in _lines(path) if _key(x)[1:] == (d.name, d.case, d.card)] if path.is_file() else []
     about = _about(d)
     if any(x.get("version") == about["version"] for x in mine):
@@ -84,7 +90,10 @@ def note(path: Path, d: Diagnosis, lever: str | None = None) -> str:
         _append(path, [{"came": _now(), **about, "lever": pulled, "ratio": ratio}])
         said = f"{pulled}: predicted {float(was['low']):.2f}x to {float(was['high']):.2f}x at {was['predicted']}, came {ratio:.2f}x"
     elif len(gone) > 1 and lever is None:
-        said = f"since the version before, several predicted levers are gone ({', '.join(gone)}): --lever says which one was pulled, to join it with what came"
+        said = (
+            f"since the version before, several predicted levers are gone ({', '.join(gone)}): --lever says which one was pulled, to join "
+            f"it with what came"
+        )
         if not d.levers:
             return said  # nothing is kept: the version may be read again with --lever
     elif lever is not None and before:
@@ -95,7 +104,9 @@ def note(path: Path, d: Diagnosis, lever: str | None = None) -> str:
 
 def _about(d: Diagnosis) -> dict[str, Any]:
     shown = json.dumps([d.name, d.case, d.card, d.grid, d.block, d.seconds, [(x.key, x.share) for x in d.loads]])
-    return {"kernel": d.name, "case": d.case, "card": d.card, "seconds": d.seconds, "version": hashlib.sha256(shown.encode()).hexdigest()[:16]}
+    return {
+        "kernel": d.name, "case": d.case, "card": d.card, "seconds": d.seconds, "version": hashlib.sha256(shown.encode()).hexdigest()[:16]
+    }
 
 
 def _key(line: dict[str, Any]) -> tuple[str, str, str, str]:

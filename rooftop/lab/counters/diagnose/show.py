@@ -62,7 +62,9 @@ def _lines(d: Diagnosis) -> Iterator[str]:
         said = "" if rule.speedup is None else f"est. {rule.speedup:.0f} %{f' {rule.scope}' if rule.scope else ''}: "
         yield plain(f"  ncu's rule {rule.name}: {said}{rule.text}", WIDTH)
     for line in d.lines[:3]:
-        yield plain(f"  {line.part:4.0%} of {'the stalls' if line.unit == 'stalled' else 'the instructions'} at {line.file}:{line.line}", WIDTH)
+        yield plain(
+            f"  {line.part:4.0%} of {'the stalls' if line.unit == 'stalled' else 'the instructions'} at {line.file}:{line.line}", WIDTH
+        )
     if d.missing:
         yield plain("  not collected: " + ", ".join(d.missing), 200)
 

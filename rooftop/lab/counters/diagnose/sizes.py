@@ -1,7 +1,8 @@
 """A kernel's recorded times against the size of its work: a fixed cost and a slope, without a counter.
 
-Size is the time of the op's roof at a case, t = fixed + slope x roof. The slope says how far from the roof the kernel is where the work is large; the fixed
-part is what a call costs however small it is: launches, filling and draining the pipeline, SMs that a small grid leaves empty."""
+Size is the time of the op's roof at a case, t = fixed + slope x roof. The slope says how far from the roof the kernel is where the work is
+large; the fixed part is what a call costs however small it is: launches, filling and draining the pipeline, SMs that a small grid leaves
+empty."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Size:
 
 @dataclass(frozen=True)
 class Sizes:
-    """`fixed_s` is 0 where the best line with a fixed cost of 0 or more has none. `off`: the median distance of a time from the line, 0.1: 10 %."""
+    """`fixed_s` is 0 where the best line with a fixed cost of 0 or more has none. `off`: the median distance of a time from the line, 0.1:
+    10 %."""
 
     points: tuple[Size, ...]
     fixed_s: float
@@ -39,7 +41,8 @@ class Sizes:
 
 
 def of(subject: Subject, case: Case, device: Device, records: Sequence[Record], ceilings: Ceilings) -> Sizes | None:
-    """Through the cases of the same dtypes whose records are of the kernel as it stands; None where they are too few or too near each other."""
+    """Through the cases of the same dtypes whose records are of the kernel as it stands; None where they are too few or too near each
+    other."""
     dtypes = {n: v.dtype for n, v in case.tensors()}
     like = {c.id: c for c in subject.op.cases if {n: v.dtype for n, v in c.tensors()} == dtypes}
     here = slug_of(device.name)

@@ -1,9 +1,11 @@
-"""The time of a ladder's next rung, predicted from this one: the idea of the step, as it paid on other ladders, up to the roof of the op's work.
+"""The time of a ladder's next rung, predicted from this one: the idea of the step, as it paid on other ladders, up to the roof of the op's
+work.
 
-A step's idea closes a part of the way from the rung's time to the roof, in logarithms: `part` = log(t / t') / log(t / roof), with t before and t' after the
-step. A ladder's steps are predicted with the median part that the same idea closed on all other ladders (of all their steps where no other ladder has the
-idea), so that none of its own times is used beyond that of the rung before. No prediction lies below the roof, and none above the time of now: an idea that
-costs time on the other ladders is predicted to change nothing."""
+A step's idea closes a part of the way from the rung's time to the roof, in logarithms: `part` = log(t / t') / log(t / roof), with t before
+and t' after the step. A ladder's steps are predicted with the median part that the same idea closed on all other ladders (of all their
+steps where no other ladder has the idea), so that none of its own times is used beyond that of the rung before. No prediction lies below
+the roof, and none above the time of
+now: an idea that costs time on the other ladders is predicted to change nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from statistics import median
 from rooftop.lab.records.store import Record
 
 IDEAS: Mapping[str, str] = {  # slug of a rung -> the idea of the step to it; a rung that is not here is left out
-    "coalesced": "neighbours", "block": "neighbours", "shared_reduction": "neighbours", "warp_a_row": "neighbours", "rows_out": "neighbours",
-    "shared_tile": "shared tile", "tiled": "shared tile",
+    "coalesced": "neighbours", "block": "neighbours", "shared_reduction": "neighbours", "warp_a_row": "neighbours",
+    "rows_out": "neighbours", "shared_tile": "shared tile", "tiled": "shared tile",
     "tile_1d": "register tile", "tile_2d": "register tile", "rows_a_warp": "register tile",
     "vectorised": "wide accesses", "wide": "wide accesses", "pairs": "wide accesses", "wide_loads": "wide accesses",
     "conflict_free": "no conflicts", "padded": "no conflicts", "swizzle": "no conflicts", "halves": "no conflicts",
@@ -28,7 +30,7 @@ IDEAS: Mapping[str, str] = {  # slug of a rung -> the idea of the step to it; a 
     "registers": "row stays on chip", "whole_row": "row stays on chip",
     "short": "fewer instructions", "positions": "fewer instructions",
     "cluster": "shipped", "tuned": "shipped", "every_length": "shipped",
-}  # fmt: skip
+}
 SAME = 1.02  # a rung this near the roof has no way left: its steps do not calibrate
 
 
@@ -65,7 +67,8 @@ class Predicted:
 
 
 def steps(records: Iterable[Record]) -> list[Step]:
-    """Every step between neighbouring rungs that were timed at the same case on the same card, by the newest records of the kernel clock."""
+    """Every step between neighbouring rungs that were timed at the same case on the same card, by the newest records of the kernel
+    clock."""
     from rooftop.core import registry
     from rooftop.core.devices import lookup
     from rooftop.lab import candidates
@@ -127,6 +130,9 @@ def summary(predicted: Sequence[Predicted]) -> list[Summary]:
         by.setdefault(p.step.idea, []).append(p)
     groups = [*sorted(by.items()), ("all", list(predicted))] if predicted else []
     return [
-        Summary(idea, len(ps), median(abs(p.error) for p in ps), median(p.error for p in ps), median(abs(p.step.seconds / p.step.came - 1) for p in ps))
+        Summary(
+            idea, len(ps), median(abs(p.error) for p in ps), median(p.error for p in ps),
+            median(abs(p.step.seconds / p.step.came - 1) for p in ps)
+        )
         for idea, ps in groups
     ]

@@ -1,4 +1,5 @@
-"""What `ncu --csv` prints: raw pages (a row a kernel), details pages and `--metrics` (a row a metric), summaries. A file may hold several tables."""
+"""What `ncu --csv` prints: raw pages (a row a kernel), details pages and `--metrics` (a row a metric), summaries. A file may hold several
+tables."""
 
 from __future__ import annotations
 
@@ -90,7 +91,9 @@ def _raw(names: list[str], body: list[list[str]], path: str) -> list[Kernel]:
             continue
         if units is None:
             if lacking := next((n for i, n in columns if _SCALED.search(n) and not absent(row[i])), None):
-                raise ReportError(f"{path}: {lacking} has no unit: the row of units below the names is missing; give the table as ncu --csv printed it")
+                raise ReportError(
+                    f"{path}: {lacking} has no unit: the row of units below the names is missing; give the table as ncu --csv printed it"
+                )
             units = [1.0] * len(columns)
         kernel = _kernel({n: row[i] for n, i in at.items()})
         for (i, name), factor in zip(columns, units, strict=True):
@@ -105,7 +108,9 @@ def _details(names: list[str], body: list[list[str]], path: str) -> list[Kernel]
     value = "Metric Value" if "Metric Value" in names else "Average"
     decimal = _decimal((row.get(value, "") for row in rows), path)
     found: list[Kernel] = []
-    for _, group in itertools.groupby(rows, key=lambda row: tuple(row.get(n) for n in ("Process ID", "ID", "Kernel Name", "Block Size", "Grid Size"))):
+    for _, group in itertools.groupby(
+        rows, key=lambda row: tuple(row.get(n) for n in ("Process ID", "ID", "Kernel Name", "Block Size", "Grid Size"))
+    ):
         members = list(group)
         kernel = _kernel(members[0])
         for row in members:
@@ -115,7 +120,9 @@ def _details(names: list[str], body: list[list[str]], path: str) -> list[Kernel]
                     put(kernel, name, row.get(value, ""), scale(unit), decimal)
             elif row.get("Rule Name"):
                 gain = number(row.get("Estimated Speedup", ""), decimal)
-                kernel.rules.append(Rule(row["Rule Name"], unmarked(row.get("Rule Description", "")), section, gain, row.get("Estimated Speedup Type", "")))
+                kernel.rules.append(
+                    Rule(row["Rule Name"], unmarked(row.get("Rule Description", "")), section, gain, row.get("Estimated Speedup Type", ""))
+                )
         found.append(kernel)
     return found
 
@@ -129,11 +136,14 @@ def _decimal(texts: Iterator[str], path: str) -> str:
 
 def _kernel(row: Mapping[str, str]) -> Kernel:
     case = next((row[n] for n in row if "Push/Pop_Range" in n or n.endswith("Push/Pop Stack")), "")
-    return Kernel(row["Kernel Name"], sizes(row.get("Grid Size", "")), sizes(row.get("Block Size", "")), row.get("CC", ""), case=_range(case))
+    return Kernel(
+        row["Kernel Name"], sizes(row.get("Grid Size", "")), sizes(row.get("Block Size", "")), row.get("CC", ""), case=_range(case)
+    )
 
 
 def _range(text: str) -> str:
-    """The name in `<id> "<domain>:name:none:..."`, the innermost range last; one of the program's own (the default domain) before a library's."""
+    """The name in `<id> "<domain>:name:none:..."`, the innermost range last; one of the program's own (the default domain) before a
+    library's."""
     found = re.findall(r'"(<[^>"]*>|[^:"]*):([^:"]+):', text)
     own = [name for domain, name in found if domain == "<default domain>"]
     return own[-1] if own else found[-1][1] if found else text.strip('" ')

@@ -1,7 +1,8 @@
 """The Chrome trace of torch.profiler as a timeline: how much of the time the GPU was idle, and why.
 
-Between two stretches of work on the GPU, the gap is of the launches where the CPU had launched the next kernel only after the one before had ended, and was
-launching all the while (many short kernels); of a synchronisation where the CPU waited for the GPU and only then went on; of the host where it did neither."""
+Between two stretches of work on the GPU, the gap is of the launches where the CPU had launched the next kernel only after the one before
+had ended, and was launching all the while (many short kernels); of a synchronisation where the CPU waited for the GPU and only then went
+on; of the host where it did neither."""
 
 from __future__ import annotations
 
@@ -91,9 +92,9 @@ def of_events(events: Sequence[Mapping[str, Any]], path: str = "the trace") -> T
     bound, because = _bound(span, filled, by, alone, mean, pageable)
     us = 1e-6
     return Timeline(
-        span * us, filled * us, 1 - filled / span if span else 0.0, len(kernels), mean * us, {k: v * us for k, v in by.items()}, copied * us, alone * us,
-        pageable * us, bound, because, tuple(sorted(gaps, key=lambda g: -g.length_us)[:5]), tuple(_top(kernels)),
-    )  # fmt: skip
+        span * us, filled * us, 1 - filled / span if span else 0.0, len(kernels), mean * us, {k: v * us for k, v in by.items()},
+        copied * us, alone * us, pageable * us, bound, because, tuple(sorted(gaps, key=lambda g: -g.length_us)[:5]), tuple(_top(kernels)),
+    )
 
 
 def _bound(span: float, filled: float, by: Mapping[str, float], alone: float, mean: float, pageable: float) -> tuple[str, str]:
@@ -106,7 +107,10 @@ def _bound(span: float, filled: float, by: Mapping[str, float], alone: float, me
             "host": f"the GPU waits for the host's own work for {by['host'] / span:.0%} of the time: move it out of the loop, or into another thread",
         }[why]
     if alone >= 0.2 * span:
-        how = f"pinned memory, as {pageable / span:.0%} of the time is for memory that is not pinned, then another stream" if pageable else "another stream"
+        how = (
+            f"pinned memory, as {pageable / span:.0%} of the time is for memory that is not pinned, then another stream" if pageable
+            else "another stream"
+        )
         return "copies", f"copies that overlap no kernel take {alone / span:.0%} of the time: {how}"
     return "gpu", f"the GPU works for {filled / span:.0%} of the time: look at its longest kernels (rooftop profile --with ncu)"
 
@@ -114,7 +118,9 @@ def _bound(span: float, filled: float, by: Mapping[str, float], alone: float, me
 def _gaps(events: Sequence[Mapping[str, Any]], work: Sequence[Mapping[str, Any]], busy: Sequence[tuple[float, float]]) -> Iterator[Gap]:
     runtime = [e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")]
     launched = {_correlation(e): e for e in runtime if _correlation(e) is not None}
-    waits = merged(_spans([e for e in runtime if any(w in str(e.get("name", "")) for w in SYNCHRONISING) and "Async" not in str(e.get("name", ""))]))
+    waits = merged(
+        _spans([e for e in runtime if any(w in str(e.get("name", "")) for w in SYNCHRONISING) and "Async" not in str(e.get("name", ""))])
+    )
     calls = sorted(float(e["ts"]) for e in runtime if "aunch" in str(e.get("name", "")))
     first = {float(e["ts"]): e for e in reversed(work)}
     for (_, end), (start, _) in pairwise(busy):
@@ -194,7 +200,8 @@ def screen(t: Timeline) -> str:
         f"{shown(t.span_s)} of which the GPU is idle {t.idle:.0%}; {t.kernels} kernels of {shown(t.mean_kernel_s)} on average",
         f"  bound by   {t.bound}: {t.because}",
         "  idle for   " + ", ".join(f"{why} {shown(s)}" for why, s in t.idle_by.items() if s > 0),
-        f"  copies     {shown(t.copies_s)}, of them {shown(t.copies_alone_s)} while no kernel ran, {shown(t.pageable_s)} with pageable memory",
+        f"  copies     {shown(t.copies_s)}, of them {shown(t.copies_alone_s)} while no kernel ran, {shown(t.pageable_s)} with pageable "
+        f"memory",
     ]
     lines += [f"  gap        {g.length_us:.0f} us ({g.why}) before {plain(g.before, 70)}" for g in t.longest[:3]]
     lines += [f"  {shown(s):>10}  {n:5} x {plain(name, 84)}" for name, s, n in t.top]

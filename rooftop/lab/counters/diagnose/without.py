@@ -1,4 +1,5 @@
-"""The tier below the counters: what a record's times, their growth with the size, the machine code and the simulator say of a kernel at a case.
+"""The tier below the counters: what a record's times, their growth with the size, the machine code and the simulator say of a kernel at a
+case.
 
 No GPU is needed, and no counter."""
 
@@ -51,7 +52,10 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
     if "refused" in facts:
         raise ValueError(f"{subject.name} at {case.id}: {facts['refused']}")
     here = slug(device.name)
-    measured = [r for r in records if r.get("kind") == "bench" and (r["subject"], r["case"], slug(r["device"]["name"])) == (subject.name, case.id, here)]
+    measured = [
+        r for r in records if r.get("kind") == "bench"
+        and (r["subject"], r["case"], slug(r["device"]["name"])) == (subject.name, case.id, here)
+    ]
     now = subject.identity(case, device)
     fresh = [r for r in measured if now.made(r)]
     record = max(fresh, key=lambda r: str(r["at"]), default=None)
@@ -64,7 +68,9 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
     bound, because = _bound(seconds, roof, stale=bool(measured) and record is None)
     hints = tuple(h for k in facts["kernels"] for h in _hints(k, device.sms))
     grown = sizes.of(subject, case, device, records, ceilings)
-    return Without(subject.name, case.id, device.name, seconds, cold, roof, bound, because, hints, tuple(facts["kernels"]), grown, simulated)
+    return Without(
+        subject.name, case.id, device.name, seconds, cold, roof, bound, because, hints, tuple(facts["kernels"]), grown, simulated
+    )
 
 
 def _bound(seconds: float | None, roof: Roof, stale: bool) -> tuple[str, str]:
@@ -74,7 +80,10 @@ def _bound(seconds: float | None, roof: Roof, stale: bool) -> tuple[str, str]:
     reached = roof.seconds / seconds
     if reached >= REACHED:
         return roof.bound, f"{reached:.0%} of the roof that {roof.bound} sets"
-    return "unknown", f"{reached:.0%} of the roof that {roof.bound} sets is reached: excess traffic, another resource, or latency; counters tell which"
+    return (
+        "unknown",
+        f"{reached:.0%} of the roof that {roof.bound} sets is reached: excess traffic, another resource, or latency; counters tell which"
+    )
 
 
 def _hints(kernel: Mapping[str, Any], sms: int) -> Iterator[str]:
@@ -107,7 +116,9 @@ def screen(w: Without) -> str:
     lines = [f"{w.subject} · {w.case} · {w.card} · without counters", f"  time       {clock}"]
     lines.append(f"  bound by   {w.bound}: {w.because}")
     if w.roof is not None:
-        lines.append(f"  floor      {time(w.roof.seconds)} ({w.roof.bound}): " + ", ".join(f"{n} {time(s)}" for n, s in w.roof.parts.items()))
+        lines.append(
+            f"  floor      {time(w.roof.seconds)} ({w.roof.bound}): " + ", ".join(f"{n} {time(s)}" for n, s in w.roof.parts.items())
+        )
         lines += [f"             assumed: {plain(a)}" for a in w.roof.assumed]
     if w.cold_over_kernel is not None:
         lines.append(f"  cold call  {w.cold_over_kernel:.2f} times the kernel clock")
@@ -116,7 +127,10 @@ def screen(w: Without) -> str:
     lines.append("  machine code" + ("" if w.hints else ": nothing that stands out"))
     lines += [f"    {plain(h)}" for h in w.hints]
     for k in w.kernels:
-        lines.append(f"    {plain(k['kernel'], 60)}: {k['registers']} registers, {k['shared']} bytes shared, occupancy {k['occupancy']['percent']:.0f} %")
+        lines.append(
+            f"    {plain(k['kernel'], 60)}: {k['registers']} registers, {k['shared']} bytes shared, occupancy "
+            f"{k['occupancy']['percent']:.0f} %"
+        )
     lines.append("  counters   not collected: rooftop profile --with ncu, then rooftop diagnose the report")
     return "\n".join(lines)
 
@@ -150,6 +164,8 @@ def _counted(w: Without) -> Iterator[str]:
         if ideal is None:
             yield f"    {name} {value:.3g}"
         else:
-            yield f"    {name} {value:.3g}, {ideal:.3g} at the least" + (f": {value / ideal:.1f} times that" if ideal and value / ideal > LOST else "")
+            yield f"    {name} {value:.3g}, {ideal:.3g} at the least" + (
+                f": {value / ideal:.1f} times that" if ideal and value / ideal > LOST else ""
+            )
     for x in found.lines:
         yield f"    {plain(x.file, 60)}:{x.line}: {x.what} takes {x.found:.1f} {x.unit} a request, {x.ideal:.1f} at the least"

@@ -1,7 +1,7 @@
 """Drawings of how a kernel works, one file a kind, found by file name: `draw(...)` takes plain numbers and texts and returns a Picture.
 
-Nothing in them is drawn by hand: places, counts and captions are computed from the parameters, which a ladder.toml takes from the kernels' own
-configs (`rooftop.lab.report.derivation`). The same parameters give the same bytes."""
+Nothing in them is drawn by hand: places, counts and captions are computed from the parameters, which a ladder.toml takes from the kernels'
+own configs (`rooftop.lab.report.derivation`). The same parameters give the same bytes."""
 
 from __future__ import annotations
 

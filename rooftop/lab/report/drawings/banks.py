@@ -14,8 +14,8 @@ ACROSS = 3  # panels in a line
 
 
 def turns(words: Sequence[Sequence[int]]) -> int:
-    """Turns that a request takes. `words`: of each lane the words it asks for. Requests of 8 and 16 bytes a lane are served half and quarter warps at a
-    time; within one of these a bank gives one word a turn, to all lanes that ask for the same."""
+    """Turns that a request takes. `words`: of each lane the words it asks for. Requests of 8 and 16 bytes a lane are served half and
+    quarter warps at a time; within one of these a bank gives one word a turn, to all lanes that ask for the same."""
     each = max(len(w) for w in words)
     at_once = 32 // each
     total = 0
@@ -29,8 +29,8 @@ def turns(words: Sequence[Sequence[int]]) -> int:
 
 
 def asked(row: str, unit: str, pitch: int, words: int = 1, xor: str = "0", lanes: int = 32) -> list[list[int]]:
-    """Of each lane the words it asks for: `words` of them from unit `unit` (exclusive-ored with `xor`) of row `row`, rows `pitch` words apart.
-    The three are expressions of `lane`, `xor` of `row` as well."""
+    """Of each lane the words it asks for: `words` of them from unit `unit` (exclusive-ored with `xor`) of row `row`, rows `pitch` words
+    apart. The three are expressions of `lane`, `xor` of `row` as well."""
     found = []
     for lane in range(lanes):
         r = int(evaluate(row, {"lane": lane}))
@@ -40,7 +40,8 @@ def asked(row: str, unit: str, pitch: int, words: int = 1, xor: str = "0", lanes
 
 
 def draw(variants: Sequence[Mapping[str, Any]]) -> Picture:
-    """`variants`: name, and the parameters of `asked`. A cell is a word, a row of cells one word of each bank; filled is what the request asks for."""
+    """`variants`: name, and the parameters of `asked`. A cell is a word, a row of cells one word of each bank; filled is what the request
+    asks for."""
     canvas = Canvas()
     about = []
     x, top, lowest = 0.0, 34.0, 0.0
@@ -66,7 +67,10 @@ def draw(variants: Sequence[Mapping[str, Any]]) -> Picture:
             for w in found:
                 if w // BANKS in shown:
                     kind = "hot" if count > least else "a"
-                    canvas.box(x + w % BANKS * CELL, top + shown[w // BANKS] * CELL, CELL, CELL, kind, about=f"lane {lane}: word {w}, bank {w % BANKS}")
+                    canvas.box(
+                        x + w % BANKS * CELL, top + shown[w // BANKS] * CELL, CELL, CELL, kind,
+                        about=f"lane {lane}: word {w}, bank {w % BANKS}"
+                    )
         said = f"{plural(len(places), 'word')} in {plural(count, 'turn')}" + (f"; {least} would do" if count > least else "")
         canvas.text(x, top + height + 16, said)
         about.append(f"{name}: {said}")

@@ -63,11 +63,15 @@ class Canvas:
             self._spoken = kind
         else:  # those of a kind that nothing drawn between them covers are one path
             at = self._plain.get(kind, -1)
-            if at < 0 or any(i > at and left < x + width and x < right and top < y + height and y < bottom for i, left, top, right, bottom in self._drawn):
+            if at < 0 or any(
+                i > at and left < x + width and x < right and top < y + height and y < bottom for i, left, top, right, bottom in self._drawn
+            ):
                 at = self._plain[kind] = len(self._body)
                 self._body.append(f'<path class="{kind}" d="')
                 self._spoken = ""
-            self._body[at] = self._body[at].removesuffix('"/>') + f'M{short(x)} {short(y)}h{short(width)}v{short(height)}h{short(-width)}z"/>'
+            self._body[at] = (
+                self._body[at].removesuffix('"/>') + f'M{short(x)} {short(y)}h{short(width)}v{short(height)}h{short(-width)}z"/>'
+            )
             self._drawn.append((at, x, y, x + width, y + height))
         if text and length(text) <= width + 2 and height >= 11:
             self.text(x + width / 2, y + height / 2 + 4, text, "middle", kind="in")
@@ -98,7 +102,8 @@ class Canvas:
         width, height = self._right + 2, self._bottom + 4
         return Picture(
             Markup(
-                f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(about)}">'
+                f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
+                f'aria-label="{escape(about)}">'
                 f'{"".join(self._body)}</svg>'
             ),
             about,

@@ -24,7 +24,8 @@ def _kind(m: int, n: int, BM: int, BN: int, shift: int) -> int:
 
 
 def draw(queries: int, keys: int, BM: int, BN: int, shown: int = 16, walk: str = "") -> Picture:
-    """The counts are of all tiles; drawn are the first `shown` rows of them. `walk`: what is said of the marked row: it is walked from left to right."""
+    """The counts are of all tiles; drawn are the first `shown` rows of them. `walk`: what is said of the marked row: it is walked from left
+    to right."""
     hidden, edge, full = counts(queries, keys, BM, BN)
     rows = min(shown, -(-queries // BM))
     columns = min(-(-keys // BN), -(-rows * BM // BN))
@@ -37,14 +38,20 @@ def draw(queries: int, keys: int, BM: int, BN: int, shown: int = 16, walk: str =
     canvas.text(0, 12, f"keys, tiles of {BN} →")
     x = SIDE + 24
     all_tiles = hidden + edge + full
-    legend = (("a", full, "seen by all their queries: no mask"), ("c", edge, "at the edge: masked"), ("cell", hidden, "hidden: not visited"))
+    legend = (
+        ("a", full, "seen by all their queries: no mask"), ("c", edge, "at the edge: masked"), ("cell", hidden, "hidden: not visited")
+    )
     for k, (colour, count, text) in enumerate(legend):
         canvas.box(x, 24 + k * 24, 14, 14, colour)
-        canvas.text(x + 22, 36 + k * 24, f"{count:,} tiles ({100 * count / all_tiles:.0f} %) {text}".replace(",", "\N{NARROW NO-BREAK SPACE}"))
+        canvas.text(
+            x + 22, 36 + k * 24, f"{count:,} tiles ({100 * count / all_tiles:.0f} %) {text}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+        )
     canvas.text(x, 112, f"a row of tiles: {BM} queries")
     if walk:
         m = rows * 2 // 3
         y = 18 + (m + 0.5) * BM * size
         canvas.arrow(0, y, min(SIDE, (m + 1) * BM * size), y)
         canvas.text(x, 130, walk)
-    return canvas.picture(f"of {all_tiles} tiles of {BM} × {BN}, {full} are seen in full, {edge} at the edge are masked, {hidden} are hidden and not visited")
+    return canvas.picture(
+        f"of {all_tiles} tiles of {BM} × {BN}, {full} are seen in full, {edge} at the edge are masked, {hidden} are hidden and not visited"
+    )

@@ -11,8 +11,8 @@ CELL = 16.0
 
 
 def draw(panels: Sequence[Mapping[str, Any]], legend: Mapping[str, str], cell: float = CELL) -> Picture:
-    """`panels`: name and rows, each a text with a character an element: those of `legend` are filled, "." is empty, " " is nothing. `groups`: a line after
-    every so many columns."""
+    """`panels`: name and rows, each a text with a character an element: those of `legend` are filled, "." is empty, " " is nothing.
+    `groups`: a line after every so many columns."""
     canvas = Canvas()
     keys = list(legend)
     about = []

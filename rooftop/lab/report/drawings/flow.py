@@ -10,7 +10,8 @@ ROW = 26.0
 
 
 def draw(rows: Sequence[Sequence]) -> Picture:
-    """`rows`: name, then texts: those in brackets are what lies in memory, the others launches, or what else makes it. A long row goes on in the next line."""
+    """`rows`: name, then texts: those in brackets are what lies in memory, the others launches, or what else makes it. A long row goes on
+    in the next line."""
     canvas = Canvas()
     about = []
     y = 0.0

@@ -22,8 +22,8 @@ def places(down: int, across: int, group: int, count: int) -> list[tuple[int, in
 
 
 def draw(down: int, across: int, count: int, variants: Sequence[Mapping[str, Any]], row_bytes: float, column_bytes: float) -> Picture:
-    """A grid of `down` x `across` tiles of which `count` are in flight. `variants`: name and group. `row_bytes`, `column_bytes`: of the operand that a row of
-    tiles shares, and of that which a column shares."""
+    """A grid of `down` x `across` tiles of which `count` are in flight. `variants`: name and group. `row_bytes`, `column_bytes`: of the
+    operand that a row of tiles shares, and of that which a column shares."""
     canvas = Canvas()
     about = []
     x = 0.0
@@ -39,7 +39,9 @@ def draw(down: int, across: int, count: int, variants: Sequence[Mapping[str, Any
             for n in taken:
                 if n - 1 not in taken:
                     wide = next(k for k in range(1, across + 1) if n + k not in taken)
-                    canvas.box(x + n * scale, 20 + m * scale, wide * scale, scale, "a", about=f"row {m} of tiles, columns {n} to {n + wide - 1}")
+                    canvas.box(
+                        x + n * scale, 20 + m * scale, wide * scale, scale, "a", about=f"row {m} of tiles, columns {n} to {n + wide - 1}"
+                    )
         canvas.text(x, 38 + down * scale, f"{len(found)} tiles in flight: {rows} rows, {columns} columns")
         canvas.text(x, 54 + down * scale, f"they read {binary(total)}")
         about.append(f"{variant['name']}: {len(found)} tiles in flight read {rows} rows and {columns} columns of tiles, {binary(total)}")

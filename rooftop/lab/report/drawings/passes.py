@@ -10,8 +10,8 @@ ROW, NAME, PLOT = 20.0, 250.0, 520.0
 
 
 def draw(rows: Sequence[Sequence], unit: float, bandwidth: float = 0.0) -> Picture:
-    """`rows`: name, how often what is moved once is read, and written. `unit`: the bytes of that once. `bandwidth`, GB/s: the time that it takes is named.
-    The last row is the fewest."""
+    """`rows`: name, how often what is moved once is read, and written. `unit`: the bytes of that once. `bandwidth`, GB/s: the time that it
+    takes is named. The last row is the fewest."""
     canvas = Canvas()
     most = max(float(reads) + float(writes) for _, reads, writes in rows)
     scale = PLOT / most

@@ -13,8 +13,9 @@ PLOT = 760.0
 
 
 def times(stages: int, load: float, compute: float, slices: int, apart: bool = True) -> list[tuple[float, float, float]]:
-    """Of each slice when its load begins and ends and its product begins. A load begins when the product of the slice that lay in its stage has ended, and,
-    where loads and products are `apart` from nobody (one thread does both), after the product before it; loads take turns only at the stages."""
+    """Of each slice when its load begins and ends and its product begins. A load begins when the product of the slice that lay in its stage
+    has ended, and, where loads and products are `apart` from nobody (one thread does both), after the product before it; loads take turns
+    only at the stages."""
     found: list[tuple[float, float, float]] = []
     for i in range(slices):
         free = found[i - stages][2] + compute if i >= stages else 0.0
@@ -27,10 +28,12 @@ def times(stages: int, load: float, compute: float, slices: int, apart: bool = T
 
 
 def draw(variants: Sequence[Mapping[str, Any]], load: float, compute: float, slices: int = 8, product: str = "product") -> Picture:
-    """`variants`: name and stages, and `apart = false` where nothing is loaded during a product. `load`, `compute`: how long a slice takes from request
-    to arrival, and in the multiplying units, in any unit. All variants have one time axis."""
+    """`variants`: name and stages, and `apart = false` where nothing is loaded during a product. `load`, `compute`: how long a slice takes
+    from request to arrival, and in the multiplying units, in any unit. All variants have one time axis."""
     canvas = Canvas()
-    runs = [(str(v["name"]), int(v["stages"]), times(int(v["stages"]), load, compute, slices, bool(v.get("apart", True)))) for v in variants]
+    runs = [
+        (str(v["name"]), int(v["stages"]), times(int(v["stages"]), load, compute, slices, bool(v.get("apart", True)))) for v in variants
+    ]
     longest = max(t[-1][2] + compute for _, _, t in runs)
     scale = PLOT / longest
     about = []

@@ -10,7 +10,8 @@ BAR = 20.0
 
 
 def draw(levels: Sequence[Sequence], of: str = "element", most: int = 32) -> Picture:
-    """`levels`: name and how many each holds; a level is the first part of the one above, enlarged. At most `most` parts are drawn, the rest as one."""
+    """`levels`: name and how many each holds; a level is the first part of the one above, enlarged. At most `most` parts are drawn, the
+    rest as one."""
     canvas = Canvas()
     about = []
     labels = [f"{name}: {plural(count, of)}" for name, count in levels]

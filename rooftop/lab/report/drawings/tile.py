@@ -13,8 +13,9 @@ MOST = 600  # cells of a panel; with more it is left empty but for the first
 
 
 def draw(levels: Sequence[Sequence], depth: int = 0, operands: Sequence[str] = ("a", "b"), made: str = "results") -> Picture:
-    """`levels`: (name, rows, columns), each within the one before: the first cell of each panel is the next panel. `depth`: of the operands beside the
-    first panel, as far as one step goes; 0: they are not drawn. `operands`: their names, left and top; `made`: what the tile holds."""
+    """`levels`: (name, rows, columns), each within the one before: the first cell of each panel is the next panel. `depth`: of the operands
+    beside the first panel, as far as one step goes; 0: they are not drawn. `operands`: their names, left and top; `made`: what the tile
+    holds."""
     canvas = Canvas()
     strip = max(10.0, min(26.0, depth * SIDE / max(levels[0][1:]))) if depth else 0.0
     top = TOP + strip + 4 if depth else 0.0
@@ -33,10 +34,16 @@ def draw(levels: Sequence[Sequence], depth: int = 0, operands: Sequence[str] = (
         down, across = (-(-rows // inside[1]), -(-columns // inside[2])) if inside else (rows, columns)
         _panel(canvas, x, top, width, height, down, across, inside is not None)
         uses = rows * columns / (rows + columns)
-        captions = (f"{name}: {rows} × {columns}", f"{rows + columns} numbers, {rows * columns} products", f"each is used {uses:.3g} times a step of k")
+        captions = (
+            f"{name}: {rows} × {columns}", f"{rows + columns} numbers, {rows * columns} products",
+            f"each is used {uses:.3g} times a step of k"
+        )
         for k, caption in enumerate(captions):
             canvas.text(x, below + 18 + 16 * k, caption, kind="" if k else "label")
-        about.append(f"{name} of {rows} × {columns} {made}: {rows} + {columns} numbers for {rows * columns} products, {uses:.3g} for each number read")
+        about.append(
+            f"{name} of {rows} × {columns} {made}: {rows} + {columns} numbers for {rows * columns} products, {uses:.3g} for each number "
+            f"read"
+        )
         step = max(width, max(map(length, captions))) + GAP
         if inside:
             high = inside[1] * SIDE / max(inside[1], inside[2])

@@ -48,7 +48,10 @@ def draw(orders: Sequence[str], count: int = 32, warp: int = 8) -> Picture:
             for t in range(count):
                 works, one, other = ORDERS[order](t, step, count)
                 x = 90 + t * CELL + t // warp * 5
-                canvas.box(x, y, CELL - 1, ROW - 3, "a" if works else "cell", about=f"thread {t} adds {one} and {other}" if works else f"thread {t} rests")
+                canvas.box(
+                    x, y, CELL - 1, ROW - 3, "a" if works else "cell",
+                    about=f"thread {t} adds {one} and {other}" if works else f"thread {t} rests"
+                )
             y += ROW
         y += 12
         over = f"{plural(len(steps(order, count)), 'step')} of {plural(count, 'thread')} in warps of {warp}"

@@ -11,8 +11,8 @@ ROW, NAME, PLOT = 22.0, 150.0, 710.0
 
 
 def draw(rows: Sequence[Mapping[str, Any]], repeat: int = 3) -> Picture:
-    """`rows`: name, pattern (texts and lengths, one after the other; an empty text is waiting), and `start`, when it begins. The same text has the same
-    colour in all rows. Lengths are in any unit, the same for all."""
+    """`rows`: name, pattern (texts and lengths, one after the other; an empty text is waiting), and `start`, when it begins. The same text
+    has the same colour in all rows. Lengths are in any unit, the same for all."""
     canvas = Canvas()
     texts = list(dict.fromkeys(str(t) for row in rows for t, _ in row["pattern"] if t))
     span = max(float(row.get("start", 0)) + repeat * sum(float(n) for _, n in row["pattern"]) for row in rows)
@@ -25,7 +25,10 @@ def draw(rows: Sequence[Mapping[str, Any]], repeat: int = 3) -> Picture:
         for _ in range(repeat):
             for text, length in row["pattern"]:
                 if text:
-                    canvas.box(NAME + at * scale, y, float(length) * scale, ROW, COLOURS[texts.index(str(text)) % len(COLOURS)], str(text), str(text))
+                    canvas.box(
+                        NAME + at * scale, y, float(length) * scale, ROW, COLOURS[texts.index(str(text)) % len(COLOURS)], str(text),
+                        str(text)
+                    )
                 at += float(length)
         period = sum(float(n) for _, n in row["pattern"])
         about.append(f"{row['name']}: {', '.join(f'{t} {float(n) / period:.0%}' for t, n in row['pattern'] if t)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rooftop.core.op import Op, Tolerance
+from rooftop.core.op import Calls, Op, Tolerance
 from rooftop.core.spec import Input, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -46,5 +46,5 @@ OP = Op(
     mutates=("cache",),
     tolerance=Tolerance(exact=True),
     wrong={"nothing written": lambda cache, new, at: None, "all written": lambda cache, new, at: cache.copy_(new[:1].expand_as(cache))},
-    public=lambda tensors, options: ((tensors["cache"], tensors["new"]), {"start": options["at"]}),
+    calls=Calls(public=lambda tensors, options: ((tensors["cache"], tensors["new"]), {"start": options["at"]})),
 )

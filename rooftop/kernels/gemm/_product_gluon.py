@@ -1,15 +1,15 @@
 """The Hopper matrix product in Gluon: a persistent, warp-specialised kernel that every product of this family runs.
 
-A block is one producer warp and one or two consumer warp groups. The producer loads slices of A and B by TMA into a ring of stages; each stage
-has two mbarriers, `full` (its bytes have arrived) and `empty` (every consumer has released it). A consumer group computes BM / GROUPS rows of the
-tile with wgmma, one product in flight, and stores its part while the producer already loads the next tile.
+A block is one producer warp and one or two consumer warp groups. The producer loads slices of A and B by TMA into a ring of stages; each
+stage has two mbarriers, `full` (its bytes have arrived) and `empty` (every consumer has released it). A consumer group computes BM / GROUPS
+rows of the tile with wgmma, one product in flight, and stores its part while the producer already loads the next tile.
 
-The first `whole` tiles are assigned to blocks by a fixed stride. The others, `streamed` of them, would leave multiprocessors idle, so their slices of K are
-divided in one of two ways, and a second launch adds the pieces of a tile, always in the order of K.
-SPLIT > 1 (split-K): every such tile is cut into SPLIT nearly equal pieces of K, one work item each; all blocks process the same part of K at the same time, so
-that operands shared by tiles are read into L2 once (`gemm_epilogue.add_split`).
-STREAM: the slices are divided evenly among the blocks, in order (stream-K, Osama et al. 2023); a tile that one block computed completely is stored as any
-other (`gemm_epilogue.add_pieces`).
+The first `whole` tiles are assigned to blocks by a fixed stride. The others, `streamed` of them, would leave multiprocessors idle, so their
+slices of K are divided in one of two ways, and a second launch adds the pieces of a tile, always in the order of K.
+SPLIT > 1 (split-K): every such tile is cut into SPLIT nearly equal pieces of K, one work item each; all blocks process the same part of K
+at the same time, so that operands shared by tiles are read into L2 once (`gemm_epilogue.add_split`).
+STREAM: the slices are divided evenly among the blocks, in order (stream-K, Osama et al. 2023); a tile that one block computed completely is
+stored as any other (`gemm_epilogue.add_pieces`).
 
 TMA fills rows and columns past the end with zeros, and the store skips them. Integers are 32 bits wide: TMA uses coordinates,
 not offsets."""
@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from rooftop.kernels._device import activations, gemm_epilogue
+from rooftop.kernels._device.gluon_tiles import bring, flat, halves
 
 place = gluon.jit(gemm_epilogue.place.fn)
 begin_of = gluon.jit(gemm_epilogue.begin_of.fn)
@@ -37,8 +38,8 @@ BLOCKS, GELU, GELU_TANH = gemm_epilogue.BLOCKS, gemm_epilogue.GELU, gemm_epilogu
 
 @gluon.jit
 def share(whole, streamed, slices, SPLIT: gl.constexpr):
-    """This block's work: tiles (and pieces, with SPLIT) assigned by a fixed stride, then its first slice and one past its last among those that are
-    divided among the blocks, and the number of pieces."""
+    """This block's work: tiles (and pieces, with SPLIT) assigned by a fixed stride, then its first slice and one past its last among those
+    that are divided among the blocks, and the number of pieces."""
     p, blocks = gl.program_id(0), gl.num_programs(0)
     if SPLIT > 1:
         whole += SPLIT * streamed
@@ -73,23 +74,9 @@ def item(i, turns, begin, end, whole, streamed, slices, STREAM: gl.constexpr, SP
 
 
 @gluon.jit
-def bring(desc, z, row, column, TURNED: gl.constexpr, BATCHED: gl.constexpr, barrier, to):
-    """One box by TMA. TURNED: the descriptor is of the transposed operand."""
-    if BATCHED:
-        if TURNED:
-            tma.async_copy_global_to_shared(desc, [z, column, row], barrier, to)
-        else:
-            tma.async_copy_global_to_shared(desc, [z, row, column], barrier, to)
-    elif TURNED:
-        tma.async_copy_global_to_shared(desc, [column, row], barrier, to)
-    else:
-        tma.async_copy_global_to_shared(desc, [row, column], barrier, to)
-
-
-@gluon.jit
 def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr,
          GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr,
-         STREAM: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
+         STREAM: gl.constexpr, SPLIT: gl.constexpr):
     """The producer warp. X_COLUMNS: the descriptor is of the transposed operand, whose columns are contiguous in memory."""
     RM: gl.constexpr = BM // GROUPS
     BYTES: gl.constexpr = GROUPS * a_desc.block_type.nbytes + b_desc.block_type.nbytes
@@ -113,36 +100,17 @@ def load(a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, 
 
 
 @gluon.jit
-def halves(x, LAYOUT: gl.constexpr):
-    """The left and the right half of the columns, without data movement."""
-    M: gl.constexpr = x.shape[0]
-    N: gl.constexpr = x.shape[1]
-    left, right = x.reshape([M, 2, N // 2]).permute(0, 2, 1).split()
-    return gl.convert_layout(left, LAYOUT, assert_trivial=True), gl.convert_layout(right, LAYOUT, assert_trivial=True)
-
-
-@gluon.jit
-def flat(x, TURNED: gl.constexpr, BATCHED: gl.constexpr):
-    """A stage as the matrix that wgmma reads."""
-    if BATCHED:
-        x = x.reshape([x.shape[1], x.shape[2]])
-    if TURNED:
-        x = x.permute((1, 0))
-    return x
-
-
-@gluon.jit
-def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
-            alpha, beta, scale_a, scale_b,
+def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole,
+            streamed, group, alpha, beta, scale_a, scale_b,
             c, ldc, zc, bias, gate, ldg, zg, residual, ldr, zr, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr,
             STAGES: gl.constexpr,
-            A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr,
-            RAW: gl.constexpr, PROMOTE: gl.constexpr, SCALES: gl.constexpr,
-            ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
+            A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr,
+            SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr, SCALES: gl.constexpr,
+            ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):
     """One consumer warp group: rows from GROUP_INDEX · RM on of each tile.
 
-    PROMOTE: tensor cores accumulate fp8 products with fewer than 24 bits; so each slice is accumulated separately and added to a float32 sum. SCALES: the
-    kind of scale_a and scale_b, as in `gemm_epilogue`; BLOCKS requires PROMOTE, BK = 128 and a BN that divides 128."""
+    PROMOTE: tensor cores accumulate fp8 products with fewer than 24 bits; so each slice is accumulated separately and added to a float32
+    sum. SCALES: the kind of scale_a and scale_b, as in `gemm_epilogue`; BLOCKS requires PROMOTE, BK = 128 and a BN that divides 128."""
     RM: gl.constexpr = BM // GROUPS
     WIDTH: gl.constexpr = 256 // a_ring.dtype.primitive_bitwidth
     LONG: gl.constexpr = 128 if a_ring.dtype == gl.int8 and BN > 128 else BN  # Triton 3.6 has no longer integer instruction
@@ -201,13 +169,13 @@ def consume(GROUP_INDEX: gl.constexpr, a_ring, b_ring, c_ring, vectors, full, em
                 slot = gl.program_id(0) + i * gl.num_programs(0) - whole if SPLIT > 1 else 2 * gl.program_id(0) + gl.minimum(i - turns, 1)
                 keep(sums, parts, slot, GROUP_INDEX * RM, BM, BN)
             else:
-                store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc,
-                      zc, row_bias, column_bias, gate, ldg, zg,
-                      residual, ldr, zr, SCALED_A, SCALED_B, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
+                store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale,
+                      column_scale, c, ldc, zc, row_bias, column_bias, gate, ldg, zg,
+                      residual, ldr, zr, SCALED_A, SCALED_B, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)
         else:
-            store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc, zc,
-                  row_bias, column_bias, gate, ldg, zg,
-                  residual, ldr, zr, SCALED_A, SCALED_B, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)  # fmt: skip
+            store(GROUP_INDEX, sums, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c,
+                  ldc, zc, row_bias, column_bias, gate, ldg, zg,
+                  residual, ldr, zr, SCALED_A, SCALED_B, bias is not None, BATCHED, SWAP, RAW, ACT, SHORT, EN)
     tma.store_wait(0)
 
 
@@ -243,11 +211,11 @@ def gelu_of(x, ACT: gl.constexpr, out):
 
 
 @gluon.jit
-def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale, column_scale, c, ldc,
-          zc, row_bias,
+def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, zo, row, column, z, M, N, alpha, beta, row_scale,
+          column_scale, c, ldc, zc, row_bias,
           column_bias, gate, ldg, zg,
           residual, ldr, zr, SCALE_A: gl.constexpr, SCALE_B: gl.constexpr, BIAS: gl.constexpr, BATCHED: gl.constexpr, SWAP: gl.constexpr,
-          RAW: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
+          RAW: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):
     """The epilogue of one group's part of a tile, EN columns at a time."""
     BN: gl.constexpr = acc.shape[1]
     PIECES: gl.constexpr = BN // EN
@@ -279,14 +247,14 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
             scale_piece = part_of(column_scale, vectors, VECTORS * GROUP_INDEX, i, EN, x, SCALE_B)
             bias_piece = part_of(column_bias, vectors, VECTORS * GROUP_INDEX + VECTORS - 1, i, EN, x, BIAS and not SWAP)
             if SHORT and (ACT == GELU or ACT == GELU_TANH):  # noqa: SIM109
-                x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, scale_piece, c, ldc, zc, bias_here, bias_piece, None, 0, 0, None, 0, 0,
-                           SCALE_A, SCALE_B, BIAS, SWAP, 0, SHORT)  # fmt: skip
+                x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, scale_piece, c, ldc, zc, bias_here, bias_piece, None, 0, 0,
+                           None, 0, 0, SCALE_A, SCALE_B, BIAS, SWAP, 0, SHORT)
                 x = gelu_of(x, ACT, out if out_desc is None else out_desc)
-                x = finish(x, rows, columns, z, M, N, 1.0, 0.0, scale_here, scale_piece, None, 0, 0, bias_here, bias_piece, gate, ldg, zg, residual, ldr, zr,
-                           False, False, False, SWAP, 0, SHORT)  # fmt: skip
+                x = finish(x, rows, columns, z, M, N, 1.0, 0.0, scale_here, scale_piece, None, 0, 0, bias_here, bias_piece, gate, ldg, zg,
+                           residual, ldr, zr, False, False, False, SWAP, 0, SHORT)
             else:
-                x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, scale_piece, c, ldc, zc, bias_here, bias_piece, gate, ldg, zg, residual, ldr,
-                           zr, SCALE_A, SCALE_B, BIAS, SWAP, ACT, SHORT)  # fmt: skip
+                x = finish(x, rows, columns, z, M, N, alpha, beta, scale_here, scale_piece, c, ldc, zc, bias_here, bias_piece, gate, ldg,
+                           zg, residual, ldr, zr, SCALE_A, SCALE_B, BIAS, SWAP, ACT, SHORT)
         if out_desc is None:
             if SWAP:
                 put(x, rows, columns, z, M, N, out, ldo, zo, SWAP)
@@ -308,12 +276,13 @@ def store(GROUP_INDEX: gl.constexpr, acc, c_ring, vectors, out_desc, out, ldo, z
 
 
 @gluon.jit(do_not_specialize=("M", "K", "whole", "streamed", "group"))
-def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias, gate,
-            ldg, zg, residual, ldr, zr,
-            BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr, B_COLUMNS: gl.constexpr,
-            BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr, RAW: gl.constexpr, PROMOTE: gl.constexpr,
-            SCALES: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):  # fmt: skip
-    """out = act(alpha · scale_a · scale_b · a b + beta c + bias) · gate + residual, as in `gemm_epilogue.finish`; RAW: out = a b. With SWAP the kernel
+def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta, scale_a, scale_b, c, ldc, zc, bias,
+            gate, ldg, zg, residual, ldr, zr,
+            BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr, A_COLUMNS: gl.constexpr,
+            B_COLUMNS: gl.constexpr, BATCHED: gl.constexpr, STREAM: gl.constexpr, SPLIT: gl.constexpr, SWAP: gl.constexpr,
+            RAW: gl.constexpr, PROMOTE: gl.constexpr, SCALES: gl.constexpr, ACT: gl.constexpr, SHORT: gl.constexpr, EN: gl.constexpr):
+    """out = act(alpha · scale_a · scale_b · a b + beta c + bias) · gate + residual, as in `gemm_epilogue.finish`; RAW: out = a b. With SWAP
+    the kernel
     computes the transposed result: its A is b transposed, its B is a transposed, and out_desc is None."""
     a_ring = gl.allocate_shared_memory(a_desc.dtype, [STAGES * GROUPS] + a_desc.block_type.shape, a_desc.layout)
     b_ring = gl.allocate_shared_memory(b_desc.dtype, [STAGES] + b_desc.block_type.shape, b_desc.layout)
@@ -334,23 +303,28 @@ def product(a_desc, b_desc, out_desc, out, ldo, zo, parts, M, N, K, whole, strea
     fence_async_shared()
     if GROUPS == 1:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
-                       scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE,
-                       SCALES, ACT, SHORT, EN)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
-                    BATCHED, STREAM, SPLIT)),
-        ], [1], [40])  # fmt: skip
+            (consume,
+                       (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
+                       alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
+                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
+            (load,
+                    (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
+                    B_COLUMNS, BATCHED, STREAM, SPLIT)),
+        ], [1], [40])
     else:
         gl.warp_specialize([
-            (consume, (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
-                       scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE,
-                       SCALES, ACT, SHORT, EN)),
-            (consume, (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group, alpha, beta,
-                       scale_a, scale_b, c, ldc, zc,
-                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT, SWAP, RAW, PROMOTE,
-                       SCALES, ACT, SHORT, EN)),
-            (load, (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS,
-                    BATCHED, STREAM, SPLIT)),
-        ], [4, 1], [232, 40])  # fmt: skip
+            (consume,
+                       (0, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
+                       alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
+                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
+            (consume,
+                       (1, a_ring, b_ring, c_ring, vectors, full, empty, out_desc, out, ldo, zo, parts, M, N, K, whole, streamed, group,
+                       alpha, beta, scale_a, scale_b, c, ldc, zc,
+                       bias, gate, ldg, zg, residual, ldr, zr, BM, BN, BK, GROUPS, STAGES, A_COLUMNS, B_COLUMNS, BATCHED, STREAM, SPLIT,
+                       SWAP, RAW, PROMOTE, SCALES, ACT, SHORT, EN)),
+            (load,
+                    (a_desc, b_desc, a_ring, b_ring, full, empty, M, N, K, whole, streamed, group, BM, BN, BK, GROUPS, STAGES, A_COLUMNS,
+                    B_COLUMNS, BATCHED, STREAM, SPLIT)),
+        ], [4, 1], [232, 40])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rooftop.core.spec import DTYPES, Problem
 from rooftop.formats.number_formats import ELEMENTS, ROUNDINGS, SCALES, Format
 
@@ -26,20 +23,9 @@ def rounding(p: Problem) -> int:
     return ROUNDINGS.index("stochastic" if name == "dither" and element(p).exponent else name)
 
 
-def text(name: str, *arguments: Any) -> str:
-    """A kernel's name with its template arguments."""
-    return f"{name}<{', '.join([str(a).lower() if isinstance(a, bool) else str(a) for a in arguments])}>"
-
-
-def arguments(p: Problem, listed: Mapping[str, tuple[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """name -> (C type, value) as the `args` and `types` of a launch; a "ptr" is the tensor of that name, or null if it is absent."""
-    args = {name: (name if p.get(name) is not None else None) if kind == "ptr" else value for name, (kind, value) in listed.items()}
-    return args, tuple([kind for kind, _ in listed.values()])
-
-
 def packs(p: Problem, x: str, length: int, stride: int) -> tuple[int, bool]:
-    """Elements that a thread processes at once, and whether segments of `length` are whole multiples of them at addresses aligned to 16 bytes: so many that
-    their codes are a multiple of 4 bytes."""
+    """Elements that a thread processes at once, and whether segments of `length` are whole multiples of them at addresses aligned to 16
+    bytes: so many that their codes are a multiple of 4 bytes."""
     f, size, m = element(p), p[x].itemsize, p[x]
     vec = 16 if f.bits == 6 else max(16 // size, 32 // f.bits)
     whole = length % vec == 0 and m.align >= 16 and stride * size % 16 == 0 and p["codes"].align >= 16

@@ -1,8 +1,9 @@
 """A performance model of a tile shape on Hopper, which chooses a config and prunes a search.
 
-The cycles of one multiprocessor for one slice of K are the largest of: the matrix multiplies; wgmma's reads of shared memory (both operands, so narrow tiles
-are bound by them); TMA's loads from the L2. A tile is its slices and an epilogue; a block computes tiles in turn; device memory bandwidth is a lower bound.
-The rates were fitted on an H200 to 83 products from 16³ to 16384³, of model shapes and random ones, with 3 to 9 configs each."""
+The cycles of one multiprocessor for one slice of K are the largest of: the matrix multiplies; wgmma's reads of shared memory (both
+operands, so narrow tiles are bound by them); TMA's loads from the L2. A tile is its slices and an epilogue; a block computes tiles in turn;
+device memory bandwidth is a lower bound. The rates were fitted on an H200 to 83 products from 16³ to 16384³, of model shapes and random
+ones, with 3 to 9 configs each."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ LARGEST_SPLIT = 16
 
 @dataclass(frozen=True)
 class Config:
-    """BM, BN, BK: the tile; GROUPS: consumer warp groups, each with BM / GROUPS rows; STAGES: slices in the ring buffer; GROUP: rows of tiles in a group
-    (tile order); SPLIT: split-K, the tiles of the last, partial wave are cut into so many parts of K; STREAM: stream-K, the slices of those tiles (and of
-    one wave before) are divided evenly among the blocks; SWAP: the kernel computes the transposed result, so that N is divided by BM and M by BN."""
+    """BM, BN, BK: the tile; GROUPS: consumer warp groups, each with BM / GROUPS rows; STAGES: slices in the ring buffer; GROUP: rows of
+    tiles in a group
+    (tile order); SPLIT: split-K, the tiles of the last, partial wave are cut into so many parts of K; STREAM: stream-K, the slices of those
+    tiles (and of one wave before) are divided evenly among the blocks; SWAP: the kernel computes the transposed result, so that N is
+    divided by BM and M by BN."""
 
     BM: int = 128
     BN: int = 256
@@ -101,7 +104,10 @@ def plan(config: Config, m: int, n: int, k: int, batch: int, sms: int) -> Plan:
     if config.SPLIT > 1 and total % sms:
         rest = total % sms
         split = min(config.SPLIT, slices)
-        return Plan(total - rest, rest, min(sms, total - rest + rest * split), slices, split) if split > 1 else Plan(total, 0, min(total, sms), slices)
+        return (
+            Plan(total - rest, rest, min(sms, total - rest + rest * split), slices, split) if split > 1
+            else Plan(total, 0, min(total, sms), slices)
+        )
     if not config.STREAM or total % sms == 0:
         return Plan(total, 0, min(total, sms), slices)
     blocks = min(sms, max(1, total * slices // 2))
@@ -119,8 +125,8 @@ def ring_bytes(config: Config, itemsize: int) -> int:
 
 
 def _beside(config: Config, out_bytes: int, vectors: int) -> int:
-    """Shared memory besides the ring buffer: staging of the result (a swapped one goes straight from registers; one that TMA cannot store, `out_bytes` 0,
-    changes its layout there) and `vectors` (bias, scales) of one value a column."""
+    """Shared memory besides the ring buffer: staging of the result (a swapped one goes straight from registers; one that TMA cannot store,
+    `out_bytes` 0, changes its layout there) and `vectors` (bias, scales) of one value a column."""
     staging = 0 if config.SWAP else 2 * config.BM * piece(config) * (out_bytes or 2) + (2048 if out_bytes == 0 else 0)
     return staging + 4 * vectors * config.GROUPS * config.BN + BARRIERS
 
@@ -136,7 +142,10 @@ def deepest(config: Config, itemsize: int, out_bytes: int, vectors: int = 0) -> 
 
 def valid(config: Config, itemsize: int, out_bytes: int, vectors: int = 0) -> bool:
     rows = config.BM // config.GROUPS
-    return config.STAGES >= 2 and rows in (64, 128) and rows * config.BN <= 64 * 256 and shared_bytes(config, itemsize, out_bytes, vectors) <= SHARED
+    return (
+        config.STAGES >= 2 and rows in (64, 128) and rows * config.BN <= 64 * 256
+        and shared_bytes(config, itemsize, out_bytes, vectors) <= SHARED
+    )
 
 
 def seconds(config: Config, facts: Facts) -> float:
@@ -149,7 +158,9 @@ def seconds(config: Config, facts: Facts) -> float:
     reads = line * (bm + bn * max(1, bm // 64)) / SHARED_RATE
     outside = (max(0, bm - f.m) + max(0, bn - f.n)) * line / 128
     spare = 2 - p.blocks / f.sms  # the L2 bandwidth that idle multiprocessors leave to the others
-    brought = line / spare * (min(bm, f.m) / (STRADDLING if f.a_straddles else FROM_L2) + min(bn, f.n) / (STRADDLING if f.b_straddles else FROM_L2))
+    brought = line / spare * (
+        min(bm, f.m) / (STRADDLING if f.a_straddles else FROM_L2) + min(bn, f.n) / (STRADDLING if f.b_straddles else FROM_L2)
+    )
     step = max(products, reads, brought + outside * FILLED) + HANDSHAKE + (SHALLOW[config.STAGES] if config.STAGES < 4 else 0)
     epilogue = EPILOGUE + (bm * bn / 8 if config.SWAP or not f.out_bytes else bm * bn * f.out_bytes / 64)
     turns = -(-p.whole // p.blocks)
@@ -174,8 +185,8 @@ def seconds(config: Config, facts: Facts) -> float:
 
 
 def _apart(config: Config, f: Facts, p: Plan) -> float:
-    """Bytes of device memory that stream-K tiles read: their blocks process different parts of K at the same time, so what tiles share stays in the L2 only
-    if all of it fits."""
+    """Bytes of device memory that stream-K tiles read: their blocks process different parts of K at the same time, so what tiles share
+    stays in the L2 only if all of it fits."""
     line = f.k * f.itemsize
     together = min(p.streamed, p.blocks)
     rows = min(config.GROUP * config.BM, -(-f.m // config.BM) * config.BM)
@@ -192,7 +203,9 @@ def group_of(config: Config, sms: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _tiles(shapes: tuple[tuple[int, int, int, int], ...], swap: bool, itemsize: int, out_bytes: int, vectors: int, sms: int) -> tuple[Config, ...]:
+def _tiles(
+    shapes: tuple[tuple[int, int, int, int], ...], swap: bool, itemsize: int, out_bytes: int, vectors: int, sms: int
+) -> tuple[Config, ...]:
     """The valid tiles of these shapes, each with as many stages as fit."""
     found = []
     for bm, bn, bk, groups in shapes:

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import triton
+import triton.language as tl
 from triton.experimental.gluon import language as gl
 
-from rooftop.core.spec import Descriptor, Launch, Meta
-from rooftop.kernels._device import gemm_epilogue, gemm_gluon
-from rooftop.kernels._device.gemm_model import Config, Facts, Plan, piece, plan, ranked, seconds
-
-TYPES: Mapping[str, Any] = {"bf16": gl.bfloat16, "f16": gl.float16, "f8e4m3": gl.float8e4nv, "f8e5m2": gl.float8e5, "i8": gl.int8, "f32": gl.float32,
-"i32": gl.int32}
+from rooftop.core.spec import DTYPES, Descriptor, Launch, Meta
+from rooftop.kernels._device import gemm_epilogue
+from rooftop.kernels._device.gluon_tiles import TYPES, lies, readable, turned
+from rooftop.kernels.gemm import _product_gluon
+from rooftop.kernels.gemm._model import Config, Facts, Plan, piece, plan, ranked, seconds
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,10 @@ class Product:
     def stored(self) -> int:
         """Bytes of one element if TMA stores the result; 0 if it cannot."""
         out = self.of(self.out)
-        return out.itemsize if out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1]) and out.align % 16 == 0 else 0
+        return (
+            out.itemsize if out.strides[-1] == 1 and all(s * out.itemsize % 16 == 0 for s in out.strides[:-1])
+            and out.align % 16 == 0 else 0
+        )
 
     @property
     def vectors(self) -> int:
@@ -80,30 +84,9 @@ class Product:
         return plan(config, m, n, k, batch, self.sms)
 
 
-def readable(meta: Meta) -> str | None:
-    """None, or why TMA can read the matrices of this tensor neither as stored nor transposed."""
-    if meta.align % 16:
-        return f"its address is a multiple of {meta.align} bytes; TMA needs 16"
-    if len(meta.shape) == 3 and meta.shape[0] > 1 and meta.strides[0] * meta.itemsize % 16:
-        return f"its matrices are {meta.strides[0] * meta.itemsize} bytes apart; TMA needs a multiple of 16"
-    if not (_lies(meta, -2, -1) or _lies(meta, -1, -2)):
-        return f"its strides are {meta.strides}; TMA needs one of 1 element and the other a multiple of 16 bytes"
-    return None
-
-
-def _lies(meta: Meta, outer: int, inner: int) -> bool:
-    neighbours = meta.strides[inner] == 1 or meta.shape[inner] == 1
-    return neighbours and (meta.shape[outer] == 1 or (meta.strides[outer] * meta.itemsize % 16 == 0 and meta.strides[outer] >= 0))
-
-
-def turned(meta: Meta) -> bool:
-    """Whether TMA reads the transposed matrices: their columns are contiguous in memory."""
-    return not _lies(meta, -2, -1)
-
-
 def _descriptor(name: str, meta: Meta, across: bool, rows: int, columns: int, rounded: bool = True) -> Descriptor:
-    """The descriptor of a tensor, or with `across` of its transpose, with boxes of rows x columns. rounded: TMA rounds float32 to TF32; tensor cores would
-    truncate it."""
+    """The descriptor of a tensor, or with `across` of its transpose, with boxes of rows x columns. rounded: TMA rounds float32 to TF32;
+    tensor cores would truncate it."""
     order = [*range(len(meta.shape) - 2), *((-1, -2) if across else (-2, -1))]
     block = (*(1,) * (len(meta.shape) - 2), rows, columns)
     layout = gl.NVMMASharedLayout.get_default_for(list(block), TYPES[meta.dtype])
@@ -146,22 +129,24 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
         "gate": _name(product, "gate"), "ldg": ldg, "zg": zg, "residual": _name(product, "residual"), "ldr": ldr, "zr": zr,
         "scale_a": _name(product, product.scale_b if config.SWAP else product.scale_a), "scale_b": _name(product,
         product.scale_a if config.SWAP else product.scale_b),
-        "BM": config.BM, "BN": config.BN, "SWAP": config.SWAP, "RAW": product.raw, "ACT": gemm_epilogue.ACTIVATIONS.index(product.activation),
+        "BM": config.BM, "BN": config.BN, "SWAP": config.SWAP, "RAW": product.raw,
+        "ACT": gemm_epilogue.ACTIVATIONS.index(product.activation),
         "SHORT": out.itemsize <= 2, "SCALES": gemm_epilogue.SCALES.index(product.scales),
-    }  # fmt: skip
+    }
     args: dict[str, Any] = {
         "a_desc": _descriptor(*first[:2], across_a, *a_box), "b_desc": _descriptor(*second[:2], across_b, *b_box),
-        "out_desc": _descriptor(product.out, out, False, rows, piece(config), rounded=False) if tma_out else None, "out": None if tma_out else product.out,
-        "ldo": ldo, "zo": zo,
-        "parts": "parts" if p.units else None, "M": m, "N": n, "K": k, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
-        "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned, "BATCHED": len(a.shape) == 3,
-        "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote, "EN": piece(config),
-    }  # fmt: skip
-    made = [Launch(kernel=gemm_gluon.product, grid=(p.blocks,), args=args, warps=4)]
+        "out_desc": _descriptor(product.out, out, False, rows, piece(config), rounded=False) if tma_out else None,
+        "out": None if tma_out else product.out, "ldo": ldo, "zo": zo,
+        "parts": "parts" if p.units else None, "M": m, "N": n, "K": k, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP,
+        **after, "BK": config.BK, "GROUPS": config.GROUPS, "STAGES": config.STAGES, "A_COLUMNS": a_turned, "B_COLUMNS": b_turned,
+        "BATCHED": len(a.shape) == 3, "STREAM": p.units > 0 and p.split == 1, "SPLIT": p.split, "PROMOTE": product.promote,
+        "EN": piece(config),
+    }
+    made = [Launch(kernel=_product_gluon.product, grid=(p.blocks,), args=args, warps=4)]
     shared = {
-        "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed, "group": config.GROUP, **after,
-        "CHAINED": chained,
-    }  # fmt: skip
+        "parts": "parts", "out": product.out, "ldo": ldo, "zo": zo, "M": m, "N": n, "whole": p.whole, "streamed": p.streamed,
+        "group": config.GROUP, **after, "CHAINED": chained,
+    }
     if product.scales == "blocks":
         shared |= {"scale_a": None, "scale_b": None}
     if p.split > 1:
@@ -173,7 +158,9 @@ def launches(product: Product, config: Config, chained: bool) -> list[Launch]:
     elif p.units and p.blocks > 1:
         piece_rows = max(1, min(config.BM, 2048 // config.BN))
         args = {**shared, "slices": p.slices, "blocks": p.blocks, "ROWS": piece_rows}
-        made.append(Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, chained=chained))
+        made.append(
+            Launch(kernel=gemm_epilogue.add_pieces, grid=(p.blocks - 1, config.BM // piece_rows), args=args, warps=4, chained=chained)
+        )
     return made
 
 
@@ -192,6 +179,105 @@ def along_k(product: Product) -> str | None:
     for name, meta in (("a", a), ("b", b)):
         if reason := readable(meta):
             return f"TMA does not read {name}: {reason}"
-    if turned(a) or not _lies(b, -1, -2):
+    if turned(a) or not lies(b, -1, -2):
         return "wgmma reads 8-bit operands along K: rows of a and columns of b must be neighbours in memory"
     return None
+
+
+def _tile(config: Config) -> str:
+    more = "".join(
+        [f" split-K {config.SPLIT}" if config.SPLIT > 1 else "", " stream-K" if config.STREAM else "", " swapped" if config.SWAP else ""]
+    )
+    return f"{config.BM}x{config.BN}x{config.BK}{more}"
+
+
+def explanation(product: Product, config: Config) -> str:
+    plan = product.plan(config)
+    tiles = plan.whole + plan.streamed
+    said = [
+        f"tile {config.BM} x {config.BN}, {config.STAGES} stages of {config.BK} of K; {config.GROUPS} consumer warp "
+        f"group{'s'[: config.GROUPS - 1]}",
+        f"{tiles} tiles on {plan.blocks} blocks",
+    ]
+    if config.SWAP:
+        said.append("few columns: the operands are swapped, so that N fills the 64 rows of an instruction")
+    if plan.split > 1:
+        said.append(
+            f"split-K: the {plan.streamed} tiles of the last, partial wave are cut into {plan.split} parts of K each, added by a second "
+            f"launch"
+        )
+    elif plan.units:
+        said.append(
+            f"stream-K: the slices of {plan.streamed} tiles are divided evenly among the blocks, the parts added by a second launch"
+        )
+    ranked = product.ranked()
+    predicted = product.seconds(config)
+    other = next((c for c in ranked if c != config), None)
+    beside = (
+        "" if other is None
+        else f"; {'next' if ranked[0] == config else 'the model prefers'} {_tile(other)} at {product.seconds(other) * 1e6:.1f} µs"
+    )
+    said.append(
+        f"predicted {predicted * 1e6:.1f} µs, {ranked.index(config) + 1 if config in ranked else 'none'} of {len(ranked)} by the "
+        f"model{beside}"
+    )
+    return "; ".join(said)
+
+
+# -- operands prepared for tensor cores: rows along K, in one part (a copy, of any dtype) or float32 in two parts whose sum has 22 bits
+# (TF32) or 16 bits (bfloat16) of the number
+# ------------------------------------------------------------------------------------------------
+
+KINDS = ("copy", "tf32", "bf16")
+TF32, BF16 = tl.constexpr(1), tl.constexpr(2)
+TILE = 64
+
+
+@triton.jit
+def split_rows(x, out, R, K, xr, xk, xz, pitch, batch, KIND: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """out[part, z, r, k] = the part of x[z, r, k]; xr, xk, xz: strides of x along r, k, z; pitch: row stride of out. TF32: x1 is x without
+    the 13 lowest bits, x2 the remainder, which tensor cores truncate too. BF16: x1 is x rounded, x2 the remainder rounded."""
+    along = tl.cdiv(K, TILE)
+    tile = tl.program_id(0)
+    z = tl.program_id(1).to(tl.int64)
+    r, k = tile // along * TILE + tl.arange(0, TILE), tile % along * TILE + tl.arange(0, TILE)
+    inside = (r < R)[:, None] & (k < K)[None, :]
+    v = tl.load(x + z * xz + (r.to(tl.int64) * xr)[:, None] + (k.to(tl.int64) * xk)[None, :], mask=inside, other=0.0)
+    at = (r.to(tl.int64) * pitch)[:, None] + k[None, :]
+    written = (r < R)[:, None] & (k < pitch)[None, :]  # zeros up to the pitch: whole 16 bytes
+    if KIND == BF16:
+        first = v.to(tl.bfloat16)
+        rest = (v - first.to(tl.float32)).to(tl.bfloat16)
+    elif KIND == TF32:
+        first = (v.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        rest = v - first
+    else:
+        first = v
+    tl.store(out + z * R * pitch + at, first, mask=written)
+    if KIND != 0:
+        tl.store(out + (z + batch) * R * pitch + at, rest, mask=written)
+
+
+def pitch_of(k: int, itemsize: int) -> int:
+    """Row stride: K, as a multiple of 128 bytes, so that rows are in as few lines of the L2 as possible. TMA requires 16."""
+    wide = 128 // itemsize
+    return -(-k // wide) * wide
+
+
+def operand_room(rows: int, k: int, batch: int, kind: str, dtype: str = "f32") -> Meta:
+    """Memory for the parts. `dtype`: that of a copy."""
+    made, parts = (dtype, 1) if kind == "copy" else ("bf16" if kind == "bf16" else "f32", 2)
+    return Meta((parts * batch, rows, pitch_of(k, DTYPES[made].bytes)), made)
+
+
+def operand_launch(name: str, meta: Meta, into: str, kind: str, columns: bool) -> Launch:
+    """`columns`: the rows of the result are the columns of the tensor, as for b."""
+    r, k = (-1, -2) if columns else (-2, -1)
+    batch = meta.shape[0] if len(meta.shape) == 3 else 1
+    rows, depth = meta.shape[r], meta.shape[k]
+    args = {
+        "x": name, "out": into, "R": rows, "K": depth, "xr": meta.strides[r], "xk": meta.strides[k],
+        "xz": meta.strides[0] if len(meta.shape) == 3 else 0, "pitch": pitch_of(depth, 2 if kind == "bf16" else meta.itemsize),
+        "batch": batch, "KIND": KINDS.index(kind), "TILE": TILE,
+    }
+    return Launch(kernel=split_rows, grid=(-(-rows // TILE) * -(-depth // TILE), batch), args=args, warps=4)

@@ -1,0 +1,82 @@
+"""What may be given to a call of `rooftop.linear_cross_entropy`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rooftop.core.argument_checks import number, positive
+from rooftop.core.spec import dtype_of
+
+REDUCTIONS = ("mean", "sum", "none")
+MEMORY = ("fast", "small")
+
+
+def check_divisor(divisor: Any, reduction: str) -> None:
+    """Raises TypeError and ValueError as linear_cross_entropy says."""
+    import torch
+
+    if reduction != "sum":
+        raise ValueError(f"linear_cross_entropy: divisor is given with reduction={reduction!r}; it divides the sum, reduction='sum'")
+    if isinstance(divisor, torch.Tensor):
+        if divisor.numel() != 1:
+            raise ValueError(
+                f"linear_cross_entropy: divisor has shape {tuple(divisor.shape)}; it must be a number or a tensor of one element"
+            )
+        return
+    number("linear_cross_entropy", "divisor", divisor, "a number other than 0, or a tensor of one element")
+    if not divisor:
+        raise ValueError("linear_cross_entropy: divisor is 0; it must be a number other than 0, or a tensor of one element")
+
+
+def validated(
+    x: Any, weight: Any, target: Any, bias: Any, ignore_index: Any, label_smoothing: Any, lse_square_scale: Any, softcap: Any,
+    reduction: Any, weight_grad_dtype: Any, memory: Any,
+) -> str:
+    """The name of the weight's gradient's dtype."""
+    import torch
+
+    name = "linear_cross_entropy"
+    for what, t in (("x", x), ("weight", weight), ("target", target), ("bias", bias)):
+        if not isinstance(t, torch.Tensor) and not (what == "bias" and t is None):
+            raise TypeError(f"{name}: {what} is a {type(t).__name__}; it must be a tensor")
+    if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise TypeError(f"{name}: x is {x.dtype}; accepted are torch.float32, torch.float16, torch.bfloat16")
+    if weight.dtype != x.dtype:
+        raise TypeError(f"{name}: weight is {weight.dtype} and x {x.dtype}; they must be alike")
+    if target.dtype != torch.int64:
+        raise TypeError(f"{name}: target is {target.dtype}; accepted is torch.int64 (class indices; probabilities are not)")
+    if bias is not None and bias.dtype not in (x.dtype, torch.float32):
+        raise TypeError(f"{name}: bias is {bias.dtype}; accepted are {' and '.join(dict.fromkeys((str(x.dtype), 'torch.float32')))}")
+    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(f"{name}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [..., H] and [V, H]")
+    if weight.shape[0] == 0 or weight.shape[1] == 0:
+        raise ValueError(f"{name}: weight has shape {tuple(weight.shape)}; it must have a class and a feature at least")
+    if target.shape != x.shape[:-1]:
+        raise ValueError(
+            f"{name}: target has shape {tuple(target.shape)}; it must be that of x but for the last dimension, {tuple(x.shape[:-1])}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"{name}: bias has shape {tuple(bias.shape)}; it must be one number a class, ({weight.shape[0]},)")
+    for what, t in (("weight", weight), ("target", target), ("bias", bias)):
+        if t is not None and t.device != x.device:
+            raise ValueError(f"{name}: x lies on {x.device} and {what} on {t.device}; they must be on one device")
+    for what, given, accepted in (("reduction", reduction, REDUCTIONS), ("memory", memory, MEMORY)):
+        if given not in accepted:
+            raise ValueError(f"{name}: {what} is {given!r}; it must be {', '.join(repr(a) for a in accepted[:-1])} or {accepted[-1]!r}")
+    if weight_grad_dtype not in (None, weight.dtype, torch.float32):
+        dtypes = " and ".join(dict.fromkeys((str(weight.dtype), "torch.float32")))
+        raise TypeError(f"{name}: weight_grad_dtype is {weight_grad_dtype!r}; accepted are None, {dtypes}")
+    if weight_grad_dtype not in (None, weight.dtype) and weight.requires_grad and not torch.compiler.is_compiling():
+        taken = weight.grad_dtype if weight.is_leaf else weight.dtype
+        if taken not in (None, weight_grad_dtype):
+            raise ValueError(
+                f"{name}: weight_grad_dtype is {weight_grad_dtype}, and autograd would round the gradient of this weight to {taken}; "
+                             f"it must be a leaf with weight.grad_dtype = {weight_grad_dtype}")
+    number(name, "ignore_index", ignore_index, "a whole number", whole=True)
+    number(name, "lse_square_scale", lse_square_scale, "a finite number", finite=True)
+    number(name, "label_smoothing", label_smoothing, "0 to 1")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"{name}: label_smoothing is {label_smoothing}; it must be 0 to 1")
+    if softcap is not None:
+        positive(name, "softcap", softcap)
+    return dtype_of(weight_grad_dtype or weight.dtype)
