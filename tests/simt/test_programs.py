@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rooftop.lab import simt
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.simt import program
+from rooftop.lab.simt import process, program
 from rooftop.lab.simt.tokens import tokenise
 
 FOLDER = Path(__file__).parent / "programs"
@@ -211,3 +211,13 @@ def test_a_variable_that_main_fills_is_named_where_main_does_not_run(tmp_path: P
     done = CliRunner().invoke(app, ["simt", "own.cu", "--kernel", "k", "--grid", "1", "--block", "1", "--arg", "o=i32:1"])
     assert done.exit_code == 0, done.output
     assert "own.cu:5: main() fills n, and a launch by --kernel does not run main(): n holds what it is declared with" in done.output
+
+
+def test_a_program_that_takes_long_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(process, "TELL_S", 0.01)
+    monkeypatch.setattr(process, "going_on", told.append)
+    path = tmp_path / "long.cu"
+    path.write_text("__global__ void k(float* x) { x[threadIdx.x] += 1; }\nint main() { float* x; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); k<<<1, 32>>>(x); cudaFree(x); }\n")
+    run = program.run(program.source_of(path)[0], mode="count")
+    assert run.ended == "returned" and told and told == sorted(told)

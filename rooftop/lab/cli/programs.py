@@ -50,9 +50,10 @@ def _simulated(
     check: bool, html: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     from rooftop.core import whole_file
-    from rooftop.lab.simt import annotate, build, program, verdict
+    from rooftop.lab.simt import annotate, build, process, program, verdict
 
     build.progress = lambda text: echo(text, err=True)
+    process.going_on = lambda seconds: echo(f"{source.path.name}: running for {seconds:.0f} s", err=True)
     path = source.path
     words = shlex.split(args) if args else []
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "seed": seed}
