@@ -125,6 +125,23 @@ def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) 
             "#include <cudnn.h>\n__global__ void k() {}\nint main() { cudnnHandle_t h; k<<<1, 1>>>(); }\n",
             ("own.cu:3: 'cudnnHandle_t' is declared neither", "cudnn.h"),
         ),
+        (
+            "__global__ void k() {}\nint main() { cudaChannelFormatDesc d = cudaCreateChannelDesc<float>(); k<<<1, 1>>>(); }\n",
+            ("own.cu:2: 'cudaChannelFormatDesc' is declared neither", "(textures and surfaces are not simulated)"),
+        ),
+        (
+            "#include <cuda.h>\n__global__ void k() {}\nint main() { CUmodule m; cuModuleLoad(&m, \"k.cubin\"); k<<<1, 1>>>(); }\n",
+            ("own.cu:3: 'CUmodule' is declared neither", "(the driver API is not simulated)"),
+        ),
+        (
+            "#include <cublasLt.h>\n__global__ void k() {}\nint main() { cublasLtHandle_t h; cublasLtCreate(&h); cublasLtMatmulDesc_t d; "
+            "cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F); cublasLtMatmul(h, d); k<<<1, 1>>>(); }\n",
+            ("cublasLt", "not simulated"),
+        ),
+        (
+            "__global__ void k() {}\nint main() { cudaSetDevice(1); k<<<1, 1>>>(); }\n",
+            ("cudaSetDevice(1): a second GPU; the simulation has one", "it came to what is not simulated"),
+        ),
     ],
 )
 def test_what_is_not_here_is_named_with_exit_code_3(text: str, says: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
     """`kernel<<<grid, block>>>(arguments)` as a call of the runtime. `macro`: the parameters of the macro whose body this is."""
     made: list[Token] = []
     pointed = False
-    tokens = _together(tokens)
+    tokens = together(tokens)
     at = 0
     while at < len(tokens):
         token = tokens[at]
@@ -155,8 +155,8 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
     return made, pointed
 
 
-def _together(tokens: list[Token]) -> list[Token]:
-    """`<< <` and `>> >`, as some editors part them, in one piece."""
+def together(tokens: list[Token]) -> list[Token]:
+    """`<< <`, `< < <`, `>> >` and `> > >`, as some editors part them, in one piece."""
     made: list[Token] = []
     opened = False
     at = 0
@@ -168,7 +168,10 @@ def _together(tokens: list[Token]) -> list[Token]:
 
     while at < len(tokens):
         t = tokens[at]
-        if t.text == "<<" and (end := follows(at + 1, "<")) and t.kind == "symbol":
+        if t.text == "<" and t.kind == "symbol" and (two := follows(at + 1, "<")) and (end := follows(two + 1, "<")):
+            made.append(replace(t, text="<<<"))
+            opened, at = True, end + 1
+        elif t.text == "<<" and (end := follows(at + 1, "<")) and t.kind == "symbol":
             made.append(replace(t, text="<<<"))
             opened, at = True, end + 1
         elif opened and t.text == ">" and t.kind == "symbol" and (two := follows(at + 1, ">")) and (end := follows(two + 1, ">")) and follows(end + 1, "("):
@@ -192,7 +195,7 @@ _DEFINE = re.compile(r"([ \t]*#[ \t]*define[ \t]+\w+(?:\(([^)]*)\))?)(.*)", re.S
 
 
 def _directive(token: Token, kernels: Collection[str]) -> tuple[Token, bool]:
-    if "<<<" not in token.text or (match := _DEFINE.match(token.text)) is None:
+    if not re.search(r"<\s*<\s*<", token.text) or (match := _DEFINE.match(token.text)) is None:
         return token, False
     body = tokenise(match[3].replace("\\\n", " "))
     made, pointed = _launches(body, kernels, [p.strip() for p in (match[2] or "").split(",")])

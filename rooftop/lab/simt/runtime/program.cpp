@@ -342,7 +342,10 @@ const char* cudaGetErrorName(cudaError_t e) {
     SIMT_ERRORS(SIMT_NAME)
     return "cudaErrorUnknown";
 }
-cudaError_t cudaSetDevice(int device) { return device ? failed(cudaErrorInvalidDevice) : cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+    if (device > 0) not_on_the_host(("cudaSetDevice(" + std::to_string(device) + "): a second GPU; the simulation has one").c_str());
+    return device ? failed(cudaErrorInvalidDevice) : cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     std::memset(static_cast<void*>(p), 0, sizeof *p);
     if (device) return failed(cudaErrorInvalidDevice);
