@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rooftop.lab import simt
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.simt import process, program
+from rooftop.lab.simt import process, program, program_build
 from rooftop.lab.simt.tokens import tokenise
 
 FOLDER = Path(__file__).parent / "programs"
@@ -238,3 +238,24 @@ def test_a_program_that_takes_long_gives_signs_of_life(tmp_path: Path, monkeypat
     path.write_text("__global__ void k(float* x) { x[threadIdx.x] += 1; }\nint main() { float* x; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); k<<<1, 32>>>(x); cudaFree(x); }\n")
     run = program.run(program.source_of(path)[0], mode="count")
     assert run.ended == "returned" and told and told == sorted(told)
+
+
+def test_what_a_macro_makes_before_main_is_watched(tmp_path: Path) -> None:
+    path = tmp_path / "made.cu"
+    path.write_text(
+        "#include <cstdio>\n__global__ void k(float* x, int n) { if (threadIdx.x <= n) x[threadIdx.x] = 1; }\n"
+        "#define RUN(n) void run_##n(float* x) { k < < < 1, \\\n    2 * n > > > (x, n); }\nRUN(32)\n"
+        "int main() { float* x; cudaMalloc(&x, 128); run_32(x); k<<<1, 32>>>(x, 32); cudaFree(x); }\n"
+    )
+    run = program.run(program.source_of(path)[0])
+    assert [(x.line, x.watched) for x in run.launches] == [(5, 1), (6, 1)]
+    assert {(f.kind, f.line) for f in run.report.findings} == {("out-of-bounds", 2)}
+
+
+def test_launches_that_cannot_be_watched_are_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text("__global__ void k(int* x) { x[0] = 1; }\nint main() { int* x; cudaMalloc(&x, 4); k<<<1, 1>>>(x); cudaFree(x); }\n")
+    monkeypatch.setattr(program_build, "_matched", lambda nm, library: [])
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 3 and "1 of its launches could not be watched: own.cu:2: k<<<1, 1>>>" in done.output, done.output

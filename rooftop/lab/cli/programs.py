@@ -72,6 +72,8 @@ def _simulated(
     report = replace((counted or first).report, findings=verdict.grouped(first.report.findings))
     remarks = verdict.sentences(report)
     why = _unfinished(first, words)
+    if not why and kernel is None and (unseen := [x for x in first.launches if not x.watched and not x.late]):
+        why = f"{len(unseen)} of its launches could not be watched: {unseen[0]}"
     if source.guessed and report.faults:
         why = f"{source.guessed}, and what is found may come of that: {'--arg gives' if 'inputs' in source.guessed else BY_HAND} the true ones"
     unknown = bool(why) or any(f.kind == "not-simulated" for f in report.findings)

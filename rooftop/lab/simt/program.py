@@ -47,6 +47,7 @@ class Launched:
     skipped: int = 0
     watched_blocks: int = 0
     blocks: int = 0
+    late: bool = False  # it came after half of the time
 
     def __str__(self) -> str:
         def extent(n: tuple[int, ...]) -> str:
@@ -56,7 +57,7 @@ class Launched:
         more = f", {self.shared} B shared" if self.shared else ""
         again = f", {self.times:,} times" if self.times > 1 else ""
         part = f" ({self.watched_blocks:,} of {self.blocks:,} blocks watched)" if self.watched and self.watched_blocks < self.blocks else ""
-        part = " (not watched: no time was left)" if not self.watched else part
+        part = f" (not watched{': no time was left' if self.late else ''})" if not self.watched else part
         return f"{self.file}:{self.line}: {self.kernel}<<<{extent(self.grid)}, {extent(self.block)}{more}>>>({', '.join(self.arguments)}){again}{part}"
 
 
@@ -215,7 +216,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
                 bool(e["cooperative"]), arguments,
             )  # fmt: skip
         elif "times" in e and e["times"] in launched:
-            launched[e["times"]] = replace(launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"])
+            launched[e["times"]] = replace(launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"], late=bool(e["late"]))
         elif "ran" in e and e["ran"] in launched:
             before = launched[e["ran"]]
             launched[e["ran"]] = replace(before, watched_blocks=max(before.watched_blocks, int(e["watched"])), blocks=int(e["blocks"]))

@@ -67,16 +67,31 @@ def _inlined(part: list[Token], words: Sequence[str]) -> Iterator[Token]:
         yield from part
         return
     code = [i for i, t in enumerate(part) if t.kind not in (*_BLANK, "directive")]
-    first = 0
-    texts = [part[i].text for i in code[:3]]
+    first = _after_macros([part[i] for i in code])
+    texts = [part[i].text for i in code[first : first + 3]]
     if texts[:2] == ["extern", '"C"']:
-        first = 2
+        first += 2
     elif texts == ["template", "<", ">"]:
-        first = 3
+        first += 3
     at = code[first] if first < len(code) else len(part)
     yield from part[:at]
     yield Token("word", mark, part[at].line if at < len(part) else 0)
     yield from part[at:]
+
+
+def _after_macros(code: Sequence[Token]) -> int:
+    """Where a definition begins that follows calls of macros, `NAME(...)` without a semicolon, as those are that make functions or kernels."""
+    at = 0
+    while len(code) > at + 1 and code[at].kind == "word" and code[at + 1].text == "(":
+        depth = 0
+        for close in range(at + 1, len(code)):
+            depth += (code[close].text == "(") - (code[close].text == ")")
+            if not depth:
+                break
+        if close + 1 >= len(code) or code[close + 1].kind != "word" or code[close + 1].text in ("const", "noexcept", "override", "final", "try"):
+            break
+        at = close + 1
+    return at
 
 
 def _specialised(part: Sequence[Token]) -> bool:

@@ -46,6 +46,7 @@ struct Repeated {                                                // launches tha
     u32 seen = 0, watched = 0, plain = 0, skipped = 0, record = 0;
     u64 before = 0, after = 0;                                   // digests of memory around the last one
     bool settled = false;                                        // it changes nothing more
+    bool late = false;                                           // it was not watched for want of time
 };
 
 static struct {
@@ -583,7 +584,8 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     l.stack = program.stack;
     l.plain_call = entry;
     l.call = seen == program.watched.end() ? nullptr : reinterpret_cast<void (*)(void**)>(__ehdr_start + seen->second);
-    const bool watch = l.call && r.watched < program.repeat && !(program.ended == 0 && now_seconds() - program.started > program.most / 2);
+    const bool late = program.ended == 0 && now_seconds() - program.started > program.most / 2, watch = l.call && r.watched < program.repeat && !late;
+    r.late |= late;
     if (!watch) l.call = nullptr;
     l.budget = program.budget;
     l.deadline = program.started + program.most;
@@ -780,7 +782,7 @@ SIMT_EXPORT void simt_program(const SimtProgram* given, int argc, char** argv) {
         if (!a.freed) leaked += a.bytes, first = first ? first : &a;
     if (first && program.ended == 0)
         if (Finding* f = found_on_host(LEAK, first->pc)) say(*f, "%llu bytes are never freed, the first of them allocated here", static_cast<unsigned long long>(leaked));
-    for (const auto& [key, r] : program.repeated) put(program.journal, ",\n{\"times\":%u,\"seen\":%u,\"watched\":%u,\"plain\":%u,\"skipped\":%u}", r.record, r.seen, r.watched, r.plain, r.skipped);
+    for (const auto& [key, r] : program.repeated) put(program.journal, ",\n{\"times\":%u,\"seen\":%u,\"watched\":%u,\"plain\":%u,\"skipped\":%u,\"late\":%u}", r.record, r.seen, r.watched, r.plain, r.skipped, unsigned(r.late));
     put(program.journal, "%s{\"ended\":%d,\"status\":%d,\"digest\":\"%llx\"}", program.journal.empty() ? "" : ",\n", program.ended, program.status, static_cast<unsigned long long>(program.digest));
     for (const auto& [at, a] : program.allocations) {
         if (program.journal.size() > (4u << 20)) break;
