@@ -259,3 +259,20 @@ def test_launches_that_cannot_be_watched_are_no_success(tmp_path: Path, monkeypa
     commands()
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 3 and "1 of its launches could not be watched: own.cu:2: k<<<1, 1>>>" in done.output, done.output
+
+
+def test_when_time_is_over_launches_that_were_watched_are_left_out(tmp_path: Path) -> None:
+    text = (
+        "#include <cassert>\n#include <cstdio>\n__global__ void k(int* x, int n) { for (int i = 0; i < 40000; ++i) x[threadIdx.x] += n; }\n"
+        "__global__ void other(int* x) { x[threadIdx.x] = 1; }\n"
+        "int main() { int* x; int sum; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); for (int i = 0; i < 30000; ++i) k<<<1, 32>>>(x, 1);\n"
+        "cudaMemcpy(&sum, x, 4, cudaMemcpyDeviceToHost); assert(sum == 1200000000); MORE cudaFree(x); puts(\"the end\"); }\n"
+    )
+    path = tmp_path / "long.cu"
+    path.write_text(text.replace("MORE", ""))
+    run = program.run(program.source_of(path)[0], budget=0.5, most=2.0)
+    assert 1 < run.cut < 30000 and not run.over and [f.kind for f in run.report.findings] in ([], ["leak"]), run.report.findings
+    assert [(x.watched, x.times) for x in run.launches] == [(1, 30000)]
+    path.write_text(text.replace("MORE", "other<<<1, 32>>>(x);").replace("assert(sum", "(void)(sum"))
+    run = program.run(program.source_of(path)[0], budget=0.5, most=2.0)
+    assert run.cut and run.over and run.ended == "time", "a launch that nobody has watched is not left out in silence"

@@ -56,7 +56,7 @@ def _simulated(
     process.going_on = lambda seconds: echo(f"{source.path.name}: running for {seconds:.0f} s", err=True)
     path = source.path
     words = shlex.split(args) if args else []
-    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "seed": seed}
+    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "most": 6 * budget, "seed": seed}
     checked: Run | None = None
     if check:
         checked, counted = program.both(source, words, blocks=blocks, **given)
@@ -120,7 +120,10 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
     said = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "no fault"
     if why:
         echo(why)
-    echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if why and not faults else ''}")
+    if first.cut and not first.over:
+        times = sum(x.times for x in first.launches)
+        echo(f"its time was over after {first.cut:,} of its {times:,} launches: the others were left out, and what it calculates from them is not its result")
+    echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if (why or first.cut) and not faults else ''}")
 
 
 def _unfinished(run: Run, words: Sequence[str]) -> str:

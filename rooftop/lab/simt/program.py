@@ -22,6 +22,7 @@ from rooftop.lab.simt.report import KINDS, Report
 
 ENDED = ("returned", "exit", "abort", "crash", "not simulated", "time")
 BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
+COUNTED = 15.0  # seconds of the counted run of a program that did not end in its time
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
 
 
@@ -70,7 +71,8 @@ class Run:
     ended: str
     status: int
     denied: tuple[str, ...] = ()
-    over: bool = False  # its time ran out
+    over: bool = False  # its time ran out, and it was ended
+    cut: int = 0  # its time ran out at so many launches: those after it were left out
     digest: str = ""
     journal: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
@@ -230,7 +232,8 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     )  # fmt: skip
     denied = tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e['denied']}" for e in events if "denied" in e))
     return Run(
-        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, any("over" in e for e in events), str(end["digest"]), events
+        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, any("over" in e for e in events),
+        next((int(e["cut"]) for e in events if "cut" in e), 0), str(end["digest"]), events,
     )
 
 
@@ -282,4 +285,4 @@ def both(source: Source, arguments: Sequence[str] = (), **given: Any) -> tuple[R
         if any(f.kind in ("deadlock", "not-simulated") for f in checked.report.findings) or not checked.launches:
             return checked, None
         counted.result()
-    return checked, run(source, arguments, mode="count", **given)
+    return checked, run(source, arguments, mode="count", **{**given, **({"most": COUNTED} if checked.cut or checked.over else {})})
