@@ -204,6 +204,6 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
         arch=call.problem.device.arch, folders=head.folders, rtc=True, held=_HELD,
     )  # fmt: skip
     if report.faults:
-        raise SimulatedFault(report, remark(call.problem, head=True))
+        raise SimulatedFault(report, remark(call.problem, head=True, misaligned=any(f.kind == "misaligned" for f in report.faults)))
     if report.findings:
         raise NotSimulatedError(str(report.findings[0]))
