@@ -72,6 +72,8 @@ def _simulated(
     report = replace((counted or first).report, findings=verdict.grouped(first.report.findings))
     remarks = verdict.sentences(report)
     why = _unfinished(first, words)
+    if not first.launches and not why and "__global__" in source.whole:
+        why = "it launches none of its kernels"
     if not why and kernel is None and (unseen := [x for x in first.launches if not x.watched and not x.late]):
         why = f"{len(unseen)} of its launches could not be watched: {unseen[0]}"
     if source.guessed and report.faults:
@@ -116,6 +118,8 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
         echo(str(s) if s.file == source.shown else f"{s.file}: {s}")
     for f in report.findings:
         echo(str(f))
+    if not first.launches and not why:
+        echo("it has no kernel of its own, so that its host code alone was watched")
     faults = len(report.faults)
     said = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "no fault"
     if why:
@@ -137,6 +141,4 @@ def _unfinished(run: Run, words: Sequence[str]) -> str:
     if run.ended in ("exit", "returned") and run.status and not run.launches:
         hint = "" if words else "; if it wants arguments, give them by --args 'WORD WORD'"
         return f"it ends with exit code {run.status} before any launch{hint}"
-    if not run.launches and run.ended in ("returned", "exit"):
-        return "it launches no kernel"
     return ""

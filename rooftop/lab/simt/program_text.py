@@ -273,11 +273,12 @@ def _kernel_before(made: Sequence[Token]) -> int:
     first = at
     while at >= 0:  # a qualified name, backwards
         before = back(at - 1)
-        if before < 0 or (made[at].kind != "word" and made[at].text not in ("::", ".", "->", "##")):
+        pasted = before >= 0 and made[before].text == "##" and made[at].kind == "number"  # k_##n##2d
+        if before < 0 or (made[at].kind != "word" and made[at].text not in ("::", ".", "->", "##") and not pasted):
             break
         joins = ("::", ".", "->", "##")
-        word = made[at].kind == "word" and made[before].text in (*joins, "template")
-        if not word and not (made[at].text in joins and made[before].kind == "word" and made[before].text not in ("return", "else", "do")):
+        word = pasted or (made[at].kind == "word" and made[before].text in (*joins, "template"))
+        if not word and not (made[at].text in joins and made[before].kind in ("word", "number") and made[before].text not in ("return", "else", "do")):
             break
         at = before
         first = at

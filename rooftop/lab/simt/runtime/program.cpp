@@ -16,6 +16,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <sys/time.h>
 #include <ucontext.h>
@@ -56,6 +57,7 @@ static struct {
     size_t device_at = 0, shared_at = 0;                         // how much of each part is used
     cudaError_t last = cudaSuccess, sticky = cudaSuccess;
     std::map<std::string, Repeated> repeated;
+    std::set<u64> known;                                         // plain entries of which a launch has been watched
     std::string journal;
     u32 workers = 1, repeat = 1, poison = FIRST_POISON, patience = 20, records = 0;
     size_t stack = 0;
@@ -569,9 +571,9 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         put(j, ",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu,\"cooperative\":%s,\"cluster\":[%u,%u,%u],\"arguments\":", given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared, given.cooperative ? "true" : "false", c.x, c.y, c.z);
         j += shown(arguments, count) + "}";
     }
-    // Time is over: launches that have been watched are left out, for a while in which the program may come to its end.
+    // Time is over: launches are left out, for a while in which the program may come to its end; but those of a kernel that was never watched.
     const auto over = [&r](double spent) {
-        if (!r.watched || spent > 1.5 * program.most) {
+        if (spent > 1.5 * program.most) {
             put(program.journal, ",\n{\"over\":%u}", r.record);
             leave_program(5, 0);
         }
@@ -580,7 +582,10 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         ++r.skipped;
         return cudaSuccess;
     };
-    if (const double spent = now_seconds() - program.started; spent > program.most) return over(spent);
+    const double spent = now_seconds() - program.started;
+    const bool fresh = !program.known.count(reinterpret_cast<u64>(entry));
+    r.late |= spent > program.most / 2;
+    if (spent > program.most && (!fresh || spent > 1.5 * program.most)) return over(spent);
     // The same launch again, after nothing else was done: once it has left memory as it found it, it does so each time.
     const bool asked = r.seen > 2;
     if (asked && r.settled && r.before == program.changes) {
@@ -593,11 +598,10 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     l.stack = program.stack;
     l.plain_call = entry;
     l.call = seen == program.watched.end() ? nullptr : reinterpret_cast<void (*)(void**)>(__ehdr_start + seen->second);
-    const bool late = program.ended == 0 && now_seconds() - program.started > program.most / 2, watch = l.call && r.watched < program.repeat && !late;
-    r.late |= late;
+    const bool watch = l.call && r.watched < program.repeat && (fresh || spent <= program.most / 2);
     if (!watch) l.call = nullptr;
-    l.budget = program.budget;
-    l.deadline = program.started + program.most;
+    l.budget = spent > program.most ? program.budget / 4 : program.budget;
+    l.deadline = std::max(program.started + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
     l.sample = program.sample;
     alignas(128) static char held[1 << 16];                      // of arguments: what lies in the library itself is not watched
     if (bytes > sizeof held) return failed(cudaErrorLaunchOutOfResources);
@@ -614,7 +618,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     const double before = now_seconds();
     const u64 had = !watch && r.seen > 1 && r.plain < 2 && !program.shared_at ? memory_digest() : 0;
     const int status = run_launch(l, grid, block, cluster, program.workers);
-    if (l.call) ++r.watched;
+    if (l.call) ++r.watched, program.known.insert(reinterpret_cast<u64>(entry));
     else ++r.plain;
     program.changes += 2;
     if (had) {
@@ -624,7 +628,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     }
     if (l.call || status) put(program.journal, ",\n{\"ran\":%u,\"watched\":%u,\"blocks\":%llu,\"status\":%d,\"seconds\":%.3f,\"findings\":[%zu,%zu]}", r.record, l.watched.load(), static_cast<unsigned long long>(blocks), status, now_seconds() - before, first, all_findings.size());
     if (!status) return cudaSuccess;
-    if (status == static_cast<int>(OVER)) return over(program.most);
+    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started);
     if (status == 2) not_on_the_host("no memory for the threads of a launch");
     for (size_t i = first; i < all_findings.size(); ++i)
         if (all_findings[i].kind == NOT_SIMULATED) leave_program(4, 0);
