@@ -43,8 +43,10 @@ int main() { std::cout << "x"; }
 
 @pytest.mark.parametrize(
     ("text", "op", "case", "has"),
-    [(NORM, "rms_norm", "odd 37x1001", ['"y: T[A, B]"', '"x: T[A, B]"', '"weight: T[B]"', '"N: i32 = A"', '"C: i32 = B"', '"epsilon: f32 = eps"', 'grid    = ["A"]', "rmsnorm<{T}>"]),
-     (PRODUCT, "matmul", "odd 7x3x5", ['"a: T[A, B]"', '"b: T[B, D]"', '"out: T[A, D]"', '"M: i32 = A"', '"N: i32 = D"', '"K: i32 = B"', 'ceil(D / 16)', "activation == 'none'"])],
+    [(NORM, "rms_norm", "odd 37x1001",
+      ['"y: T[A, B]"', '"x: T[A, B]"', '"weight: T[B]"', '"N: i32 = A"', '"C: i32 = B"', '"epsilon: f32 = eps"', 'grid    = ["A"]', "rmsnorm<{T}>"]),
+     (PRODUCT, "matmul", "odd 7x3x5",
+      ['"a: T[A, B]"', '"b: T[B, D]"', '"out: T[A, D]"', '"M: i32 = A"', '"N: i32 = D"', '"K: i32 = B"', "ceil(D / 16)", "activation == 'none'"])],
     ids=["rms_norm", "matmul"],
 )  # fmt: skip
 def test_a_head_is_matched_by_names_and_tried(
@@ -65,7 +67,8 @@ def test_a_head_is_matched_by_names_and_tried(
 
 def test_a_kernel_that_is_wrong_gets_a_head_and_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.cu").write_text("__global__ void k(const float* x, float* y, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i] + 1; }\n")
+    body = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) y[i] = x[i] + 1;"
+    Path("mine.cu").write_text(f"__global__ void k(const float* x, float* y, int n) {{ {body} }}\n", encoding="utf-8")
     assert command(monkeypatch, "new", "head", "mine.cu", "--op", "square") == 0
     said = flat(capsys.readouterr().out)
     assert "to be mended: no head that was tried is right" in said and "largest error" in said

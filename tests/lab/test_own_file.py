@@ -72,7 +72,8 @@ def names(made: own_file.Kernels) -> list[str]:
          "__global__ void k(half* a, float* c) { wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; "
          "wmma::load_matrix_sync(f, a, 16); c[0] = __half2float(f.x[0]); }\n", ["k"]),
         # functions of <cmath> of whole numbers
-        ("#include <cmath>\n__global__ void k(float* x, int n, size_t m) { x[0] = ceil(n / 32) + sqrt(m) + pow(n, 2) + pow(n, 0.5f) + ceil(x[1]) + pow(x[2], n); }\n",
+        ("#include <cmath>\n__global__ void k(float* x, int n, size_t m) { "
+         "x[0] = ceil(n / 32) + sqrt(m) + pow(n, 2) + pow(n, 0.5f) + ceil(x[1]) + pow(x[2], n); }\n",
          ["k"]),
         ("typedef __nv_bfloat16 real;\n__global__ void k(real* x) { x[0] = (real)(float(x[1]) * 2); }\n", ["k"]),
     ],
@@ -95,7 +96,8 @@ def test_kernels_of_headers_and_cub(tmp_path: Path) -> None:
 
 
 def test_a_plain_generator_stands_in_for_curand_and_is_named(tmp_path: Path) -> None:
-    made = kernels_of(tmp_path, "#include <curand_kernel.h>\n__global__ void k(curandState* s, float* x) { curand_init(1, threadIdx.x, 0, s); x[0] = curand_normal(s); }\n")
+    body = "curand_init(1, threadIdx.x, 0, s); x[0] = curand_normal(s);"
+    made = kernels_of(tmp_path, f"#include <curand_kernel.h>\n__global__ void k(curandState* s, float* x) {{ {body} }}\n")
     assert names(made) == ["k"] and not made.refused and not made.needs
     assert [h.rpartition(":")[2] for h in made.stands_in] == [" <curand_kernel.h>"]
 

@@ -23,7 +23,9 @@ PROSE = {  # how each sentence and each row of the first table begins -> the pro
     "| a `.cu` file on a GPU": (), "| a `.py` file": (*PYTHON, "A case that does not end is ended"), "| the package's own kernels": (),
     "| the head of a `.cu` file": ("An expression of a head computes", "An expression is calculated"),
     "| records, configs": ("What is no record is named", "A changed line of a record"),
-    "| compressed files, checkpoints": ("A container whose header", "A container that is cut", "A container whose contents", "A model's file that is not whole"),
+    "| compressed files, checkpoints": (
+        "A container whose header", "A container that is cut", "A container whose contents", "A model's file that is not whole",
+    ),
     "| the compile cache": (), "On a GPU a `.cu` file has no host code.": (), "For the simulator the host's compiler": (),
     "So everything, including loading the library": ("Code that would run before the kernel", SIMULATED), "What simulated code can still find out": (),
     "Without seccomp or Landlock": (), "None of this protects": (), "For that, use": (),

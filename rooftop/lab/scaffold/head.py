@@ -121,7 +121,8 @@ def _entry(kernel: ordinary.Kernel, text: str) -> tuple[str, str]:
 
 def _device_code(code: own_file.Code) -> str:
     """The declarations of the device's, with what NVRTC lacks of what they use."""
-    kept = "".join("".join(t.text for t in part.tokens) if isinstance(part, own_file.Part) else "" if text.startswith("\n#line") else text for text, part in code.order)
+    pieces = ((text, part.tokens if isinstance(part, own_file.Part) else ()) for text, part in code.order)
+    kept = "".join("" if text.startswith("\n#line") else text + "".join(t.text for t in tokens) for text, tokens in pieces)
     kept = re.sub(r"\n[ \t]*(?=\n)", "\n", re.sub(r'^#line .*\n', "", kept, flags=re.M))
     kept = re.sub(r"\n{3,}", "\n\n", kept).strip("\n")
     headers = "".join(h for h, words in own_file.HALVES if re.search(words, kept) and h.strip() not in kept)
@@ -137,6 +138,10 @@ def _named(name: str, what: str) -> bool:
     return name.lower() == what.lower() or name.lower() in OTHERWISE.get(what, "").split()
 
 
+def _goes_by(name: str, t: skeleton.Tensor, first: skeleton.Tensor) -> bool:
+    return _named(name, t.name) or (t is first and _named(name, "out" if t.written else "in"))
+
+
 def _tensors(shown: skeleton.Shown, kernel: ordinary.Kernel) -> Iterator[dict[str, skeleton.Tensor]]:
     """Ways to match the kernel's pointers with the op's tensors: by name, then in order; inputs are those that it may not write, where any are."""
     pointers = [p for p in kernel.parameters if p.pointer]
@@ -145,7 +150,7 @@ def _tensors(shown: skeleton.Shown, kernel: ordinary.Kernel) -> Iterator[dict[st
     for p in pointers:
         own = outputs if "const" not in p.text else inputs
         found = next((t for t in (*own, *shown.tensors) if t.name == p.name and t not in by_name.values()), None)
-        found = found or next((t for t in own if (_named(p.name, t.name) or (t is own[0] and _named(p.name, "out" if t.written else "in"))) and t not in by_name.values()), None)
+        found = found or next((t for t in own if t not in by_name.values() and _goes_by(p.name, t, own[0])), None)
         if found is not None:
             by_name[p.name] = found
     orders = [[*inputs, *outputs], [*outputs, *inputs]]
@@ -157,7 +162,8 @@ def _tensors(shown: skeleton.Shown, kernel: ordinary.Kernel) -> Iterator[dict[st
             open_ = [p for p in pointers if p.name not in names]
             taken = sorted([*needed, *spare[: max(len(open_) - len(needed), 0)]], key=order.index)
             match = {**names, **{p.name: t for p, t in zip(open_, taken, strict=False)}}
-            if len(taken) >= len(open_) and len(match) == len(pointers) and all(t in match.values() for t in shown.tensors if not t.optional) and match not in seen:
+            whole = len(match) == len(pointers) and all(t in match.values() for t in shown.tensors if not t.optional)
+            if whole and len(taken) >= len(open_) and match not in seen:
                 seen.append(match)
                 yield match
 
@@ -186,9 +192,13 @@ def _number(word: str, text: str) -> int | None:
     if "*" in word:
         factors = [_number(part.strip(), text) for part in word.split("*")]
         return prod(n for n in factors if n is not None) if None not in factors else None
-    if word.isdigit() or (size := re.fullmatch(r"sizeof\s*\(\s*(\w+)\s*\)", word)) is not None:
-        return int(word) if word.isdigit() else BYTES.get(size[1])
-    found = re.search(rf"#\s*define\s+{re.escape(word)}\s+(\d+)|\b(?:int|unsigned|size_t|auto)\s+{re.escape(word)}\s*[={{(]\s*(\d+)", text) if word.isidentifier() else None
+    if word.isdigit():
+        return int(word)
+    if (size := re.fullmatch(r"sizeof\s*\(\s*(\w+)\s*\)", word)) is not None:
+        return BYTES.get(size[1])
+    if not word.isidentifier():
+        return None
+    found = re.search(rf"#\s*define\s+{word}\s+(\d+)|\b(?:int|unsigned|size_t|auto)\s+{word}\s*[={{(]\s*(\d+)", text)
     return int(found[1] or found[2]) if found else None
 
 
@@ -217,10 +227,14 @@ def _heads(
                 own = {p.name: f"{t.name}: {t.dtype}[{', '.join(t.dims)}]" for p in kernel.parameters if p.pointer and (t := tensors[p.name])}
                 args = [f'"{own.get(p.name) or number[p.name]}"' for p in kernel.parameters]
                 yield "\n".join([
-                    "/* rooftop", f'op      = "{op.name}"', *([f"dtypes  = [{', '.join(chr(34) + d + chr(34) for d in dtypes)}]"] if kinds else []), f"args    = [{', '.join(args)}]",
-                    *([f"without = [{', '.join(chr(34) + n + chr(34) for n in missing)}]"] if missing else []),
-                    *(["", "[requires]", *requires] if requires else []), "", "[[launch]]", f'kernel  = "{entry}"', *launch, "*/", "",
+                    "/* rooftop", f'op      = "{op.name}"', *([f"dtypes  = [{_listed(dtypes)}]"] if kinds else []), f"args    = [{', '.join(args)}]",
+                    *([f"without = [{_listed(missing)}]"] if missing else []), *(["", "[requires]", *requires] if requires else []),
+                    "", "[[launch]]", f'kernel  = "{entry}"', *launch, "*/", "",
                 ])  # fmt: skip
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(f'"{word}"' for word in words)
 
 
 def _values(
@@ -266,11 +280,13 @@ def _launches(letters: Sequence[str], out: skeleton.Tensor, words: Mapping[str, 
         by_thread = [[f"ceil({every} / {x})"], [f"ceil({rows} / {x})"], [f"ceil({every} / {4 * x})"]]
         by_block = [[rows], [" * ".join(dims[:-1]) or "1"], [f"ceil({rows} / {max(x // 32, 1)})"]]
         grids = [*by_thread, *by_block] if re.search(r"blockIdx\.x\s*\*\s*blockDim|blockDim\.x\s*\*\s*blockIdx", body) else [*by_block, *by_thread]
-    shared = [words["shared"]] if words["shared"] else [f"4 * {x * y}", f"4 * max({x * y}, {columns})", f"8 * ({x * y} + {columns})"] if re.search(r"extern\s+[\w ]*__shared__", body) else [""]
+    shared = [words["shared"]] if words["shared"] else [""]
+    if not words["shared"] and re.search(r"extern\s+[\w ]*__shared__", body):
+        shared = [f"4 * {x * y}", f"4 * max({x * y}, {columns})", f"8 * ({x * y} + {columns})"]
     made = []
     for grid in grids:
         for size in shared:
-            made.append([f"grid    = [{', '.join(chr(34) + g + chr(34) for g in grid)}]", f"block   = {block}", *([f'shared  = "{size}"'] if size else [])])
+            made.append([f"grid    = [{_listed(grid)}]", f"block   = {block}", *([f'shared  = "{size}"'] if size else [])])
     return [list(launch) for launch in dict.fromkeys(map(tuple, made))]
 
 

@@ -32,7 +32,8 @@ from rooftop.lab.simt.whole import keep
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count")
 FEATURES = (  # names that a source may have and the simulator has not: what they are of
-    (r"cuda\w*(?:Array|Channel|Texture|ResourceDesc|ResourceType|AddressMode|FilterMode|ReadMode|Surface|Mipmapped)|tex(?:ture|\dD|Cubemap)|surf", "textures and surfaces are"),
+    (r"cuda\w*(?:Array|Channel|Texture|Resource(?:Desc|Type)|(?:Address|Filter|Read)Mode|Surface|Mipmapped)|tex(?:ture|\dD|Cubemap)|surf",
+     "textures and surfaces are"),
     (r"cu[A-Z]\w+$|CU[a-z_]\w*$|CUDA_\w+$", "the driver API is"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
 )  # fmt: skip
 ENGINE = ("common.cpp",)  # what all modes share
@@ -399,7 +400,8 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
         if (named := _UNDECLARED.search(done.stderr)) and named[1].startswith(MARK):
             name, where = named[3] or named[4] or named[5], f"{named[1].replace(MARK, '')}:{named[2]}"
             absent = [h for h in re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M) if h.partition("/")[0].partition(".")[0] in name]
-            why = next((f" ({what} not simulated)" for pattern, what in FEATURES if re.match(pattern, name)), f" (no header <{absent[0]}> is here)" if absent else "")
+            feature = next((f" ({what} not simulated)" for pattern, what in FEATURES if re.match(pattern, name)), "")
+            why = feature or (f" (no header <{absent[0]}> is here)" if absent else "")
             raise CompileError(f"{where}: {name!r} is declared neither by the source nor by what the simulator knows of CUDA{why}")
         raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 

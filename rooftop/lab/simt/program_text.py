@@ -183,10 +183,8 @@ def together(tokens: list[Token]) -> list[Token]:
 
     while at < len(tokens):
         t = tokens[at]
-        if t.text == "<" and t.kind == "symbol" and (two := follows(at + 1, "<")) and (end := follows(two + 1, "<")):
-            made.append(replace(t, text="<<<"))
-            opened, at = True, end + 1
-        elif t.text == "<<" and (end := follows(at + 1, "<")) and t.kind == "symbol":
+        second = at if t.text == "<<" else follows(at + 1, "<") if t.text == "<" else None
+        if second is not None and t.kind == "symbol" and (second or t.text == "<<") and (end := follows(second + 1, "<")):
             made.append(replace(t, text="<<<"))
             opened, at = True, end + 1
         elif opened and t.text == ">" and t.kind == "symbol" and (two := follows(at + 1, ">")) and (end := follows(two + 1, ">")) and follows(end + 1, "("):
