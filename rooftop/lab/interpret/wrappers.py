@@ -11,7 +11,7 @@ OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)
 USUAL = (  # values of numbers by the names that they go by
     (re.compile(r"eps(?:ilon)?"), 1e-5), (re.compile(r"(?:is_)?causal|inplace|training"), False), (re.compile(r"dim|axis"), -1),
     (re.compile(r"top_?k|(?:n|num)_?(?:experts_per_token|groups?)"), 2), (re.compile(r"(?:n|num)_?heads?|heads"), 4),
-    (re.compile(r"temperature|alpha|beta|gamma|scale|sm_scale|softmax_scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay"), 0.5),
+    (re.compile(r"(?:temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"), 0.5),
 )  # fmt: skip
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
