@@ -34,7 +34,8 @@ MODES = ("check", "count")
 FEATURES = (  # names that a source may have and the simulator has not: what they are of
     (r"cuda\w*(?:Array|Channel|Texture|Resource(?:Desc|Type)|(?:Address|Filter|Read)Mode|Surface|Mipmapped)|tex(?:ture|\dD|Cubemap)|surf",
      "textures and surfaces are"),
-    (r"cu[A-Z]\w+$|CU[a-z_]\w*$|CUDA_\w+$", "the driver API is"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
+    (r"cu[A-Z]\w+$|CU[a-z_]\w*$|CUDA_\w+$", "the driver API is"), (r"cudaGraphics|gl[A-Z]|GL[a-z]", "graphics are"),
+    (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
 )  # fmt: skip
 ENGINE = ("common.cpp",)  # what all modes share
 STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")  # the modules that change a source or lay it out
