@@ -34,7 +34,9 @@ MODES = ("check", "count")
 FEATURES = (  # names that a source may have and the simulator has not: what they are of
     (r"cuda\w*(?:Array|Channel|Texture|Resource(?:Desc|Type)|(?:Address|Filter|Read)Mode|Surface|Mipmapped)|tex(?:ture|\dD|Cubemap)|surf",
      "textures and surfaces are"),
-    (r"cu(?:Init|Driver|Device|Ctx|Module|Launch|Mem|Func|Stream|Event|Link|Library|Kernel|Get)(?![a-z])|CU[a-z_]\w*$|CUDA_\w+$", "the driver API is"), (r"cudaGraphics|gl[A-Z]|GL[a-z]", "graphics are"),
+    (r"cu(?:Init|Driver|Device|Ctx|Module|Launch|Mem|Func|Stream|Event|Link|Library|Kernel|Get)(?![a-z])|CU[a-z_]\w*$|CUDA_\w+$",
+     "the driver API is"),
+    (r"cudaGraphics|gl[A-Z]|GL[a-z]", "graphics are"),
     (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
 )  # fmt: skip
 ENGINE = ("common.cpp",)  # what all modes share
