@@ -3,29 +3,33 @@
     PYTHONPATH=tests python -m _command_lines --lines 2000
 
 Commands and options are those of the application; values are names, files (good, damaged, none), numbers in and out of range, texts with control characters.
-Each line runs in a process of its own, in a folder of its own, with a cache and records of its own."""
+Each line runs in a process of its own, in a folder of its own, with a cache and records of its own. Since some commands write pages and kernels into the
+checkout, the package is a temporary copy of it; what a line has changed there is taken back after it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rooftop.core import settings
 from rooftop.core.texts import CONTROL
 from rooftop.lab.ending import Parser, ended, positive
 
 PATIENCE = 10.0  # seconds: what takes longer has found nothing wrong with its arguments, and is ended
-LEFT_OUT = ("stub", "npu")  # they write into the package
+MARK = ".copy"  # a file that says of a tree that it is one that may be spoilt
 CODES = (0, 1, 2, 3)
 TEXTS = (
     "", " ", "-", "--", "softmax", "add", "sgemm_cuda", "sgemm_cuda/01", "sgemm_cuda/99", "matmul__triton", "peer:torch", "nosuch", "f32", "bf16", "f99",
@@ -84,7 +88,7 @@ def _commands() -> list[tuple[list[str], list[Any]]]:
         if hasattr(command, "commands"):
             for name, inner in sorted(command.commands.items()):
                 walk(inner, [*words, name])
-        elif words[0] not in LEFT_OUT:
+        else:
             found.append((words, list(command.params)))
 
     walk(typer.main.get_command(app), [])
@@ -107,20 +111,27 @@ def lines(count: int, seed: int) -> Iterator[list[str]]:
         yield [word for word in line if "\0" not in word]
 
 
-def _child(words: list[str], folder: Path, out: int) -> None:
+def command() -> None:
+    """The command of `sys.argv`, if its tree is a copy."""
+    if not (settings.CHECKOUT / MARK).is_file():
+        raise RuntimeError(f"{settings.CHECKOUT} is no copy, and a command may write into it")
+    from rooftop.lab import cli
+
+    cli.main()
+
+
+def _child(words: list[str], folder: Path, out: int, main: Callable[[], object]) -> None:
     """The command, in this process, which ends."""
     for number in (1, 2):
         os.dup2(out, number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(folder)
-    os.environ.update({f"ROOFTOP_{n}": str(folder / n.lower()) for n in ("CACHE", "RESULTS")} | {"XDG_STATE_HOME": str(folder / "state")})
+    os.environ.update({f"ROOFTOP_{n}": str(folder / n.lower()) for n in ("CACHE", "RESULTS")} | {"XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)})
     sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", errors="backslashreplace", closefd=False) for n in (1, 2))  # noqa: SIM115
     sys.argv = ["rooftop", *words]
     code = 0
     try:
-        from rooftop.lab import cli
-
-        cli.main()
+        main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
@@ -133,7 +144,7 @@ def _child(words: list[str], folder: Path, out: int) -> None:
     os._exit(code)
 
 
-def judged(words: list[str]) -> tuple[str, str]:
+def judged(words: list[str], main: Callable[[], object] = command) -> tuple[str, str]:
     """What a line did: "ended" with its exit code, "long", or "finding" and what."""
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryFile() as out:
         folder = Path(name) / "here"
@@ -142,7 +153,7 @@ def judged(words: list[str]) -> tuple[str, str]:
         child = os.fork()
         if not child:
             os.setpgid(0, 0)
-            _child(words, folder, out.fileno())
+            _child(words, folder, out.fileno(), main)
         until, status = time.monotonic() + PATIENCE, None
         while status is None and time.monotonic() < until:
             done, found = os.waitpid(child, os.WNOHANG)
@@ -167,8 +178,35 @@ def judged(words: list[str]) -> tuple[str, str]:
     return ("long", "") if status is None else (f"ended with {os.WEXITSTATUS(status)}", "")
 
 
+@contextlib.contextmanager
+def copied() -> Iterator[Path]:
+    """A temporary copy of the files of the checkout that git knows, as they are now; a repository too."""
+    with tempfile.TemporaryDirectory(prefix="rooftop-lines-") as name:
+        folder = Path(name) / "checkout"
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=settings.CHECKOUT, capture_output=True, text=True, check=True).stdout.split("\0")
+        for file in filter(None, listed):
+            if (settings.CHECKOUT / file).is_file():
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(settings.CHECKOUT / file, folder / file)
+        (folder / MARK).touch()
+        author = ["-c", "user.name=copy", "-c", "user.email=copy@localhost", "-c", "gc.auto=0", "-c", "commit.gpgsign=false"]
+        for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "copy"]):
+            subprocess.run(["git", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        yield folder
+
+
 def run(count: int, seed: int, seconds: float = float("inf")) -> tuple[Counter[str], list[str]]:
-    """How many lines did what, and the findings; no new line once so many `seconds` are over."""
+    """How many lines did what, and the findings, in a copy of the checkout; no new line once so many `seconds` are over."""
+    with copied() as tree:
+        env = settings.environment({"PYTHONPATH": os.pathsep.join(map(str, (tree, tree / "tests")))})
+        given = [f"--lines={count}", f"--seed={seed}", f"--seconds={seconds}", "--here"]
+        done = subprocess.run([sys.executable, "-m", "_command_lines", *given], cwd=tree.parent, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    told = json.loads(done.stdout)
+    return Counter(told["kinds"]), told["findings"]
+
+
+def _run_here(count: int, seed: int, seconds: float) -> tuple[Counter[str], list[str]]:
+    """`run`, in the copy that this package is of."""
     from rooftop.core import registry
     from rooftop.lab.report import data  # noqa: F401 - imported once, before the processes part
 
@@ -184,6 +222,11 @@ def run(count: int, seed: int, seconds: float = float("inf")) -> tuple[Counter[s
         kinds[re.sub(r"\W+", " ", kind)] += 1
         if kind == "finding":
             findings.append(f"line {i} of seed {seed}: {words!r}: {what}")
+            print(ascii(findings[-1]), file=sys.stderr, flush=True)
+        if i % 100 == 99:
+            print(f"{i + 1} lines", file=sys.stderr, flush=True)
+        for undo in (["checkout", "-q", "--", "."], ["clean", "-fdqx", "-e", "__pycache__"]):
+            subprocess.run(["git", *undo], cwd=settings.CHECKOUT, check=True)
     return kinds, findings
 
 
@@ -191,9 +234,15 @@ def main() -> None:
     parser = Parser(prog="python -m _command_lines", description="Generated command lines.")
     parser.add_argument("--lines", type=positive, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new line after so many")
+    parser.add_argument("--here", action="store_true", help="the package is the copy")
     given = parser.parse_args()
+    if given.here:
+        kinds, findings = _run_here(given.lines, given.seed, given.seconds)
+        print(json.dumps({"kinds": kinds, "findings": findings}))
+        return
     started = time.monotonic()
-    kinds, findings = run(given.lines, given.seed)
+    kinds, findings = run(given.lines, given.seed, given.seconds)
     print(f"{kinds.total()} lines, seed {given.seed}, {time.monotonic() - started:.0f} s: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())))
     for text in findings[:40]:
         print(text)

@@ -198,6 +198,12 @@ def names(text: str) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called)
 
 
+def strided(text: str) -> frozenset[str]:
+    """The names whose strides an expression asks for."""
+    calls = (n for n in ast.walk(_parse(text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "stride")
+    return frozenset(n.args[0].id for n in calls if n.args and isinstance(n.args[0], ast.Name))
+
+
 @lru_cache(maxsize=4096)
 def _code(text: str) -> Code | None:
     return code_of(_parse(text), FUNCTIONS, MAX_VALUE)

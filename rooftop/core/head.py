@@ -13,9 +13,9 @@ from math import prod
 from typing import Any
 
 from rooftop.core import helpers, tensor_maps
-from rooftop.core.expressions import ExpressionError, Scope, evaluate, integer, names
+from rooftop.core.expressions import ExpressionError, Scope, evaluate, integer, names, strided
 from rooftop.core.head_parts import BRACES, RANGES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg, Unfit
-from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, TensorMap, contiguous_strides
 
 __all__ = ["BRACES", "Arg", "Head", "HeadError", "LaunchHead", "MapArg", "NumberArg", "TensorArg", "Unfit"]
 
@@ -131,6 +131,11 @@ class Head:
                 raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {', '.join(self.dtypes)}")
         elif meta.dtype != arg.dtype:
             raise Unfit(f"{arg.name} is {meta.dtype}; the kernel takes {arg.dtype}")
+        if arg.name not in self.strided and not self.python and not meta.contiguous:
+            raise Unfit(
+                f"{arg.name} has shape {list(meta.shape)} and strides {list(meta.strides)}; a head that does not name stride({arg.name}, ...) takes it "
+                f'contiguous, with strides {list(contiguous_strides(meta.shape))}: pass {arg.name}.contiguous(), or add "i64 = stride({arg.name}, 0)" to args'
+            )
         for name, extent in zip(arg.dims, meta.shape, strict=True):
             want = int(name) if name.isdigit() else scope.setdefault(name, extent)
             if want != extent and name.isdigit():
@@ -203,6 +208,18 @@ class Head:
         """The parameters of the op that the head uses: in its arguments, in those of its launches, and in its expressions."""
         arguments = {arg.name for args in (self.args, self.tensors, *(launch.args or () for launch in self.launches)) for arg in args}
         return frozenset(arguments.union(*(names(text) for _, text in self.expressions())))
+
+    @cached_property
+    def strided(self) -> frozenset[str]:
+        """The tensors whose strides the head speaks of, or that are copied by a tensor map, which has them. The others must be contiguous, unless Python of
+        the file's launches its kernels."""
+        listed = {arg.tensor for args in (self.args, *(launch.args or () for launch in self.launches)) for arg in args if isinstance(arg, MapArg)}
+        todo = [name for _, text in self.expressions() for name in strided(text)]
+        while todo:
+            if (name := todo.pop()) not in listed:
+                listed.add(name)
+                todo += names(self.let[name]) if name in self.let else ()
+        return frozenset(listed)
 
     @cached_property
     def _checked(self) -> set[tuple[tuple[str, ...], ...]]:

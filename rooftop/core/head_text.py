@@ -48,7 +48,10 @@ def split(text: str, path: str) -> tuple[str, int]:
     """The TOML of the head and the line number on which it starts (from 1)."""
     match = _OPEN.match(text)
     if not match:
-        raise HeadError(f"{path}: no head: the file must begin with a comment `/* rooftop ... */` (docs/head.md)")
+        raise HeadError(
+            f"{path}: no head: the file must begin with a comment `/* rooftop ... */` (docs/head.md); rooftop new head {path} --op OP writes it, and "
+            "rooftop simt, inspect, place, check --like take the file as it is"
+        )
     end = text.find("*/", match.end())
     if end < 0:
         raise HeadError(f"{path}: the head's comment is not closed with */")

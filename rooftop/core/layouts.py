@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rooftop.core.spec import DTYPES, Input, Meta, contiguous_strides, dtype_of
+from rooftop.core.spec import DTYPES, Input, Meta, Problem, contiguous_strides, dtype_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,3 +48,17 @@ def computes(t: torch.Tensor) -> bool:
 def widen(t: torch.Tensor | None) -> torch.Tensor | None:
     """16- and 8-bit floating-point tensors as float32, in which the same-precision computation is done; others unchanged."""
     return t.float() if t is not None and computes(t) and t.element_size() < 4 else t
+
+
+def remark(problem: Problem, head: bool, misaligned: bool = False) -> str:
+    """A clause for the message of a kernel that is wrong: how its tensors lie that are not contiguous; of an access that is `misaligned`, those too that are
+    not at multiples of 16 bytes; "" where there are none. With `head`, what a kernel that needs another layout writes."""
+    apart = {n: m for n, m in problem.tensors if m is not None and not m.contiguous}
+    odd = {n: m for n, m in problem.tensors if misaligned and m is not None and m.contiguous and m.align < 16}
+    said = [f"{n} has shape {list(m.shape)} and strides {list(m.strides)} (contiguous: {list(contiguous_strides(m.shape))})" for n, m in apart.items()]
+    said += [f"{n} of shape {list(m.shape)} starts at a multiple of {m.align} bytes, not of 16" for n, m in odd.items()]
+    if not said:
+        return ""
+    name = next(iter(apart or odd))
+    needs = f'"stride({name}, {len(apart[name].shape) - 1}) == 1"' if apart else f'"aligned({name}, 16)"'
+    return f" ({'; '.join(said)}{f'; what the kernel needs is written under [requires], as {needs}' if head else ''})"

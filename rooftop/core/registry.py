@@ -406,7 +406,10 @@ def user_file(path: Path, otherwise: str | None = None) -> Implementation:
             raise RegistryError(f"{path}: {error}") from None
         if name is None or name.backend.suffix != ".py":
             backends = ", ".join(b.name for b in BACKENDS.values() if b.suffix == ".py")
-            raise RegistryError(f"{path}: the name of a kernel in Python must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>].py, in {backends}")
+            raise RegistryError(
+                f"{path}: the name of a kernel in Python must read <op>[_bwd][__<variant>]__<backend>[_sm<arch>].py, in {backends}; "
+                "rooftop simt, inspect, place, check --like take any file with Triton kernels"
+            )
         op(name.op)
         return _made(name.backend, path.resolve(), name.op, path.stem, name.arch, HOUSE)
     raise RegistryError(f"{path}: a kernel is a .cu or a .py file")

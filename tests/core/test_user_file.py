@@ -13,7 +13,11 @@ import rooftop
 from rooftop.core import registry
 from rooftop.core.compile import CompileError
 from rooftop.core.head import HeadError
+from rooftop.core.implementation import UnsupportedError
 from rooftop.core.spec import TARGETS, Device, Meta, Problem
+from rooftop.lab import candidates
+from rooftop.lab.check import checker, own_op, selection
+from rooftop.lab.simt import SimulatedFault
 
 KERNEL = """/* rooftop
 op      = "softmax"
@@ -160,3 +164,80 @@ def test_what_is_no_tensor_is_named() -> None:
         mine(1.0, 1)
     with pytest.raises(TypeError, match="x is a NoneType; it must be a tensor"):
         mine(None, 1)
+
+
+ROWS = """/* rooftop
+op      = "OP"
+dtypes  = ["f32"]
+args    = ["M: i32", "N: i32", "x: T[M, N]", STRIDE"y: T[M, N]"]
+[[launch]]
+kernel  = "k"
+grid    = ["M"]
+block   = [32]
+*/
+__global__ void k(int M, int N, const float* x, PARAMETERfloat* y) {
+    for (int c = threadIdx.x; c < N; c += 32) { float v = x[blockIdx.x * PITCH + c]; y[blockIdx.x * (long long) N + c] = VALUE; }
+}
+"""
+
+
+def rows(folder: Path, *, strided: bool, op: str = "square", value: str = "v * v") -> Path:
+    """A kernel that takes one row a block, with the pitch that it is given or without."""
+    words = {"STRIDE": "", "PARAMETER": "", "PITCH": "(long long) N"}
+    if strided:
+        words = {"STRIDE": '"xs: i64 = stride(x, 0)", ', "PARAMETER": "long long xs, ", "PITCH": "xs"}
+    text = ROWS.replace("OP", op).replace("VALUE", value)
+    for name, word in words.items():
+        text = text.replace(name, word)
+    path = folder / f"{'pitched' if strided else 'dense'}.cu"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_head_without_strides_takes_contiguous_tensors_alone(tmp_path: Path) -> None:
+    dense, pitched = (rooftop.load(rows(tmp_path, strided=s)) for s in (False, True))
+    x = torch.randn(3, 40)
+    assert torch.equal(dense(x), x * x) and torch.equal(pitched(x[:, :33]), x[:, :33] ** 2)
+    with pytest.raises(UnsupportedError) as caught:
+        dense(x[:, :33])
+    assert 'x has shape [3, 33] and strides [40, 1]; a head that does not name stride(x, ...) takes it contiguous, with strides [33, 1]: ' in str(caught.value)
+    assert 'pass x.contiguous(), or add "i64 = stride(x, 0)" to args' in str(caught.value)
+    assert torch.equal(dense(x[:, :33].contiguous()), x[:, :33] ** 2)
+    assert torch.equal(dense(x[:1, :33]), x[:1, :33] ** 2)  # the stride of one row is never used
+
+
+def test_a_kernel_that_takes_the_wrong_strides_is_told_which_there_are(tmp_path: Path) -> None:
+    subject = candidates.find([str(rows(tmp_path, strided=True))])[0]
+    said = {name: checker.check(subject, subject.op.case(f"{name} f32"), backend="simt") for name in ("rows padded", "expanded", "odd")}
+    assert {n: r.status for n, r in said.items()} == {"rows padded": "ok", "expanded": "ok", "odd": "ok"}
+    path = tmp_path / "pitched.cu"
+    path.write_text(path.read_text(encoding="utf-8").replace("stride(x, 0)", "stride(x, 1) * N"), encoding="utf-8")
+    subject = candidates.find([str(path)])[0]
+    wrong = checker.check(subject, subject.op.case("rows padded f32"), backend="simt")
+    assert wrong.status == "wrong"
+    assert "(x has shape [9, 96] and strides [160, 1] (contiguous: [96, 1]); what the kernel needs is written " in wrong.message
+    assert 'under [requires], as "stride(x, 1) == 1")' in wrong.message
+
+
+def test_an_address_that_a_vector_cannot_have_is_told_with_what_to_write(tmp_path: Path) -> None:
+    path = rows(tmp_path, strided=False, value="v + p.x + p.y")
+    path.write_text(path.read_text(encoding="utf-8").replace("float v =", "float2 p = *(const float2*) x; float v ="), encoding="utf-8")
+    with pytest.raises(SimulatedFault) as caught:
+        rooftop.load(path)(torch.randn(41)[1:].view(2, 20))
+    assert "misaligned" in str(caught.value) and 'x of shape [1, 40] starts at a multiple of 4 bytes, not of 16' in str(caught.value)
+    assert 'written under [requires], as "aligned(x, 16)"' in str(caught.value)
+
+
+def test_layouts_are_met_by_a_kernel_without_the_options_of_the_ops_cases(tmp_path: Path) -> None:
+    """The op's transposed case may be one of an option that the kernel lacks."""
+    path = rows(tmp_path, strided=True, op="rms_norm")
+    path.write_text(path.read_text(encoding="utf-8").replace('"y: T[M, N]"]', '"y: T[M, N]"]\nwithout = ["weight", "bias", "residual"]'), encoding="utf-8")
+    subject = candidates.find([str(path)])[0]
+    takes = [c for c in subject.op.cases if subject.supports(c, TARGETS[90]) is None]
+    laid = {i.layout for c in takes for _, i in c.tensors()}
+    more = own_op.layouts(subject, TARGETS[90])
+    assert {i.layout for c in more for _, i in c.tensors()} | laid >= {"contiguous", "offset", "sliced", "padded", "strided", "transposed", "expanded"}
+    chosen, _ = selection.select([subject], selection.Choice("simt", 0, dtype="f32"), "mine")
+    assert {c.id for c in more} <= {c.id for _, c in chosen}
+    shipped = candidates.find(["rms_norm"])
+    assert {c.id for _, c in selection.select(shipped, selection.Choice("simt", 0, dtype="f32"), "mine")[0]} <= {c.id for c in subject.op.cases}

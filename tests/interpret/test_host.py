@@ -151,6 +151,15 @@ def test_a_tensor_that_it_changes_is_its_output(tmp_path: Path) -> None:
     assert given.right and [c.inputs for c in given.compared] == [("x: float16 7x3",)]
 
 
+def test_a_number_has_its_usual_value_where_nothing_is_compared(tmp_path: Path) -> None:
+    text = COPY.format(bound="n") + "def into(x, out, eps: float, dim: int):\n    assert eps == 1e-5 and dim == -1\n    copy(x, out)\n"
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    found = triton_file.launches(tmp_path / "mine.py", "into", {}, (), Watch(seconds=2.0))
+    assert [x.name for x in found.launches] == ["copied"] and found.findings == ()
+    with pytest.raises(ValueError, match="into wants the number eps: --arg eps="):
+        triton_like.compared(tmp_path / "mine.py", "into", "torch.clone", {}, 0)
+
+
 def test_what_launches_is_compiled_for_any_target(tmp_path: Path) -> None:
     from rooftop.lab.inspect.inspector import device_of
 

@@ -145,6 +145,15 @@ def launches(p, config):
 
 
 @pytest.mark.sampled("slow")
+def test_what_triton_takes_to_compile_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "square__mine__triton.py"
+    path.write_text(TRITON.format(body="i += (1 << (1 << 35)) % 2"), encoding="utf-8")  # a number of 4 GiB, and of a second until it is there
+    monkeypatch.setenv("ROOFTOP_SIMT_MIB", "2000")
+    assert command(monkeypatch, "inspect", str(path), "--arch", "90") == 1
+    assert "the command of square__mine__triton.py took more than 2000 MiB of memory (ROOFTOP_SIMT_MIB)" in flat(capsys.readouterr().err)
+
+
+@pytest.mark.sampled("slow")
 @pytest.mark.parametrize("words", ["inspect --arch 90", "diagnose"])
 def test_a_triton_kernel_without_end_of_compiling_is_ended(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

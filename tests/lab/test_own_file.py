@@ -71,9 +71,13 @@ def names(made: own_file.Kernels) -> list[str]:
         ("#include <mma.h>\nusing namespace nvcuda;\n"
          "__global__ void k(half* a, float* c) { wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> f; "
          "wmma::load_matrix_sync(f, a, 16); c[0] = __half2float(f.x[0]); }\n", ["k"]),
+        # functions of <cmath> of whole numbers
+        ("#include <cmath>\n__global__ void k(float* x, int n, size_t m) { "
+         "x[0] = ceil(n / 32) + sqrt(m) + pow(n, 2) + pow(n, 0.5f) + ceil(x[1]) + pow(x[2], n); }\n",
+         ["k"]),
         ("typedef __nv_bfloat16 real;\n__global__ void k(real* x) { x[0] = (real)(float(x[1]) * 2); }\n", ["k"]),
     ],
-    ids=["host", "macro", "host templates", "deduced", "overloads", "old", "std", "mma.h", "bf16"],
+    ids=["host", "macro", "host templates", "deduced", "overloads", "old", "std", "mma.h", "whole", "bf16"],
 )  # fmt: skip
 def test_the_kernels_of_a_file_are_compiled_as_it_launches_them(tmp_path: Path, text: str, kernels: list[str]) -> None:
     made = kernels_of(tmp_path, text)
@@ -89,6 +93,13 @@ def test_kernels_of_headers_and_cub(tmp_path: Path) -> None:
     made = kernels_of(tmp_path, '#include "h.cuh"\n' + HOST + "int main() { k<<<1, 128>>>(nullptr); }\n", h_cuh=header)
     assert names(made) == ["k"]
     assert made.found[0]["counts"]["SHFL"] > 0
+
+
+def test_a_plain_generator_stands_in_for_curand_and_is_named(tmp_path: Path) -> None:
+    body = "curand_init(1, threadIdx.x, 0, s); x[0] = curand_normal(s);"
+    made = kernels_of(tmp_path, f"#include <curand_kernel.h>\n__global__ void k(curandState* s, float* x) {{ {body} }}\n")
+    assert names(made) == ["k"] and not made.refused and not made.needs
+    assert [h.rpartition(":")[2] for h in made.stands_in] == [" <curand_kernel.h>"]
 
 
 def test_one_broken_kernel_keeps_no_other_from_its_machine_code(tmp_path: Path) -> None:

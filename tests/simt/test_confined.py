@@ -9,8 +9,10 @@ import os
 import platform
 import re
 import secrets
+import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -104,6 +106,20 @@ def test_neither_compiler_nor_assembler_reads_other_files(line: str, tmp_path: P
     with pytest.raises(compile.CompileError) as error:
         built(line.format(mine))
     assert "secret" not in str(error.value)
+
+
+@confined
+def test_a_tool_reaches_no_network(tmp_path: Path) -> None:
+    code = "import socket, sys; s = socket.socket(); s.settimeout(5); print(s.connect_ex(('127.0.0.1', int(sys.argv[1]))))"
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        words = [sys.executable, "-S", "-c", code, str(server.getsockname()[1])]
+        open_ = subprocess.run(words, capture_output=True, text=True, check=True)
+        asked = sandbox.tool(words, readable=[Path(sys.base_prefix), Path(sys.prefix)], writable=[tmp_path], seconds=20, memory=4 << 30)
+        kept = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert open_.stdout.strip() == "0" and kept.stdout.strip() != "0", kept
+    assert kept.stdout.strip() or "PermissionError" in kept.stderr or "not permitted" in kept.stderr, kept
 
 
 def test_a_file_that_the_key_does_not_cover_is_refused_by_what_the_compiler_says_it_read() -> None:

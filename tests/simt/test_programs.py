@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from rooftop.lab import simt
 from rooftop.lab.cli import commands
 from rooftop.lab.cli.app import app
-from rooftop.lab.simt import program
+from rooftop.lab.simt import process, program, program_build
 from rooftop.lab.simt.tokens import tokenise
 
 FOLDER = Path(__file__).parent / "programs"
@@ -125,6 +125,23 @@ def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) 
             "#include <cudnn.h>\n__global__ void k() {}\nint main() { cudnnHandle_t h; k<<<1, 1>>>(); }\n",
             ("own.cu:3: 'cudnnHandle_t' is declared neither", "cudnn.h"),
         ),
+        (
+            "__global__ void k() {}\nint main() { cudaChannelFormatDesc d = cudaCreateChannelDesc<float>(); k<<<1, 1>>>(); }\n",
+            ("own.cu:2: 'cudaChannelFormatDesc' is declared neither", "(textures and surfaces are not simulated)"),
+        ),
+        (
+            "#include <cuda.h>\n__global__ void k() {}\nint main() { CUmodule m; cuModuleLoad(&m, \"k.cubin\"); k<<<1, 1>>>(); }\n",
+            ("own.cu:3: 'CUmodule' is declared neither", "(the driver API is not simulated)"),
+        ),
+        (
+            "#include <cublasLt.h>\n__global__ void k() {}\nint main() { cublasLtHandle_t h; cublasLtCreate(&h); cublasLtMatmulDesc_t d; "
+            "cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F); cublasLtMatmul(h, d); k<<<1, 1>>>(); }\n",
+            ("cublasLt", "not simulated"),
+        ),
+        (
+            "__global__ void k() {}\nint main() { cudaSetDevice(1); k<<<1, 1>>>(); }\n",
+            ("cudaSetDevice(1): a second GPU; the simulation has one", "it came to what is not simulated"),
+        ),
     ],
 )
 def test_what_is_not_here_is_named_with_exit_code_3(text: str, says: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,3 +228,53 @@ def test_a_variable_that_main_fills_is_named_where_main_does_not_run(tmp_path: P
     done = CliRunner().invoke(app, ["simt", "own.cu", "--kernel", "k", "--grid", "1", "--block", "1", "--arg", "o=i32:1"])
     assert done.exit_code == 0, done.output
     assert "own.cu:5: main() fills n, and a launch by --kernel does not run main(): n holds what it is declared with" in done.output
+
+
+def test_a_program_that_takes_long_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(process, "TELL_S", 0.01)
+    monkeypatch.setattr(process, "going_on", told.append)
+    path = tmp_path / "long.cu"
+    main = "float* x; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); k<<<1, 32>>>(x); cudaFree(x);"
+    path.write_text(f"__global__ void k(float* x) {{ x[threadIdx.x] += 1; }}\nint main() {{ {main} }}\n", encoding="utf-8")
+    run = program.run(program.source_of(path)[0], mode="count")
+    assert run.ended == "returned" and told and told == sorted(told)
+
+
+def test_what_a_macro_makes_before_main_is_watched(tmp_path: Path) -> None:
+    path = tmp_path / "made.cu"
+    path.write_text(
+        "#include <cstdio>\n__global__ void k(float* x, int n) { if (threadIdx.x <= n) x[threadIdx.x] = 1; }\n"
+        "#define RUN(n) void run_##n(float* x) { k < < < 1, \\\n    2 * n > > > (x, n); }\nRUN(32)\n"
+        "__global__ void k_a2d(float* x) { x[0] = 1; }\n#define BY(tag) void by_##tag(float* x) { k_##tag##2d<<<1, 1>>>(x); }\nBY(a)\n"
+        "int main() { float* x; cudaMalloc(&x, 128); by_a(x); run_32(x); k<<<1, 32>>>(x, 32); cudaFree(x); }\n"
+    )
+    run = program.run(program.source_of(path)[0])
+    assert [(x.line, x.watched) for x in run.launches] == [(8, 1), (5, 1), (9, 1)]
+    assert {(f.kind, f.line) for f in run.report.findings} == {("out-of-bounds", 2)}
+
+
+def test_launches_that_cannot_be_watched_are_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text("__global__ void k(int* x) { x[0] = 1; }\nint main() { int* x; cudaMalloc(&x, 4); k<<<1, 1>>>(x); cudaFree(x); }\n")
+    monkeypatch.setattr(program_build, "_matched", lambda nm, library: [])
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 3 and "1 of its launches could not be watched: own.cu:2: k<<<1, 1>>>" in done.output, done.output
+
+
+def test_when_time_is_over_launches_that_were_watched_are_left_out(tmp_path: Path) -> None:
+    text = (
+        "#include <cassert>\n#include <cstdio>\n__global__ void k(int* x, int n) { for (int i = 0; i < 40000; ++i) x[threadIdx.x] += n; }\n"
+        "__global__ void other(int* x) { x[threadIdx.x] = 1; }\n"
+        "int main() { int* x; int sum; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); for (int i = 0; i < 30000; ++i) k<<<1, 32>>>(x, 1);\n"
+        "cudaMemcpy(&sum, x, 4, cudaMemcpyDeviceToHost); assert(sum == 1200000000); MORE cudaFree(x); puts(\"the end\"); }\n"
+    )
+    path = tmp_path / "long.cu"
+    path.write_text(text.replace("MORE", ""))
+    run = program.run(program.source_of(path)[0], budget=0.5, most=2.0)
+    assert 1 < run.cut < 30000 and not run.over and [f.kind for f in run.report.findings] in ([], ["leak"]), run.report.findings
+    assert [(x.watched, x.times) for x in run.launches] == [(1, 30000)]
+    path.write_text(text.replace("MORE", "other<<<1, 32>>>(x);").replace("assert(sum", "(void)(sum"))
+    run = program.run(program.source_of(path)[0], budget=0.5, most=2.0)
+    assert run.cut and not run.over and [x.watched for x in run.launches] == [1, 1], "a kernel that nobody has watched is not left out"

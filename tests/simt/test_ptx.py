@@ -257,3 +257,17 @@ def test_operands_without_a_comma_between_are_two() -> None:
     """As nvcc takes them."""
     found = list(translate._operands(tokenise('"r"(at + 4 * sizeof(int)) "r"(v.x), "=r" (out[1])')))
     assert found == [("r", "at + 4 * sizeof(int)"), ("r", "v.x"), ("=r", "out[1]")]
+
+
+def test_special_registers_are_written_with_one_sign_too() -> None:
+    source = """__global__ void k(int* y) {
+    unsigned lane, m, s;
+    asm("mov.u32 %0, %laneid;" : "=r"(lane));
+    asm("mov.u32 %0, %%ntid.x;" : "=r"(m));
+    asm("mov.u32 %0, %smid;" : "=r"(s));
+    y[threadIdx.x] = lane + 100 * m + s;
+}
+"""
+    y = torch.zeros(4, dtype=torch.int32)
+    report = simt.simulate(source, "k", {"y": y}, grid=(1,), block=(4,), arguments=[("y", "ptr")])
+    assert not report.findings and y.tolist() == [400, 401, 402, 403]

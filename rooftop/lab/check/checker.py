@@ -19,6 +19,7 @@ from rooftop.core.call import Call
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.implementation import device_of
+from rooftop.core.layouts import remark
 from rooftop.core.spec import DTYPES, Case, Descriptor, Device, Input, Meta, Problem, TorchCall, dtype_of
 from rooftop.core.triton_compat import descriptor
 from rooftop.lab.candidates import Subject
@@ -261,7 +262,7 @@ def _check(subject: Subject, case: Case, backend: str, seed: int, arch: int, res
         if not verdict.ok:
             result.status = "wrong"
             at = f" at [{', '.join(map(str, verdict.where))}]: {verdict.value!r}, expected {verdict.expected!r}" if verdict.where is not None else ""
-            result.message = f"{name}: {verdict.message}{at}"
+            result.message = f"{name}: {verdict.message}{at}{remark(call.problem, implementation.head is not None)}"
 
 
 def left_out(subject: Subject, case: Case, where: str, device: Device, reason: str | None = None) -> str | None:

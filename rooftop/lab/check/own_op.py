@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -24,7 +23,7 @@ from rooftop.core.contract import Contract
 from rooftop.core.expressions import names
 from rooftop.core.head_parts import HeadError
 from rooftop.core.names import hint
-from rooftop.core.spec import DTYPES, Case, Input, Meta, Problem, Work
+from rooftop.core.spec import DTYPES, Case, Device, Input, Meta, Problem, Work
 from rooftop.lab.candidates import Subject
 
 SIZES = (  # of the first dimension, the second, the third and those after it; distinct, so that two that are mixed up show
@@ -33,7 +32,7 @@ SIZES = (  # of the first dimension, the second, the third and those after it; d
 LONG = ("one", 1), ("a few", 7), ("a block", 256), ("odd", 1003), ("several blocks", 8192), ("several and a tail", 8209)  # of one dimension
 EACH = {"nan": "NaN in {}", "inf": "an infinity in {}", "-inf": "a negative infinity in {}"}  # fills of one input at a time
 ALL = {"vast": "vast numbers", "tiny": "denormals", "-0.0": "negative zeros"}  # of all inputs at once
-LAYOUTS = {"sliced": "rows apart", "strided": "every second element", "transposed": "transposed"}
+LAYOUTS = {"sliced": "rows apart", "strided": "every second element", "transposed": "transposed", "padded": "rows padded", "expanded": "expanded"}
 OPTIONS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -157,8 +156,8 @@ def contract(head: heads.Head, function: Callable[..., Any], given: str, shapes:
 
     dims = list(dict.fromkeys(d for a in inputs.values() for d in a.dims if not d.isdigit()))
     cases = _cases(head, inputs, dims, options, shapes)
-    edges = _edges(head, cases, function, [d for d in dims if d not in options], fixed=not shapes)
     mutated = () if written else _changed(function, cases[-1])
+    edges = _edges(head, cases, function, [d for d in dims if d not in options], mutated, fixed=not shapes)
     if not written and not mutated:
         raise ValueError(f"--reference {given}: every tensor of the head is a parameter of it and it changes none, so that the kernel would have no output")
     return Contract(reference, outputs=outputs, cases=[*cases, *edges], work=work, mutates=mutated, name=Path(head.path).stem)
@@ -194,10 +193,11 @@ def _cases(
     return made
 
 
-def _edges(head: heads.Head, cases: Sequence[Case], function: Callable[..., Any], dims: Sequence[str], fixed: bool) -> list[Case]:
-    """The edge cases of each dtype, at one of the sizes of `cases`: the smallest of those that were given, else an odd one."""
+def _edges(
+    head: heads.Head, cases: Sequence[Case], function: Callable[..., Any], dims: Sequence[str], mutated: Sequence[str], fixed: bool
+) -> list[Case]:
+    """The edge cases of each dtype, at one of the sizes of `cases`: the smallest of those that were given, else an odd one. Nothing writes into `expanded`."""
     made = []
-    strided = {n for _, text in head.expressions() for n in re.findall(r"(?:stride|contiguous)\w*\(\s*(\w+)", text)}
     letters = {n: a.dims for n, a in ((a.name, a) for a in (*head.args, *head.tensors) if isinstance(a, heads.TensorArg))}
     for dtype in dict.fromkeys(c.dtype for c in cases):
         own = [c for c in cases if c.dtype == dtype]
@@ -213,12 +213,44 @@ def _edges(head: heads.Head, cases: Sequence[Case], function: Callable[..., Any]
         made += [case(said, {n: replace(tensors[n], fill=fill) for n in floating}) for fill, said in ALL.items() if floating]
         made.append(case("at odd addresses", {n: replace(i, layout="offset") for n, i in tensors.items()}))
         for layout, said in LAYOUTS.items():
-            fits = {n: replace(i, layout=layout) for n, i in tensors.items() if n in strided and len(i.shape) >= (1 if layout == "strided" else 2)}
+            fits = {n: replace(i, layout=layout) for n, i in tensors.items() if n in head.strided and len(i.shape) >= (1 if layout == "strided" else 2)}
+            fits = {n: i for n, i in fits.items() if layout != "expanded" or n not in mutated}
             made += [case(said, fits)] if fits else []
         for d in dims:
             empty = {n: replace(i, shape=tuple(0 if name == d else k for name, k in zip(letters[n], i.shape, strict=True))) for n, i in tensors.items()}
             made += [found for found in [case(f"without {d}", empty)] if _takes(function, found)]
     return made
+
+
+def layouts(subject: Subject, device: Device) -> list[Case]:
+    """For a kernel of somebody's of an op of the package: layouts that the op's cases have only with options, dtypes or shapes that the kernel does not take,
+    each at the smallest case that it takes."""
+    made = []
+    small = [c for c in subject.op.cases if not c.tags & {"huge", "bench", "model"} and not any(isinstance(v, tuple) for v in c.inputs.values())]
+    for dtype in dict.fromkeys(c.dtype for c in small):
+        own = [c for c in small if c.dtype == dtype]
+        takes = [c for c in own if not _laid(c) and all(0 not in i.shape for _, i in c.tensors()) and subject.supports(c, device) is None]
+        for layout, said in (("offset", "at odd addresses"), *LAYOUTS.items()):
+            asked = [c for c in own if layout in _laid(c).values()]
+            if not asked or any(subject.supports(_dense(c), device) is None for c in asked):
+                continue
+            names = [n for n, kind in _laid(asked[0]).items() if kind == layout]
+            for base in sorted(takes, key=lambda c: sum(prod(i.shape) for _, i in c.tensors())):
+                fits = {n: i for n, i in base.tensors() if n in names and sum(k > 1 for k in i.shape) >= (1 if layout in ("offset", "strided") else 2)}
+                if fits:
+                    changed = {n: replace(i, layout=layout) for n, i in fits.items()}
+                    made.append(Case(f"{base.name} {said}", {**base.inputs, **changed}, frozenset({"edge"}), base.why, base.part))
+                    break
+    return made
+
+
+def _laid(case: Case) -> dict[str, str]:
+    """The tensors of a case that are not contiguous, and how they lie."""
+    return {n: i.layout for n, i in case.tensors() if i.layout != "contiguous"}
+
+
+def _dense(case: Case) -> Case:
+    return replace(case, inputs={n: replace(v, layout="contiguous") if isinstance(v, Input) else v for n, v in case.inputs.items()})
 
 
 def _takes(function: Callable[..., Any], case: Case) -> bool:

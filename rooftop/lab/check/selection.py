@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def select(found: Sequence[Subject], choice: Choice, names: str) -> tuple[list[t
     Raises ValueError where there is no case at all, or an option names what is not there."""
     known(found, choice.dtype, choice.tags)
     todo = [
-        (s, c) for s in found for c in checker.select_cases(s, name=choice.case, tags=choice.tags, dtype=choice.dtype)
+        (s, c) for s in found for c in checker.select_cases(_with_layouts(s), name=choice.case, tags=choice.tags, dtype=choice.dtype)
         if choice.huge or choice.case or "huge" not in c.tags
     ]  # fmt: skip
     if not todo:
@@ -54,6 +55,19 @@ def select(found: Sequence[Subject], choice: Choice, names: str) -> tuple[list[t
     if choice.stale:
         todo = _unproven(todo, choice.records)
     return many.sampled(todo, choice.backend, choice.seed) if choice.quick else todo, len(todo)
+
+
+def _with_layouts(subject: Subject) -> Subject:
+    """A kernel of somebody's, with cases of layouts that it would not meet by the op's own."""
+    from rooftop.lab import candidates
+    from rooftop.lab.check import own_op
+
+    path = getattr(subject.implementation, "path", None)
+    if path is None or subject.rung is not None or not candidates.is_own_file(str(path)):
+        return subject
+    op = copy.copy(subject.op)
+    op.cases = (*op.cases, *own_op.layouts(subject, card()[1]))
+    return replace(subject, op=op)
 
 
 def _unproven(todo: list[tuple[Subject, Case]], records: Path | None) -> list[tuple[Subject, Case]]:

@@ -6,7 +6,7 @@ the reference makes of the others."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,15 +56,13 @@ def compared(path: Path, word: str, like: str, own: Mapping[str, Any], seed: int
         return said
     said.ended += failed
     function, word = chosen(names, word, path)
-    reference = _standing(likes.reference_of(like), function)
-    families: list[tuple[str, ...]] | None = None
+    trial = _Trial(path, function, word, _standing(likes.reference_of(like), function), like, own, seed, said)
     for dtype in DTYPES if not own else DTYPES[:1]:
         for sizes in wrappers.SIZES if not own else wrappers.SIZES[:1]:
             choice = 0
             while choice < min(said.configs, MOST_CONFIGS) and (choice == 0 or (dtype == DTYPES[0] and sizes is wrappers.SIZES[0])):
                 watch = Watch(choice=choice)
-                taken = _call(path, function, word, reference, like, own, seed, sizes, dtype, families, watch, said)
-                families = families or taken
+                trial.call(sizes, dtype, watch)
                 said.configs = max(said.configs, watch.configs)
                 said.launches += watch.launches.values()
                 choice += 1
@@ -105,46 +103,59 @@ def chosen(names: Mapping[str, Any], word: str, path: Path) -> tuple[Callable[..
     return function, name
 
 
-def _call(
-    path: Path, function: Callable[..., Any], word: str, reference: Callable[..., Any], like: str, own: Mapping[str, Any], seed: int, sizes: Mapping[str, int],
-    dtype: str, families: Any, watch: Watch, said: Judged,
-) -> Any:  # fmt: skip
-    """One call with the first arguments that the reference takes. The families of arguments that are left."""
-    with host.standing_in(watch):
-        listed = list(wrappers.calls(function, own, seed, sizes, dtype))
-    known = families if families is not None else list(range(len(listed)))
-    refusal = ""
-    for number in known:
-        values = listed[number]
-        before = {n: v.clone() for n, v in values.items() if hasattr(v, "data_ptr")}
-        if (inputs := _inputs(reference, like, before)) is None:
-            continue
-        watch.launches.clear()
-        outs: list[Any] = []
+@dataclass
+class _Trial:
+    """Calls of a function beside the reference. `families`: the numbers of the ways to make its arguments that are left; None before any is known."""
+
+    path: Path
+    function: Callable[..., Any]
+    word: str
+    reference: Callable[..., Any]
+    like: str
+    own: Mapping[str, Any]
+    seed: int
+    said: Judged
+    families: Sequence[int] | None = None
+
+    def call(self, sizes: Mapping[str, int], dtype: str, watch: Watch) -> None:
+        """One call, with the first arguments that the reference takes."""
         with host.standing_in(watch):
-            failed = host.guarded(path, lambda values=values, outs=outs: outs.append(function(*values.values())), watch)  # type: ignore[misc]
-        if failed and failed[0].kind == "host":
-            refusal = refusal or failed[0].text
-            continue
-        if failed:
-            shown = ", ".join(f"{n}: {host.shown(v)}" for n, v in values.items())
-            if failed[0].text not in [f.text for f in said.findings]:
-                said.findings.append(Finding(failed[0].kind, f"{word}({shown}): {failed[0]}"))
-            return [number]
-        said.called += 1
+            listed = list(wrappers.calls(self.function, self.own, self.seed, sizes, dtype))
+        refusal = ""
+        for number in self.families if self.families is not None else range(len(listed)):
+            values = listed[number]
+            before = {n: v.clone() for n, v in values.items() if hasattr(v, "data_ptr")}
+            if (inputs := _inputs(self.reference, self.like, before)) is None:
+                continue
+            watch.launches.clear()
+            outs: list[Any] = []
+            with host.standing_in(watch):
+                failed = host.guarded(self.path, lambda values=values, outs=outs: outs.append(self.function(*values.values())), watch)  # type: ignore[misc]
+            if failed and failed[0].kind == "host":
+                refusal = refusal or failed[0].text
+                continue
+            self.families = self.families or [number]
+            if failed:
+                shown = ", ".join(f"{n}: {host.shown(v)}" for n, v in values.items())
+                if failed[0].text not in [f.text for f in self.said.findings]:
+                    self.said.findings.append(Finding(failed[0].kind, f"{self.word}({shown}): {failed[0]}"))
+            else:
+                self._judge(values, before, inputs, outs[0], watch)
+            return
+        if refusal:
+            self.said.refused.append(refusal)
+
+    def _judge(self, values: Mapping[str, Any], before: Mapping[str, Any], inputs: Sequence[str], out: Any, watch: Watch) -> None:
+        """What it returned, or the tensors that it changed, against the reference."""
+        self.said.called += 1
         changed = {n: v for n, v in values.items() if n in before and not likes._same(before[n].contiguous(), v.contiguous())}
-        returned = outs[0] if isinstance(outs[0], tuple | list) else [outs[0]]
+        returned = out if isinstance(out, tuple | list) else [out]
         outputs = {f"output {i}" if len(returned) > 1 else "output": t.detach() for i, t in enumerate(returned) if hasattr(t, "data_ptr")} or changed
         if not outputs:
-            raise ValueError(f"{path}: {word} returns no tensor and changes none")
+            raise ValueError(f"{self.path}: {self.word} returns no tensor and changes none")
         kept = {n: v for n, v in before.items() if n in inputs}
-        name = f"{word}, config {next(iter(watch.launches.values())).config}" if watch.configs > 1 and watch.launches else word
-        found = likes._judged(name, reference, like, kept, {n: t.cpu() for n, t in outputs.items()}, tf32(watch))
-        said.compared += found
-        return [number]
-    if refusal:
-        said.refused.append(refusal)
-    return families
+        name = f"{self.word}, config {next(iter(watch.launches.values())).config}" if watch.configs > 1 and watch.launches else self.word
+        self.said.compared += likes._judged(name, self.reference, self.like, kept, {n: t.cpu() for n, t in outputs.items()}, tf32(watch))
 
 
 def tf32(watch: Watch) -> bool:

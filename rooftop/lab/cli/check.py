@@ -416,6 +416,7 @@ def _inspect_files(paths: Sequence[Path], archs: Sequence[str], kernel: str | No
             made = own_file.facts(source, inspector.device_of(int(a) if a.isdigit() else a), kernel)
             said |= dict.fromkeys(f"not compiled: {path}: {name}: {why}" for name, why in made.refused.items())
             said |= dict.fromkeys(f"left out, as it does not compile: {error}" for error in made.left_out)
+            said |= dict.fromkeys(f"not here: {h}; a plain generator stands in for it, with other registers and instructions" for h in made.stands_in)
             code = code or (OK if not made.refused else ENVIRONMENT if made.needs else WRONG)
             for k in made.found:
                 counts = " ".join(f"{n}:{c}" for n, c in k["counts"].items() if n not in ("BRA", "total"))

@@ -109,18 +109,35 @@ def show(name: Annotated[str, typer.Argument(help="A ladder (sgemm_cuda), or one
 
 @app.command(rich_help_panel=LOOK)
 def new(
-    kind: Annotated[str, typer.Argument(help="op, kernel or rung")],
-    name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/09_my_idea")],
+    kind: Annotated[str, typer.Argument(help="op, kernel, rung or head")],
+    name: Annotated[str, typer.Argument(help="scale · scale__triton · softmax_cuda/09_my_idea · my.cu")],
     empty: Annotated[bool, typer.Option("--empty", help="A kernel that writes zeros into the op's outputs, for you to write; not a copy of one.")] = False,
+    op: Annotated[str | None, typer.Option("--op", help="Of a head: the op that the kernel computes.")] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", help="Of a head: the kernel, if the file has several.")] = None,
 ) -> None:
-    """Write a correct skeleton: an op, a kernel or a rung.
+    """Write a correct skeleton: an op, a kernel, a rung, or the head for a .cu that has none (into a new file).
 
     Examples: [bold]rooftop new op scale[/bold] · [bold]rooftop new kernel scale__triton[/bold] · [bold]rooftop new kernel softmax__mine__cuda --empty[/bold] ·
-    [bold]rooftop new rung softmax_cuda/09_my_idea[/bold]"""
+    [bold]rooftop new rung softmax_cuda/09_my_idea[/bold] · [bold]rooftop new head my.cu --op rms_norm[/bold]"""
     from rooftop.lab import scaffold
 
+    if kind == "head" or op is not None or kernel is not None:
+        _new_head(kind, Path(name), op, kernel, empty)
+        return
     for path in scaffold.written(kind, name, empty=empty):
         echo(f"wrote {path}")
+
+
+def _new_head(kind: str, path: Path, op: str | None, kernel: str | None, empty: bool) -> None:
+    from rooftop.lab.scaffold import head
+
+    if kind != "head" or empty or op is None:
+        raise ValueError("a head is written by rooftop new head my.cu --op softmax (--kernel NAME if the file has several kernels)")
+    target, made = head.write(path, op, kernel)
+    if made.right:
+        echo(f"wrote {target}: {made.kernel}, right on {' and '.join(made.right)}; rooftop check {target} judges it")
+    else:
+        echo(f"wrote {target}: {made.kernel}, to be mended: no head that was tried is right. {made.why}")
 
 
 @app.command(rich_help_panel=LOOK)

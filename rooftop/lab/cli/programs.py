@@ -50,12 +50,13 @@ def _simulated(
     check: bool, html: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     from rooftop.core import whole_file
-    from rooftop.lab.simt import annotate, build, program, verdict
+    from rooftop.lab.simt import annotate, build, process, program, verdict
 
     build.progress = lambda text: echo(text, err=True)
+    process.going_on = lambda seconds: echo(f"{source.path.name}: running for {seconds:.0f} s", err=True)
     path = source.path
     words = shlex.split(args) if args else []
-    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "seed": seed}
+    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "most": 6 * budget, "seed": seed}
     checked: Run | None = None
     if check:
         checked, counted = program.both(source, words, blocks=blocks, **given)
@@ -71,6 +72,10 @@ def _simulated(
     report = replace((counted or first).report, findings=verdict.grouped(first.report.findings))
     remarks = verdict.sentences(report)
     why = _unfinished(first, words)
+    if not first.launches and not why and "__global__" in source.whole:
+        why = "it launches none of its kernels"
+    if not why and kernel is None and (unseen := [x for x in first.launches if not x.watched and not x.late]):
+        why = f"{len(unseen)} of its launches could not be watched: {unseen[0]}"
     if source.guessed and report.faults:
         why = f"{source.guessed}, and what is found may come of that: {'--arg gives' if 'inputs' in source.guessed else BY_HAND} the true ones"
     unknown = bool(why) or any(f.kind == "not-simulated" for f in report.findings)
@@ -113,11 +118,16 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
         echo(str(s) if s.file == source.shown else f"{s.file}: {s}")
     for f in report.findings:
         echo(str(f))
+    if not first.launches and not why:
+        echo("it has no kernel of its own, so that its host code alone was watched")
     faults = len(report.faults)
     said = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "no fault"
     if why:
         echo(why)
-    echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if why and not faults else ''}")
+    if first.cut and not first.over:
+        times = sum(x.times for x in first.launches)
+        echo(f"its time was over after {first.cut:,} of its {times:,} launches: the others were left out, and what it calculates from them is not its result")
+    echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if (why or first.cut) and not faults else ''}")
 
 
 def _unfinished(run: Run, words: Sequence[str]) -> str:
@@ -131,6 +141,4 @@ def _unfinished(run: Run, words: Sequence[str]) -> str:
     if run.ended in ("exit", "returned") and run.status and not run.launches:
         hint = "" if words else "; if it wants arguments, give them by --args 'WORD WORD'"
         return f"it ends with exit code {run.status} before any launch{hint}"
-    if not run.launches and run.ended in ("returned", "exit"):
-        return "it launches no kernel"
     return ""

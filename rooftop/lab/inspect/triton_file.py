@@ -55,7 +55,7 @@ def _called(path: Path, names: Any, functions: dict[str, Any], given: Mapping[st
         passed: list[Finding] = []
         with host.standing_in(watch):
             try:
-                calls = list(wrappers.calls(function, given if len(functions) == 1 else {}, seed, wrappers.SIZES[1]))
+                calls = list(wrappers.calls(function, given if len(functions) == 1 else {}, seed, wrappers.SIZES[1], usual=True))
             except ValueError as error:
                 refused.append(Finding("refused", str(error)))
                 continue

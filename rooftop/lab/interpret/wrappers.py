@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 OUTPUT = re.compile(r"(?:out|output|result|res|dst|y|z|c|o)(?:_\w+|ptr)?", re.I)  # what a parameter is called that a function writes into
+USUAL = (  # values of numbers by the names that they go by
+    (re.compile(r"eps(?:ilon)?"), 1e-5), (re.compile(r"(?:is_)?causal|inplace|training"), False), (re.compile(r"dim|axis"), -1),
+    (re.compile(r"top_?k|(?:n|num)_?(?:experts_per_token|groups?)"), 2), (re.compile(r"(?:n|num)_?heads?|heads"), 4),
+    (re.compile(r"(?:temperature|alpha|beta|gamma|(?:\w+_)?scale|factor|(?:negative_)?slope|momentum|lr|learning_rate|weight_decay)(?:_\w+)?"), 0.5),
+)  # fmt: skip
 NUMBERS = re.compile(r"int|float|bool|str|dtype|torch\.dtype", re.I)
 # Tensors by the letters of their sizes: of one, two, three and more parameters, likely ones first. Targets of a loss are whole numbers.
 ONE = ("mn",), ("m",), ("bhmd",), ("bmd",)
@@ -91,9 +96,13 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [p for p in listed if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
-def calls(function: Callable[..., Any], own: Mapping[str, Any], seed: int, sizes: Mapping[str, int], dtype: str = "float32") -> Iterator[dict[str, Any]]:
-    """Arguments by name that a call may take, likely ones first, with what is given. Raises ValueError where a number is missing."""
+def calls(
+    function: Callable[..., Any], own: Mapping[str, Any], seed: int, sizes: Mapping[str, int], dtype: str = "float32", usual: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Arguments by name that a call may take, likely ones first, with what is given. `usual`: a number has the value that is usual for its name; nothing that
+    is compared with a reference, which does not have it, may assume one. Raises ValueError where a number is missing."""
     listed = parameters(function)
+    own = {**{p.name: v for p in listed if usual for v in _usual(p)[:1]}, **own}
     more = {n: v for n, v in own.items() if n not in [p.name for p in listed]}
     open_ = [p for p in listed if p.name not in own]
     if number := next((p for p in open_ if p.annotation is not p.empty and NUMBERS.fullmatch(_said(p.annotation))), None):
@@ -101,6 +110,12 @@ def calls(function: Callable[..., Any], own: Mapping[str, Any], seed: int, sizes
     for family in families(len(open_)):
         made = iter(_tensors(family, sizes, dtype, seed))
         yield {**{p.name: own[p.name] if p.name in own else next(made) for p in listed}, **more}
+
+
+def _usual(p: inspect.Parameter) -> list[Any]:
+    if p.annotation is p.empty or not NUMBERS.fullmatch(_said(p.annotation)):
+        return []
+    return [value for name, value in USUAL if name.fullmatch(p.name)]
 
 
 def families(count: int) -> tuple[tuple[str, ...], ...]:

@@ -31,6 +31,14 @@ from rooftop.lab.simt.whole import keep
 
 RUNTIME = Path(__file__).parent / "runtime"
 MODES = ("check", "count")
+FEATURES = (  # names that a source may have and the simulator has not: what they are of
+    (r"cuda\w*(?:Array|Channel|Texture|Resource(?:Desc|Type)|(?:Address|Filter|Read)Mode|Surface|Mipmapped)|tex(?:ture|\dD|Cubemap)|surf",
+     "textures and surfaces are"),
+    (r"cu(?:Init|Driver|Device|Ctx|Module|Launch|Mem|Func|Stream|Event|Link|Library|Kernel|Get)(?![a-z])|CU[a-z_]\w*$|CUDA_\w+$",
+     "the driver API is"),
+    (r"cudaGraphics|gl[A-Z]|GL[a-z]", "graphics are"),
+    (r"cudaDev(?:ice)?(?:Get)?P2P", "several GPUs are"), (r"cublasLt", "cuBLASLt is"), (r"nvrtc", "NVRTC in a program is"),
+)  # fmt: skip
 ENGINE = ("common.cpp",)  # what all modes share
 STEPS = ("translate", "ptx", "whole", "link", "host", "build", "program_text", "program_build")  # the modules that change a source or lay it out
 SPARE_STACK = 60 << 10  # bytes of a thread's stack beside its largest frames
@@ -395,7 +403,8 @@ def _run(command: list[str], folder: Path, path: str, text: str = "", kernels: S
         if (named := _UNDECLARED.search(done.stderr)) and named[1].startswith(MARK):
             name, where = named[3] or named[4] or named[5], f"{named[1].replace(MARK, '')}:{named[2]}"
             absent = [h for h in re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", text, re.M) if h.partition("/")[0].partition(".")[0] in name]
-            why = f" (no header <{absent[0]}> is here)" if absent else ""
+            feature = next((f" ({what} not simulated)" for pattern, what in FEATURES if re.match(pattern, name)), "")
+            why = feature or (f" (no header <{absent[0]}> is here)" if absent else "")
             raise CompileError(f"{where}: {name!r} is declared neither by the source nor by what the simulator knows of CUDA{why}")
         raise CompileError(f"{path} does not compile for simulation:\n" + "\n".join(errors[:40]).replace(MARK, ""))
 

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from rooftop.lab.simt import host, ordinary
 from rooftop.lab.simt.ordinary import Kernel
+from rooftop.lab.simt.program_text import together
 from rooftop.lab.simt.tokens import Token, tokenise
 
 _DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)(.*)", re.S)
@@ -269,11 +270,11 @@ def _template(part: Sequence[Token]) -> tuple[_Parameter, ...]:
 
 def expanded(texts: Sequence[str]) -> list[Token]:
     """The tokens of texts without blanks and directives, and with what their own function-like macros stand for."""
-    every = [t for text in texts for t in tokenise(text)]
+    every = together([t for text in texts for t in tokenise(text)])
     macros: dict[str, tuple[list[str], list[Token]]] = {}
     for t in every:
         if t.kind == "directive" and (m := _DEFINE.match(t.text)):
-            body = [b for b in tokenise(m[3].replace("\\\n", " ").strip()) if b.kind not in _BLANK]
+            body = together([b for b in tokenise(m[3].replace("\\\n", " ").strip()) if b.kind not in _BLANK])
             if any(b.text == "asm" for b in body):
                 continue
             macros[m[1]] = [p.strip() for p in m[2].split(",")], [replace(b, line=t.line) for b in body]

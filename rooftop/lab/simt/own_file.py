@@ -16,7 +16,7 @@ from rooftop.core.compile import Binary, CompileError, compile_cuda, cuda_includ
 from rooftop.core.spec import Device
 from rooftop.lab.inspect.inspector import Facts, cached_facts, symbols
 from rooftop.lab.inspect.occupancy import occupancy
-from rooftop.lab.simt import host, program_build, program_text
+from rooftop.lab.simt import build, host, program_build, program_text
 from rooftop.lab.simt.instances import Instance, Templates
 from rooftop.lab.simt.program_build import Source
 from rooftop.lab.simt.tokens import Token, tokenise
@@ -26,15 +26,23 @@ _LIMITS = {
     "INFINITY": "__int_as_float(0x7f800000)", "NAN": "__int_as_float(0x7fffffff)", "NULL": "0", "FLT_MAX": "3.402823466e+38F", "FLT_MIN": "1.175494351e-38F",
     "FLT_EPSILON": "1.192092896e-07F", "DBL_MAX": "1.7976931348623158e+308", "DBL_MIN": "2.2250738585072014e-308", "INT_MAX": "2147483647",
     "INT_MIN": "(-INT_MAX - 1)", "UINT_MAX": "4294967295U", "UINT32_MAX": "4294967295U", "LLONG_MAX": "9223372036854775807LL", "CHAR_BIT": "8",
-    "M_PI": "3.14159265358979323846", "M_PI_F": "3.14159265358979323846f", "M_SQRT1_2": "0.70710678118654752440", "M_2_SQRTPI": "1.12837916709551257390",
+    "M_PI": "3.14159265358979323846", "M_PI_F": "3.14159265358979323846f", "M_SQRT1_2": "0.70710678118654752440", "M_SQRT2": "1.41421356237309504880",
+    "M_E": "2.71828182845904523536",
+    "M_LOG2E": "1.44269504088896340736", "M_LN2": "0.69314718055994530942", "M_PI_2": "1.57079632679489661923", "M_2_SQRTPI": "1.12837916709551257390",
     "RAND_MAX": "2147483647",
 }  # fmt: skip
+_WHOLE = "int", "unsigned", "long", "unsigned long", "long long", "unsigned long long"  # of them <cmath> takes the functions below as of doubles
+_OF_WHOLE = "ceil", "floor", "round", "sqrt", "cbrt", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "erf"
 SHIM = "".join((
     '#line 1 "what rooftop declares"\n', host.INTEGERS, *(f"typedef unsigned {t} u{t}; " for t in ("int", "short", "char", "long")),
     "typedef unsigned long long uint64_t; typedef long long int64_t; typedef uint64_t uintptr_t; typedef int64_t intptr_t; "
     "typedef unsigned long size_t; "
     "typedef struct _IO_FILE FILE; typedef unsigned long long CUtexObject; typedef unsigned long long CUsurfObject;\n",
     *(f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in _LIMITS.items()),
+    "template <class T> struct rooftop_whole; ", *(f"template <> struct rooftop_whole<{t}> {{ typedef double type; }}; " for t in _WHOLE),
+    *(f"template <class T> __device__ inline typename rooftop_whole<T>::type {f}(T x) {{ return {f}((double) x); }} " for f in _OF_WHOLE),
+    *(f"template <class T{more}> __device__ inline typename rooftop_whole<{kind}>::type pow(T x, {u} y) {{ return pow((double) x, (double) y); }} "
+      for u, kind, more in (("U", "decltype(T() * U())", ", class U"), ("float", "T", ""), ("double", "T", ""))), "\n",
 ))  # fmt: skip
 BEFORE_VOLTA = {  # instructions of a warp without a mask, as sources written for older GPUs have them: of all lanes
     **{f"__shfl{n}": f"template <class T> __device__ T __shfl{n}(T v, int n, int w = 32) {{ return __shfl{n}_sync(0xffffffffu, v, n, w); }}\n"
@@ -87,10 +95,11 @@ class Part:
 
 @dataclass
 class Code:
-    """What NVRTC is given of a source. `absent`: headers that are not here, as the user's file has them."""
+    """What NVRTC is given of a source. `absent`: headers that are not here, as the user's file has them; `stands_in`: those that others stand for."""
 
     source: Source
     absent: list[str] = field(default_factory=list)
+    stands_in: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     order: list[tuple[str, object]] = field(default_factory=list)  # of text and parts
 
@@ -148,6 +157,10 @@ class Code:
             self.order.append((self._included(shown, token, match[1]), None))
 
     def _included(self, shown: str, token: Token, name: str) -> str:
+        if name == "curand_kernel.h" and not _cudas(name):
+            self.stands_in.append(f"{shown}:{token.line}: <{name}>")
+            text = (build.RUNTIME / "include" / name).read_text(encoding="utf-8").replace("SIMT_INLINE", "__device__ inline").replace("#pragma once\n", "")
+            return f'#line 1 "{name}"\n{text}#line {token.line} "{shown}"\n'
         if name == "cub/cub.cuh":
             return CUB + f'#line {token.line} "{shown}"\n'
         if _GIVEN.fullmatch(name) and _cudas(name):
@@ -210,6 +223,7 @@ class Kernels:
     refused: dict[str, str]
     needs: bool
     left_out: list[str] = field(default_factory=list)  # of the device's code, what does not compile: "file:line: error"
+    stands_in: list[str] = field(default_factory=list)  # headers of the file that others stand for
 
 
 def facts(source: Source, device: Device, only: str | None = None) -> Kernels:
@@ -236,7 +250,7 @@ def facts(source: Source, device: Device, only: str | None = None) -> Kernels:
         raise ValueError(f"--kernel {only}: {source.shown} has no such kernel; it has {have}")
     needs = bool(code.absent) or bool(opened) or any("dynamic parallelism" in why for why in refused.values())
     left = [p.error for p in code.parts if p.error and not p.kernel and any(t.text in code.marks for t in p.tokens)]
-    return Kernels(found, refused, needs, left)
+    return Kernels(found, refused, needs, left, code.stands_in)
 
 
 def _base(name: str) -> str:

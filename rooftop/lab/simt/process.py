@@ -9,11 +9,13 @@ import json
 import mmap
 import os
 import pickle
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 UNREADABLE = "the simulation answers what cannot be read: its source writes in its place"
 LARGEST = 1 << 30  # bytes of an answer
+TELL_S = 10.0  # seconds between two signs of life
 _STARTING = Lock()
 _SERVERS: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}  # by process: one that is forked starts its own
 ERRORS = {"LaunchError": LaunchError, "MemoryError": MemoryError, "OSError": OSError, "RuntimeError": RuntimeError}
@@ -107,6 +110,10 @@ def parameters(library: Library, kernel: str) -> list[Parameter]:
         raise SimulatedCrash(f"{library.path.name}: {UNREADABLE}") from None
 
 
+def going_on(seconds: float) -> None:
+    """Called every TELL_S while a simulation is under way, with the seconds since it began. A command that has something to say of it replaces it."""
+
+
 def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict[str, Any], bytes]:
     most = settings.load().simt_mib << 20
     ours, theirs = socket.socketpair()
@@ -117,7 +124,8 @@ def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict
         said: dict[str, Any] | None = None
         blob = b""
         why = status = 0
-        while kind := ours.recv(1):
+        began = time.monotonic()
+        while kind := _first(ours, began):
             if kind == SENT and said is None:
                 header, rest = struct.unpack("QQ", _exactly(ours, 16))
                 if header + rest > LARGEST:
@@ -135,6 +143,13 @@ def _asked(request: bytes, contents: int, path: str, seconds: int) -> tuple[dict
     if "error" in said:
         raise ERRORS.get(str(said["error"]), RuntimeError)(str(said.get("text")))
     return said, blob
+
+
+def _first(ours: socket.socket, began: float) -> bytes:
+    """The first byte of what comes next; none at the end."""
+    while not select.select([ours], [], [], TELL_S)[0]:
+        going_on(time.monotonic() - began)
+    return ours.recv(1)
 
 
 def _ending(why: int, status: int, most: int, seconds: int) -> str:

@@ -22,6 +22,7 @@ from rooftop.lab.simt.report import KINDS, Report
 
 ENDED = ("returned", "exit", "abort", "crash", "not simulated", "time")
 BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
+COUNTED = 15.0  # seconds of the counted run of a program that did not end in its time
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
 
 
@@ -47,6 +48,7 @@ class Launched:
     skipped: int = 0
     watched_blocks: int = 0
     blocks: int = 0
+    late: bool = False  # it came after half of the time
 
     def __str__(self) -> str:
         def extent(n: tuple[int, ...]) -> str:
@@ -56,7 +58,7 @@ class Launched:
         more = f", {self.shared} B shared" if self.shared else ""
         again = f", {self.times:,} times" if self.times > 1 else ""
         part = f" ({self.watched_blocks:,} of {self.blocks:,} blocks watched)" if self.watched and self.watched_blocks < self.blocks else ""
-        part = " (not watched: no time was left)" if not self.watched else part
+        part = f" (not watched{': no time was left' if self.late else ''})" if not self.watched else part
         return f"{self.file}:{self.line}: {self.kernel}<<<{extent(self.grid)}, {extent(self.block)}{more}>>>({', '.join(self.arguments)}){again}{part}"
 
 
@@ -69,7 +71,8 @@ class Run:
     ended: str
     status: int
     denied: tuple[str, ...] = ()
-    over: bool = False  # its time ran out
+    over: bool = False  # its time ran out, and it was ended
+    cut: int = 0  # its time ran out at so many launches: those after it were left out
     digest: str = ""
     journal: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
@@ -215,7 +218,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
                 bool(e["cooperative"]), arguments,
             )  # fmt: skip
         elif "times" in e and e["times"] in launched:
-            launched[e["times"]] = replace(launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"])
+            launched[e["times"]] = replace(launched[e["times"]], times=e["seen"], watched=e["watched"], skipped=e["skipped"], late=bool(e["late"]))
         elif "ran" in e and e["ran"] in launched:
             before = launched[e["ran"]]
             launched[e["ran"]] = replace(before, watched_blocks=max(before.watched_blocks, int(e["watched"])), blocks=int(e["blocks"]))
@@ -229,7 +232,8 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
     )  # fmt: skip
     denied = tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e['denied']}" for e in events if "denied" in e))
     return Run(
-        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, any("over" in e for e in events), str(end["digest"]), events
+        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, any("over" in e for e in events),
+        next((int(e["cut"]) for e in events if "cut" in e), 0), str(end["digest"]), events,
     )
 
 
@@ -281,4 +285,4 @@ def both(source: Source, arguments: Sequence[str] = (), **given: Any) -> tuple[R
         if any(f.kind in ("deadlock", "not-simulated") for f in checked.report.findings) or not checked.launches:
             return checked, None
         counted.result()
-    return checked, run(source, arguments, mode="count", **given)
+    return checked, run(source, arguments, mode="count", **{**given, **({"most": COUNTED} if checked.cut or checked.over else {})})

@@ -67,16 +67,31 @@ def _inlined(part: list[Token], words: Sequence[str]) -> Iterator[Token]:
         yield from part
         return
     code = [i for i, t in enumerate(part) if t.kind not in (*_BLANK, "directive")]
-    first = 0
-    texts = [part[i].text for i in code[:3]]
+    first = _after_macros([part[i] for i in code])
+    texts = [part[i].text for i in code[first : first + 3]]
     if texts[:2] == ["extern", '"C"']:
-        first = 2
+        first += 2
     elif texts == ["template", "<", ">"]:
-        first = 3
+        first += 3
     at = code[first] if first < len(code) else len(part)
     yield from part[:at]
     yield Token("word", mark, part[at].line if at < len(part) else 0)
     yield from part[at:]
+
+
+def _after_macros(code: Sequence[Token]) -> int:
+    """Where a definition begins that follows calls of macros, `NAME(...)` without a semicolon, as those are that make functions or kernels."""
+    at = 0
+    while len(code) > at + 1 and code[at].kind == "word" and code[at + 1].text == "(":
+        depth = 0
+        for close in range(at + 1, len(code)):
+            depth += (code[close].text == "(") - (code[close].text == ")")
+            if not depth:
+                break
+        if close + 1 >= len(code) or code[close + 1].kind != "word" or code[close + 1].text in ("const", "noexcept", "override", "final", "try"):
+            break
+        at = close + 1
+    return at
 
 
 def _specialised(part: Sequence[Token]) -> bool:
@@ -115,7 +130,7 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
     """`kernel<<<grid, block>>>(arguments)` as a call of the runtime. `macro`: the parameters of the macro whose body this is."""
     made: list[Token] = []
     pointed = False
-    tokens = _together(tokens)
+    tokens = together(tokens)
     at = 0
     while at < len(tokens):
         token = tokens[at]
@@ -155,8 +170,8 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
     return made, pointed
 
 
-def _together(tokens: list[Token]) -> list[Token]:
-    """`<< <` and `>> >`, as some editors part them, in one piece."""
+def together(tokens: list[Token]) -> list[Token]:
+    """`<< <`, `< < <`, `>> >` and `> > >`, as some editors part them, in one piece."""
     made: list[Token] = []
     opened = False
     at = 0
@@ -168,7 +183,8 @@ def _together(tokens: list[Token]) -> list[Token]:
 
     while at < len(tokens):
         t = tokens[at]
-        if t.text == "<<" and (end := follows(at + 1, "<")) and t.kind == "symbol":
+        second = at if t.text == "<<" else follows(at + 1, "<") if t.text == "<" else None
+        if second is not None and t.kind == "symbol" and (second or t.text == "<<") and (end := follows(second + 1, "<")):
             made.append(replace(t, text="<<<"))
             opened, at = True, end + 1
         elif opened and t.text == ">" and t.kind == "symbol" and (two := follows(at + 1, ">")) and (end := follows(two + 1, ">")) and follows(end + 1, "("):
@@ -192,7 +208,7 @@ _DEFINE = re.compile(r"([ \t]*#[ \t]*define[ \t]+\w+(?:\(([^)]*)\))?)(.*)", re.S
 
 
 def _directive(token: Token, kernels: Collection[str]) -> tuple[Token, bool]:
-    if "<<<" not in token.text or (match := _DEFINE.match(token.text)) is None:
+    if not re.search(r"<\s*<\s*<", token.text) or (match := _DEFINE.match(token.text)) is None:
         return token, False
     body = tokenise(match[3].replace("\\\n", " "))
     made, pointed = _launches(body, kernels, [p.strip() for p in (match[2] or "").split(",")])
@@ -255,11 +271,12 @@ def _kernel_before(made: Sequence[Token]) -> int:
     first = at
     while at >= 0:  # a qualified name, backwards
         before = back(at - 1)
-        if before < 0 or (made[at].kind != "word" and made[at].text not in ("::", ".", "->", "##")):
+        pasted = before >= 0 and made[before].text == "##" and made[at].kind == "number"  # k_##n##2d
+        if before < 0 or (made[at].kind != "word" and made[at].text not in ("::", ".", "->", "##") and not pasted):
             break
         joins = ("::", ".", "->", "##")
-        word = made[at].kind == "word" and made[before].text in (*joins, "template")
-        if not word and not (made[at].text in joins and made[before].kind == "word" and made[before].text not in ("return", "else", "do")):
+        word = pasted or (made[at].kind == "word" and made[before].text in (*joins, "template"))
+        if not word and not (made[at].text in joins and made[before].kind in ("word", "number") and made[before].text not in ("return", "else", "do")):
             break
         at = before
         first = at

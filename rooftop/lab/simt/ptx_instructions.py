@@ -61,6 +61,8 @@ class Line:
         text = text.strip()
         if match := re.fullmatch(r"%(\d+)", text):
             return f"({self.operands[int(match[1])].expression})"
+        if text.startswith("%") and text[1:] in SPECIAL and text not in self.registers and name_of(text) not in self.registers:
+            return SPECIAL[text[1:]]  # as NVCC reads it too, where it is no operand
         if text.startswith("%%"):
             if text[2:] not in SPECIAL:
                 raise Refused(f"{'.'.join(self.words)} of the special register %{text[2:]}: the simulator does not know it")

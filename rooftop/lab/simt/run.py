@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import head_text, helpers, settings
+from rooftop.core.layouts import remark
 from rooftop.core.spec import Case, Launch
 from rooftop.lab.simt import counts, findings, machine, native, process
 from rooftop.lab.simt.build import build, stack_bytes
@@ -178,12 +179,12 @@ class NotSimulatedError(RuntimeError):
 
 
 class SimulatedFault(RuntimeError):
-    """A kernel did in the simulator what it must not do. `report` has all of it."""
+    """A kernel did in the simulator what it must not do. `report` has all of it. `remark`: how its tensors lie."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, remark: str = "") -> None:
         first = report.faults[0]
         more = f" (and {len(report.faults) - 1} more)" if len(report.faults) > 1 else ""
-        super().__init__(f"{first}{more}")
+        super().__init__(f"{first}{more}{remark}")
         self.report = report
 
 
@@ -203,6 +204,6 @@ def run_simulator(call: Call, memory: dict[str, Any]) -> None:
         arch=call.problem.device.arch, folders=head.folders, rtc=True, held=_HELD,
     )  # fmt: skip
     if report.faults:
-        raise SimulatedFault(report)
+        raise SimulatedFault(report, remark(call.problem, head=True, misaligned=any(f.kind == "misaligned" for f in report.faults)))
     if report.findings:
         raise NotSimulatedError(str(report.findings[0]))

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <sys/time.h>
 #include <ucontext.h>
@@ -46,6 +47,7 @@ struct Repeated {                                                // launches tha
     u32 seen = 0, watched = 0, plain = 0, skipped = 0, record = 0;
     u64 before = 0, after = 0;                                   // digests of memory around the last one
     bool settled = false;                                        // it changes nothing more
+    bool late = false;                                           // it was not watched for want of time
 };
 
 static struct {
@@ -55,6 +57,7 @@ static struct {
     size_t device_at = 0, shared_at = 0;                         // how much of each part is used
     cudaError_t last = cudaSuccess, sticky = cudaSuccess;
     std::map<std::string, Repeated> repeated;
+    std::set<u64> known;                                         // plain entries of which a launch has been watched
     std::string journal;
     u32 workers = 1, repeat = 1, poison = FIRST_POISON, patience = 20, records = 0;
     size_t stack = 0;
@@ -65,7 +68,7 @@ static struct {
     u64 done_launches = 0;
     std::vector<std::function<void()>>* capturing = nullptr;     // a graph that is being made: what is asked for is not done yet
     int opted_in = 48 << 10;
-    bool protects = false, running = false;
+    bool protects = false, running = false, cut = false;         // cut: its time was over, and launches were left out
     jmp_buf leave;
     int status = 0;
     int ended = 0;                                               // 0 returned, 1 exit, 2 abort, 3 crash, 4 not simulated, 5 time is over
@@ -84,6 +87,7 @@ static double now_seconds() {
 // -- what is found in the host's code --------------------------------------------------------------------------------------------------------
 
 static Finding* found_on_host(Kind kind, u64 pc, u64 other_pc = 0) {
+    if (program.cut && kind == HOST) return nullptr;             // it works with results that were not calculated
     for (Finding& f : all_findings)
         if (f.kind == kind && f.pc == pc && f.other_pc == other_pc) {
             ++f.count;
@@ -342,7 +346,10 @@ const char* cudaGetErrorName(cudaError_t e) {
     SIMT_ERRORS(SIMT_NAME)
     return "cudaErrorUnknown";
 }
-cudaError_t cudaSetDevice(int device) { return device ? failed(cudaErrorInvalidDevice) : cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+    if (device > 0) not_on_the_host(("cudaSetDevice(" + std::to_string(device) + "): a second GPU; the simulation has one").c_str());
+    return device ? failed(cudaErrorInvalidDevice) : cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     std::memset(static_cast<void*>(p), 0, sizeof *p);
     if (device) return failed(cudaErrorInvalidDevice);
@@ -564,10 +571,21 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         put(j, ",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu,\"cooperative\":%s,\"cluster\":[%u,%u,%u],\"arguments\":", given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared, given.cooperative ? "true" : "false", c.x, c.y, c.z);
         j += shown(arguments, count) + "}";
     }
-    if (now_seconds() - program.started > program.most) {
-        put(program.journal, ",\n{\"over\":%u}", r.record);
-        leave_program(5, 0);
-    }
+    // Time is over: launches are left out, for a while in which the program may come to its end; but those of a kernel that was never watched.
+    const auto over = [&r](double spent) {
+        if (spent > 1.5 * program.most) {
+            put(program.journal, ",\n{\"over\":%u}", r.record);
+            leave_program(5, 0);
+        }
+        if (!program.cut) put(program.journal, ",\n{\"cut\":%llu}", static_cast<unsigned long long>(program.done_launches));
+        program.cut = true;
+        ++r.skipped;
+        return cudaSuccess;
+    };
+    const double spent = now_seconds() - program.started;
+    const bool fresh = !program.known.count(reinterpret_cast<u64>(entry));
+    r.late |= spent > program.most / 2;
+    if (spent > program.most && (!fresh || spent > 1.5 * program.most)) return over(spent);
     // The same launch again, after nothing else was done: once it has left memory as it found it, it does so each time.
     const bool asked = r.seen > 2;
     if (asked && r.settled && r.before == program.changes) {
@@ -580,10 +598,10 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     l.stack = program.stack;
     l.plain_call = entry;
     l.call = seen == program.watched.end() ? nullptr : reinterpret_cast<void (*)(void**)>(__ehdr_start + seen->second);
-    const bool watch = l.call && r.watched < program.repeat && !(program.ended == 0 && now_seconds() - program.started > program.most / 2);
+    const bool watch = l.call && r.watched < program.repeat && (fresh || spent <= program.most / 2);
     if (!watch) l.call = nullptr;
-    l.budget = program.budget;
-    l.deadline = program.started + program.most;
+    l.budget = spent > program.most ? program.budget / 4 : program.budget;
+    l.deadline = std::max(program.started + program.most, now_seconds() + (fresh ? program.budget / 2 : 0));
     l.sample = program.sample;
     alignas(128) static char held[1 << 16];                      // of arguments: what lies in the library itself is not watched
     if (bytes > sizeof held) return failed(cudaErrorLaunchOutOfResources);
@@ -600,7 +618,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     const double before = now_seconds();
     const u64 had = !watch && r.seen > 1 && r.plain < 2 && !program.shared_at ? memory_digest() : 0;
     const int status = run_launch(l, grid, block, cluster, program.workers);
-    if (l.call) ++r.watched;
+    if (l.call) ++r.watched, program.known.insert(reinterpret_cast<u64>(entry));
     else ++r.plain;
     program.changes += 2;
     if (had) {
@@ -610,10 +628,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     }
     if (l.call || status) put(program.journal, ",\n{\"ran\":%u,\"watched\":%u,\"blocks\":%llu,\"status\":%d,\"seconds\":%.3f,\"findings\":[%zu,%zu]}", r.record, l.watched.load(), static_cast<unsigned long long>(blocks), status, now_seconds() - before, first, all_findings.size());
     if (!status) return cudaSuccess;
-    if (status == static_cast<int>(OVER)) {
-        put(program.journal, ",\n{\"over\":%u}", r.record);
-        leave_program(5, 0);
-    }
+    if (status == static_cast<int>(OVER)) return over(now_seconds() - program.started);
     if (status == 2) not_on_the_host("no memory for the threads of a launch");
     for (size_t i = first; i < all_findings.size(); ++i)
         if (all_findings[i].kind == NOT_SIMULATED) leave_program(4, 0);
@@ -777,7 +792,7 @@ SIMT_EXPORT void simt_program(const SimtProgram* given, int argc, char** argv) {
         if (!a.freed) leaked += a.bytes, first = first ? first : &a;
     if (first && program.ended == 0)
         if (Finding* f = found_on_host(LEAK, first->pc)) say(*f, "%llu bytes are never freed, the first of them allocated here", static_cast<unsigned long long>(leaked));
-    for (const auto& [key, r] : program.repeated) put(program.journal, ",\n{\"times\":%u,\"seen\":%u,\"watched\":%u,\"plain\":%u,\"skipped\":%u}", r.record, r.seen, r.watched, r.plain, r.skipped);
+    for (const auto& [key, r] : program.repeated) put(program.journal, ",\n{\"times\":%u,\"seen\":%u,\"watched\":%u,\"plain\":%u,\"skipped\":%u,\"late\":%u}", r.record, r.seen, r.watched, r.plain, r.skipped, unsigned(r.late));
     put(program.journal, "%s{\"ended\":%d,\"status\":%d,\"digest\":\"%llx\"}", program.journal.empty() ? "" : ",\n", program.ended, program.status, static_cast<unsigned long long>(program.digest));
     for (const auto& [at, a] : program.allocations) {
         if (program.journal.size() > (4u << 20)) break;
