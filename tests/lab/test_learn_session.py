@@ -245,7 +245,8 @@ def test_puzzles_are_listed_in_the_order_of_the_course(at_home: Path, monkeypatc
 @pytest.mark.parametrize(("words", "said"), [
     (["nix_cuda"], "no ladder or topic 'nix_cuda'"), (["transpose_cuda/99"], "no rung 'transpose_cuda/99'"), (["--puzzle", "nix/01a"], "no ladder 'nix'"),
     (["--solution", "a.cu"], "--solution needs --puzzle NAME"),
-    (["--puzzle", "transpose_cuda/04a", "--solution", "/dev/zero"], "/dev/zero is no ordinary file"), (["--puzzle", "transpose_cuda/04a", "--solution", "absent.cu"], "no file absent.cu"),
+    (["--puzzle", "transpose_cuda/04a", "--solution", "/dev/zero"], "/dev/zero is no ordinary file"),
+    (["--puzzle", "transpose_cuda/04a", "--solution", "absent.cu"], "no file absent.cu"),
     (["--goal", "soon"], "it is written 'LADDER by DATE'"), (["--know"], "--know needs a ladder or a topic"), (["--prompt", "nix/01"], "no ladder 'nix'"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_line(at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
