@@ -251,5 +251,6 @@ def test_a_damaged_progress_file_is_said(home: Path, monkeypatch: pytest.MonkeyP
 
 def test_every_kind_and_figure_that_commands_keep_has_words() -> None:
     assert set(pages.ZEROS) <= set(pages.FIGURES)
+    assert sorted(k for held in pages.GROUPS.values() for k in held) == sorted(pages.KINDS), "each is in a colour"
     text = json.dumps([pages.result(Entry(at(0), k, figures=dict.fromkeys(pages.FIGURES, 2.0))) for k in pages.KINDS])
     assert "{}" not in text

@@ -9,7 +9,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from rooftop.core import whole_file
-from rooftop.core.texts import markdown
+from rooftop.core.texts import line, markdown
 from rooftop.lab.diary.days import Day, Note
 from rooftop.lab.diary.log import Entry, Row
 from rooftop.lab.report import document, site
@@ -20,7 +20,7 @@ from rooftop.lab.report.markup import shorter
 MADE = "<!-- made by rooftop diary; your notes are files of their own -->"
 INDEX = "index"
 WORDS: Mapping[str, str] = {  # every text of the pages, in one place
-    "title": "Diary", "when": "time (UTC)", "what": "what", "subject": "of", "result": "result", "notes": "Notes", "day": "day", "days": "Days",
+    "title": "Diary", "when": "time (UTC)", "what": "what", "subject": "subject", "result": "result", "notes": "Notes", "day": "day", "days": "Days",
     "nothing": "Only notes on this day.", "runs": "what was done", "benches": "speed beside the best peer: the line is 1",
     "no_peer": "no peer", "case": "case", "time": "kernel time", "against": "of the best peer's speed", "device": "recorded on",
 }  # fmt: skip
@@ -35,9 +35,14 @@ FIGURES: Mapping[str, str] = {  # a figure of an entry -> how it is said
     "count": "{} in all", "right": "{} right",
 }  # fmt: skip
 ZEROS = ("faults", "right", "points", "ok")  # said though they are 0
-SHOWN = 12  # bars of a chart
+GROUPS: Mapping[str, tuple[str, ...]] = {  # what a chart counts together: it has a colour for each
+    "checks": ("check",), "benches": ("bench", "record"), "simulations": ("simt",), "diagnoses": ("diagnose", "place"),
+    "learning": ("predictions", "answers", "puzzles", "lessons"),
+}  # fmt: skip
+SHOWN, DAYS = 12, 60  # bars of the chart of benches; the last days that the index draws
 SUBJECTS = 3  # that a row names
-LABEL, BAR, STEP = 300.0, 420.0, 20.0  # pixels
+LABEL, BAR, STEP = 215.0, 270.0, 20.0  # pixels
+LETTERS = 34  # of a label
 
 
 class DiaryError(ValueError):
@@ -147,7 +152,7 @@ def index_page(days: Sequence[Day]) -> str:
     for day in days:
         for kind, n in day.kinds.items():
             whole[kind] = whole.get(kind, 0) + n
-    picture = stacked([(d.day, d.kinds) for d in days if d.entries])
+    picture = stacked([(d.day, d.kinds) for d in days if d.entries][-DAYS:])
     return _rendered(day=None, title=WORDS["title"], lead=f"{kinds(dict(sorted(whole.items())))}." if whole else "", notes=[],
                      pictures=[picture] if picture else [], days=list(reversed(days)))  # fmt: skip
 
@@ -172,21 +177,21 @@ def stacked(rows: Sequence[tuple[str, Mapping[str, int]]]) -> Picture | None:
     """A bar a row: how often each kind of thing was done."""
     if not rows:
         return None
-    every = [k for k in KINDS if any(k in held for _, held in rows)] + sorted({k for _, held in rows for k in held} - set(KINDS))
-    colour = {k: COLOURS[i % len(COLOURS)] for i, k in enumerate(every)}
     scale = BAR / max(sum(held.values()) for _, held in rows)
+    group = {kind: name for name, held in GROUPS.items() for kind in held}
     canvas = Canvas()
     for i, (name, held) in enumerate(rows):
         canvas.text(0, i * STEP + 13, name)
         x = LABEL
-        for kind in every:
-            if n := held.get(kind, 0):
-                canvas.box(x, i * STEP, n * scale, STEP - 4, colour[kind], str(n), kinds({kind: n}))
+        for one, colour in zip((*GROUPS, ""), (*COLOURS, "paper"), strict=True):  # a kind of a later version is in no group
+            inside = {kind: n for kind, n in held.items() if group.get(kind, "") == one}
+            if n := sum(inside.values()):
+                canvas.box(x, i * STEP, n * scale, STEP - 4, colour, str(n), kinds(inside))
                 x += n * scale
-    for i, kind in enumerate(every):
-        x, y = (i % 4) * 180.0, len(rows) * STEP + 10 + (i // 4) * STEP
-        canvas.box(x, y, 12, 12, colour[kind])
-        canvas.text(x + 18, y + 11, KINDS.get(kind, (kind, kind))[1])
+    for i, (name, colour) in enumerate(zip(GROUPS, COLOURS, strict=True)):
+        x, y = (i % 4) * 120.0, len(rows) * STEP + 10 + (i // 4) * STEP
+        canvas.box(x, y, 12, 12, colour)
+        canvas.text(x + 18, y + 11, name)
     return canvas.picture(f"{WORDS['runs']}: " + "; ".join(f"{name}: {kinds(held)}" for name, held in rows))
 
 
@@ -197,7 +202,7 @@ def _benches(day: Day) -> Picture | None:
         return None
     canvas, scale = Canvas(), BAR / max(1.0, *(r.against for r in rows))
     for i, row in enumerate(rows):
-        canvas.text(0, i * STEP + 13, f"{row.subject}, {row.case}"[:46])
-        canvas.box(LABEL, i * STEP, row.against * scale, STEP - 4, "a" if row.against >= 1 else "b", f"{row.against:.2f}x", f"{number(row.us, 4)} µs")
+        canvas.text(0, i * STEP + 13, line(f"{row.subject}, {row.case}", LETTERS))
+        canvas.box(LABEL, i * STEP, row.against * scale, STEP - 4, "a" if row.against >= 1 else "b", f"{row.against:.2f}x", f"{row.subject}, {row.case}: {number(row.us, 4)} µs")
     canvas.line(LABEL + scale, 0, LABEL + scale, len(rows) * STEP)
     return canvas.picture(f"{WORDS['benches']}; " + "; ".join(f"{r.subject}, {r.case}: {r.against:.2f}x" for r in rows))
