@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -155,6 +156,14 @@ def test_a_log_that_cannot_be_written_fails_no_command(home: Path, monkeypatch: 
     os.mkfifo(home / "pipe")  # that nobody reads
     monkeypatch.setenv("ROOFTOP_DIARY", str(home / "pipe"))
     log.keep("check", ["a"])
+    with pytest.raises(ValueError, match="is no ordinary file"):
+        log.read(home / "pipe")
+    monkeypatch.setattr(log, "WAIT", 0.05)
+    with (home / "held.jsonl").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        monkeypatch.setenv("ROOFTOP_DIARY", held.name)
+        log.keep("check", ["a"])
+    assert log.read(home / "held.jsonl") == ([], None)
 
 
 @pytest.mark.parametrize(("words", "kind", "subject", "heading", "said"), [

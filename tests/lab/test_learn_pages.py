@@ -97,6 +97,18 @@ def test_a_page_links_to_the_code_instead_of_repeating_it(made: Built) -> None:
         assert 'class="code"' not in text
 
 
+def test_a_lesson_links_to_the_drawings_of_its_rung(made: Built) -> None:
+    out, found = made
+    whole = 0
+    for name, page in found.items():
+        text = quoted(out / pages.file_of(name))
+        wanted = [f"step-{i}" for i, step in enumerate(page.derivation, 1) if step.rung and step.picture]
+        assert sorted(re.findall(rf'href="{page.file}#(step-\d+)"', text)) == wanted, name
+        assert "#step-" not in re.sub(r"<details>.*?</details>", "", text, flags=re.S), "a drawing may tell what is asked"
+        whole += len(wanted)
+    assert whole
+
+
 @pytest.mark.sampled("slow")
 def test_what_the_pages_of_all_ladders_weigh(tmp_path: Path) -> None:
     out, found = build(tmp_path, puzzles.ladders())

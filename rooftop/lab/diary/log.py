@@ -9,16 +9,18 @@ import fcntl
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rooftop.core import settings
 from rooftop.core.forms import FormError, formed
 
 MOST = 60  # rows and subjects of an entry
+WAIT = 2.0  # seconds for another process that has the file
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,34 @@ def keep(
         line = json.dumps(asdict(entry), ensure_ascii=True, allow_nan=False).encode() + b"\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600), "r+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
             end = file.seek(0, os.SEEK_END)
             torn = bool(end) and os.pread(file.fileno(), 1, end - 1) != b"\n"  # by a machine that went out
             file.write(b"\n" * torn + line)
 
 
+def _lock(file: IO[bytes]) -> None:
+    """Raises BlockingIOError where another process keeps the file to itself."""
+    end = time.monotonic() + WAIT
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
 def read(path: Path) -> tuple[list[Entry], Path | None]:
     """The entries, oldest first, and where the file is kept as it was if it held lines that are none; the log then goes on with its entries alone.
 
-    Raises OSError where it cannot be read."""
+    Raises OSError, ValueError where it cannot be read."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(f"{path} is no ordinary file: ROOFTOP_DIARY names another")
     try:
         with path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
             content = file.read()
             good, found = [], []
             for line in content.split(b"\n"):

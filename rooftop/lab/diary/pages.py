@@ -31,7 +31,8 @@ KINDS: Mapping[str, tuple[str, str]] = {  # kind of an entry -> one, several
 }  # fmt: skip
 FIGURES: Mapping[str, str] = {  # a figure of an entry -> how it is said
     "ok": "{} right", "wrong": "{} wrong", "error": "{} with an error", "skipped": "{} skipped", "cases": "{} cases", "faults": "{} faults",
-    "sectors": "{} sectors", "wavefronts": "{} wavefronts", "blocks": "{} blocks", "launches": "{} kinds of launches", "distance": "distance {}", "us": "{} µs", "points": "{} points of 100",
+    "sectors": "{} sectors", "wavefronts": "{} wavefronts", "blocks": "{} blocks", "launches": "{} kinds of launches",
+    "distance": "distance {}", "us": "{} µs", "points": "{} points of 100",
     "count": "{} in all", "right": "{} right",
 }  # fmt: skip
 ZEROS = ("faults", "right", "points", "ok")  # said though they are 0
@@ -203,6 +204,7 @@ def _benches(day: Day) -> Picture | None:
     canvas, scale = Canvas(), BAR / max(1.0, *(r.against for r in rows))
     for i, row in enumerate(rows):
         canvas.text(0, i * STEP + 13, line(f"{row.subject}, {row.case}", LETTERS))
-        canvas.box(LABEL, i * STEP, row.against * scale, STEP - 4, "a" if row.against >= 1 else "b", f"{row.against:.2f}x", f"{row.subject}, {row.case}: {number(row.us, 4)} µs")
+        about = f"{row.subject}, {row.case}: {number(row.us, 4)} µs"
+        canvas.box(LABEL, i * STEP, row.against * scale, STEP - 4, "a" if row.against >= 1 else "b", f"{row.against:.2f}x", about)
     canvas.line(LABEL + scale, 0, LABEL + scale, len(rows) * STEP)
     return canvas.picture(f"{WORDS['benches']}; " + "; ".join(f"{r.subject}, {r.case}: {r.against:.2f}x" for r in rows))

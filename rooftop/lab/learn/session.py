@@ -113,6 +113,8 @@ class Session:
     def _results(self, page: LadderPage, before: RungRow | None, row: RungRow) -> None:
         for line in lessons.notes(before, row):
             self.say(f"  {line}")
+        for anchor, about in lessons.drawings(page, row):
+            self.wrapped(f"drawn on its page ({page.file}#{anchor} of rooftop report): {about}")
         for device in page.devices:
             found = row.cells.get((device.name, page.headline))
             if found is not None and found.kernel is not None and found.stale is None:
