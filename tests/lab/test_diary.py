@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from math import prod
 from pathlib import Path
 
+import _browser
 import pytest
 from _report import Strict
 from _support import command
@@ -263,3 +264,28 @@ def test_every_kind_and_figure_that_commands_keep_has_words() -> None:
     assert sorted(k for held in pages.GROUPS.values() for k in held) == sorted(pages.KINDS), "each is in a colour"
     text = json.dumps([pages.result(Entry(at(0), k, figures=dict.fromkeys(pages.FIGURES, 2.0))) for k in pages.KINDS])
     assert "{}" not in text
+
+
+PROBE = """
+window.addEventListener("load", function () {
+  parent.postMessage(JSON.stringify({
+    width: innerWidth, page: document.documentElement.scrollWidth, drawn: document.querySelectorAll("figure svg").length,
+    rows: document.querySelectorAll("tbody tr").length, notes: document.querySelectorAll("h3").length,
+    wide: Array.from(document.querySelectorAll("h1, h2, h3, p, figure, .scroll")).filter(function (x) {
+      return x.getBoundingClientRect().right > innerWidth + 1;
+    }).length,
+  }), "*");
+});
+"""
+
+
+@pytest.mark.skipif(_browser.BROWSER is None, reason="there is no browser (chromium)")
+@pytest.mark.sampled("slow")
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_day_in_a_browser(home: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Nothing is wider than the screen but what scrolls by itself."""
+    week(home)
+    assert command(monkeypatch, "diary") == 0
+    said = _browser.said(home / "diary", "2026-11-23.html", PROBE, width)
+    assert said["page"] <= said["width"] and said["wide"] == 0, said
+    assert (said["drawn"], said["rows"], said["notes"]) == (2, 5 + 2 + 8 + 4, 2), said

@@ -111,7 +111,7 @@ def of_progress(progress: Mapping[str, Any]) -> list[Entry]:
             found.setdefault((str(row["at"])[:10], kind, str(row[name])), []).append(row)
     made = []
     for (_, kind, subject), rows in found.items():
-        figures: dict[str, float] = {"count": len(rows)}
+        figures: dict[str, float] = {"count": len(rows)} if len(rows) > 1 else {}
         said = ""
         if kind == "predictions":
             figures["points"] = sum(r["points"] for r in rows) / len(rows)
