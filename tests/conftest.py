@@ -14,6 +14,8 @@ import pytest
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+os.environ["ROOFTOP_DIARY"] = "off"  # commands of tests are no part of anybody's diary
+
 RANK = pytest.StashKey[int]()  # of a test in its group, in an order that each commit draws anew
 
 

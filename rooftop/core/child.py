@@ -161,6 +161,16 @@ class Process:
             if free:
                 self._lock.release()
 
+    def kill(self) -> None:
+        """End the process at once, though another thread waits for its answer: that gets the error."""
+        while not self._lock.acquire(timeout=0.05):
+            if (child := self._child) is not None:
+                for process in [*_session(child.pid), child.pid]:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(process, signal.SIGKILL)
+        self._lock.release()
+        self.end()
+
     @property
     def pid(self) -> int | None:
         """Of the process that runs, or ran last."""

@@ -7,6 +7,7 @@
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_LEARN` | file of what a learner has done | `$XDG_STATE_HOME/rooftop/learn.sqlite`, else in `~/.local/state` |
+| `ROOFTOP_DIARY` | log of what commands found, for `rooftop diary`; `off`: none is kept | `$XDG_STATE_HOME/rooftop/diary.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
 | `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
 | `ROOFTOP_SIMT_MIB` | most memory that one simulation may take | three quarters of the machine's |
@@ -40,6 +41,7 @@ class Settings:
     simt_mib: int = 0
     step_seconds: int = 300
     learn: Path = Path("learn.sqlite")
+    diary: Path | None = None
 
 
 def is_checkout() -> bool:
@@ -56,6 +58,7 @@ def load() -> Settings:
     in_checkout = (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "results").is_dir()
     results = os.environ.get("ROOFTOP_RESULTS")
     noted = os.environ.get("ROOFTOP_PREDICTIONS")
+    diary = os.environ.get("ROOFTOP_DIARY")
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
     return Settings(
         cache=cache,
@@ -67,6 +70,7 @@ def load() -> Settings:
         simt_seconds=_whole("ROOFTOP_SIMT_SECONDS", 3600, "seconds", 1),
         simt_mib=_whole("ROOFTOP_SIMT_MIB", machine, "MiB", 1),
         learn=_folder(learnt) if (learnt := os.environ.get("ROOFTOP_LEARN")) else _state(cache) / "learn.sqlite",
+        diary=None if diary == "off" else _folder(diary) if diary else _state(cache) / "diary.jsonl",
         step_seconds=_whole("ROOFTOP_STEP_SECONDS", 300, "seconds", 1),
     )
 

@@ -33,7 +33,8 @@ def test_numbers_that_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.load().simt_seconds == 3600
 
 
-FOLDERS = {"ROOFTOP_CACHE": "cache", "ROOFTOP_RESULTS": "results", "ROOFTOP_PREDICTIONS": "predictions", "ROOFTOP_LEARN": "learn", "XDG_CACHE_HOME": "cache"}
+FOLDERS = {"ROOFTOP_CACHE": "cache", "ROOFTOP_RESULTS": "results", "ROOFTOP_PREDICTIONS": "predictions", "ROOFTOP_LEARN": "learn",
+           "ROOFTOP_DIARY": "diary", "XDG_CACHE_HOME": "cache"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FOLDERS)

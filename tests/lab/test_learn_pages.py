@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
+import _browser
 import pytest
 from _report import FACTS, NOW, Strict, quoted
 from _support import committed
@@ -97,6 +96,18 @@ def test_a_page_links_to_the_code_instead_of_repeating_it(made: Built) -> None:
         assert 'class="code"' not in text
 
 
+def test_a_lesson_links_to_the_drawings_of_its_rung(made: Built) -> None:
+    out, found = made
+    whole = 0
+    for name, page in found.items():
+        text = quoted(out / pages.file_of(name))
+        wanted = [f"step-{i}" for i, step in enumerate(page.derivation, 1) if step.rung and step.picture]
+        assert sorted(re.findall(rf'href="{page.file}#(step-\d+)"', text)) == wanted, name
+        assert "#step-" not in re.sub(r"<details>.*?</details>", "", text, flags=re.S), "a drawing may tell what is asked"
+        whole += len(wanted)
+    assert whole
+
+
 @pytest.mark.sampled("slow")
 def test_what_the_pages_of_all_ladders_weigh(tmp_path: Path) -> None:
     out, found = build(tmp_path, puzzles.ladders())
@@ -115,7 +126,6 @@ def test_a_page_of_a_ladder_that_has_no_puzzles_any_more_goes(made: Built, tmp_p
 
 # -- in a browser -------------------------------------------------------------------------------------------------------------
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 PROBE = """
 window.addEventListener("load", function () {
   const asks = Array.from(document.querySelectorAll(".ask"));
@@ -143,31 +153,16 @@ window.addEventListener("load", function () {
   }, 500);
 });
 """
-FRAME = """<!doctype html><script>
-window.addEventListener("message", function (event) {
-  const out = document.createElement("pre"); out.id = "said"; out.textContent = event.data; document.body.append(out);
-});
-</script><body><iframe src="%s" style="width:%dpx;height:6000px;border:0"></iframe>"""
 
 
-@pytest.mark.skipif(BROWSER is None, reason="there is no browser (chromium)")
+@pytest.mark.skipif(_browser.BROWSER is None, reason="there is no browser (chromium)")
 @pytest.mark.sampled("slow")
 @pytest.mark.parametrize("width", [390, 1440])
 def test_a_lesson_in_a_browser(made: Built, tmp_path: Path, width: int) -> None:
     """A number is judged and unfolds what came; a wrong filling has its verdict; nothing is wider than the screen but what scrolls by itself."""
-    assert BROWSER is not None
     out = tmp_path / "site"
     shutil.copytree(made[0], out)
-    (out / "probe.js").write_text(PROBE, encoding="utf-8")
-    text = (out / pages.file_of("transpose_cuda")).read_text(encoding="utf-8")
-    (out / "probe.html").write_text(text.replace("<body", '<script defer src="probe.js"></script><body', 1), encoding="utf-8")
-    (out / "frame.html").write_text(FRAME % ("probe.html", width), encoding="utf-8")
-    line = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", f"--window-size={width + 100},6100",
-            "--virtual-time-budget=8000", "--run-all-compositor-stages-before-draw", "--dump-dom", (out / "frame.html").as_uri()]  # fmt: skip
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-    found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
-    assert found, done.stderr[-500:]
-    said = json.loads(found[1].replace("&quot;", '"').replace("&amp;", "&"))
+    said = _browser.said(out, pages.file_of("transpose_cuda"), PROBE, width)
     assert said["page"] <= said["width"] and said["wide"] == 0, said
     assert said["refused"] == "that is no number" and said["shut"] and said["unfolded"] and said["points"] == "50 points of 100", said
     assert said["bad"] == "bad" and said["good"] == "good" and said["said"] > 20 and not said["before"] and said["after"], said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -103,6 +104,27 @@ def test_a_damaged_file_is_kept_aside(path: Path, clock: Clock, content: bytes) 
         assert progress.aside == path.with_name("learn.sqlite.damaged-1") and progress.lessons() == set()
     with Progress(path, clock) as progress:
         assert progress.aside is None
+
+
+@pytest.mark.parametrize("content", [None, b"no database at all"])
+def test_several_processes_begin_one_file(path: Path, content: bytes | None) -> None:
+    """None of them takes what another has begun for a damaged file."""
+    for n in range(4):
+        here = path.with_name(f"{n}.sqlite")
+        here.parent.mkdir(exist_ok=True)
+        if content is not None:
+            here.write_bytes(content)
+        with ThreadPoolExecutor(6) as pool:
+            aside = list(pool.map(lambda rung, here=here: begin(here, rung), range(6)))
+        assert sum(x is not None for x in aside) == (content is not None)
+        with Progress(here) as progress:
+            assert progress.lessons() == {str(rung) for rung in range(6)}
+
+
+def begin(path: Path, rung: int) -> Path | None:
+    with Progress(path) as progress:
+        progress.read(str(rung))
+        return progress.aside
 
 
 def test_a_torn_file_is_kept_aside(path: Path, clock: Clock) -> None:

@@ -124,7 +124,8 @@ def test_a_solution_that_is_none_is_one_verdict_and_the_next_is_judged(language:
     with Court() as court:
         found = court.judge(puzzle.blank.rung, puzzle.blank.filled(puzzle.source, line))
         assert found.kind == kind and said in found.said, found
-        assert court.judge(puzzle.blank.rung, "not even a head").kind == "broken"
+        none = court.judge(puzzle.blank.rung, "not even a head")
+        assert none.kind == "broken" and "ladders/" not in none.said, "the learner's file is another"
 
 
 def test_a_rung_that_does_not_run_here_is_no_verdict() -> None:

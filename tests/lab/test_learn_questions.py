@@ -53,6 +53,7 @@ def test_choices_are_taken_by_letter_or_place_and_others_refused() -> None:
 def test_a_prediction_is_worth_less_the_more_times_it_is_off() -> None:
     assert [points(x, 4.0) for x in (4.0, 8.0, 2.0, 16.0, 1.0, 100.0, 0.0, -4.0)] == [100, 50, 50, 0, 0, 0, 0, 0]
     assert points(0.0, 0.0) == 100 and points(1.0, 0.0) == 0
+    assert points(5e-324, 1e300) == points(1e308, 1e-300) == 0, "a quotient that is no number"
     said = Prediction("speedup", "?", "times", 2.0, 4.0, "recorded").told(8.0)
     assert said == "4 times (recorded); you said 8: 50 points of 100; the author of the rung predicted 2 (50 points)"
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -13,9 +16,12 @@ from random import Random
 import pytest
 from _support import command, committed, flat
 
-from rooftop.lab.learn import kinds, lessons, puzzles, session, tutor
+from rooftop.core.child import Process
+from rooftop.lab.learn import counting, kinds, lessons, puzzles, session, tutor
 from rooftop.lab.learn.progress import Progress
 from rooftop.lab.learn.session import Session, Stopped
+from rooftop.lab.report import rung_counts
+from rooftop.lab.report.rung_counts import RungCounts
 
 pytest.importorskip("fsrs")
 
@@ -137,6 +143,50 @@ def test_the_prompt_for_a_tutor_has_all_that_is_known(material: kinds.Material) 
     assert "# What I missed" not in tutor.prompt(material, row.name)
 
 
+def test_a_file_that_cannot_be_read_loses_neither_hints_nor_the_session(tmp_path: Path) -> None:
+    puzzle = puzzles.puzzles("norm_triton")[0]
+    path = tmp_path / f"{puzzle.name.replace('/', '_')}.py"
+    learner = Learner(tmp_path)
+    states = iter([lambda: path.unlink(), lambda: path.mkdir(), lambda: (path.rmdir(), path.write_bytes(b"\xff\x00")),
+                   lambda: path.write_text("a" * (puzzles.LONGEST + 1), encoding="utf-8"), lambda: (path.unlink(), os.mkfifo(path))])  # fmt: skip
+
+    def ask(prompt: str) -> str | None:
+        if (state := next(states, None)) is None:
+            return None
+        state()
+        return ""
+
+    learner.session.ask = ask
+    with pytest.raises(Stopped):
+        learner.session.puzzle(puzzle, tmp_path)
+    for said in ("No such file", "Is a directory", "not UTF-8", "bytes; a solution has 1,048,576 at most", "is no ordinary file"):
+        assert said in learner.text, said
+    assert learner.progress.export()["puzzles"] == [] and "judging" not in learner.text
+
+
+def test_words_are_folded_to_the_terminal(tmp_path: Path, material: kinds.Material) -> None:
+    learner = Learner(tmp_path, "", "", "")
+    learner.session.width = 40
+    learner.session.wrapped("word " * 60)
+    assert max(len(line) for text in learner.said for line in text.splitlines()) <= 40
+
+
+def test_who_stops_does_not_wait_for_the_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, material: kinds.Material) -> None:
+    """The process that counts never answers here; it is gone when the lesson is."""
+    row = replace(material.page.rungs[1], counts=RungCounts("", why=rung_counts.NOT_YET))
+    (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    monkeypatch.setattr(counting, "Process", lambda python, module, more, what: Process(python, "sleeps", more, what=what))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for early in (True, False):
+        begun = counting.Counting(material.page, row)
+        with begun:
+            while not early and begun._process.pid is None:
+                time.sleep(0.01)
+            assert not begun.done
+        pid = begun._process.pid
+        assert begun.done and (pid is None or not Path(f"/proc/{pid}").exists())
+
+
 # -- the command ------------------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +244,9 @@ def test_puzzles_are_listed_in_the_order_of_the_course(at_home: Path, monkeypatc
 
 @pytest.mark.parametrize(("words", "said"), [
     (["nix_cuda"], "no ladder or topic 'nix_cuda'"), (["transpose_cuda/99"], "no rung 'transpose_cuda/99'"), (["--puzzle", "nix/01a"], "no ladder 'nix'"),
-    (["--solution", "a.cu"], "--solution needs --puzzle NAME"), (["--puzzle", "transpose_cuda/04a", "--solution", "absent.cu"], "no file absent.cu"),
+    (["--solution", "a.cu"], "--solution needs --puzzle NAME"),
+    (["--puzzle", "transpose_cuda/04a", "--solution", "/dev/zero"], "/dev/zero is no ordinary file"),
+    (["--puzzle", "transpose_cuda/04a", "--solution", "absent.cu"], "no file absent.cu"),
     (["--goal", "soon"], "it is written 'LADDER by DATE'"), (["--know"], "--know needs a ladder or a topic"), (["--prompt", "nix/01"], "no ladder 'nix'"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_line(at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
@@ -216,3 +268,13 @@ def test_a_lesson_from_the_command_ends_with_the_input(at_home: Path, monkeypatc
     assert command(monkeypatch, "learn", "attention_bwd") == 0
     said = flat(capsys.readouterr().out)
     assert "note: attention_bwd builds on threads" in said and "stopped; rooftop learn says where you are" in said
+
+
+def test_what_is_typed_may_be_no_text(at_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], material: kinds.Material) -> None:
+    from rooftop.lab.cli import learn as command_of
+
+    monkeypatch.setattr(command_of, "_material", lambda ladder, compiled: material)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n1e400\n4\n"), encoding="utf-8"))
+    assert command(monkeypatch, "learn", "norm_triton/02") == 0
+    said = flat(capsys.readouterr().out)
+    assert said.count("is no number") == 2 and "you said 4" in said

@@ -68,7 +68,7 @@ def check(
     from rooftop.lab.check import checker as checks
     from rooftop.lab.check import many, own_op
     from rooftop.lab.check.selection import Choice, card, select
-    from rooftop.lab.cli import elsewhere, triton_files
+    from rooftop.lab.cli import elsewhere, noted, triton_files
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.records import identity
 
@@ -134,6 +134,7 @@ def check(
                 sample = f"; --quick checks a sample of {many.SAMPLE} of a kernel" if first and not quick and whole > many.SAMPLE and more > TELL_S else ""
                 echo(f"{len(results)} of {count} cases in {now - began:.0f} s: about {_time(more)} more{sample}", err=True)
                 told = now
+    noted.check(results)
     _show_checks(results, seed, every, as_json)
     if quick and count < whole and not as_json:
         echo(f"a sample: {count} of {whole} cases; without --quick all are checked, those that run here")
@@ -375,6 +376,7 @@ def _check_like(
     from rooftop.lab import simt
     from rooftop.lab.check import like as likes
     from rooftop.lab.check import own_op
+    from rooftop.lab.cli import noted
     from rooftop.lab.cli.simt import extents
 
     if len(what) != 1 or not own_op.headless(Path(what[0])):
@@ -391,6 +393,7 @@ def _check_like(
         echo(str(c))
     for f in [] if as_json else run.report.findings:
         echo(str(f))
+    noted.comparison(what[0], like, [c.right for c in found], len(run.report.faults))
     if run.report.faults or not all(c.right for c in found):
         raise typer.Exit(WRONG)
     if not found:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rooftop.lab.cli import noted
 from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, DTypeName, app, echo, kept_records
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def diagnose(
         echo(json.dumps(found.to_json(), indent=2) if as_json else timeline.screen(found))
         return
     before = _report(path, kernel, card, floor)
+    noted.diagnosis(what, before)
     if diff is not None:
         changed = _report(diff, kernel, card, floor)
         _difference(before, changed, as_json)
@@ -265,6 +267,7 @@ def place(
         found = sorted(
             (placing.place(subject, n, kept_records(), case=case, dtype=dtype, count=count, measured=measured) for n in on), key=lambda p: p.distance
         )
+    noted.placing(what, found[0])
     if as_json:
         made = [p.to_json() for p in found]
         echo(json.dumps(made[0] if ladder else made, indent=2, default=dict))
@@ -311,6 +314,7 @@ def _without(what: str, case: str | None, card: str, as_json: bool, count: bool)
             refusals.append(str(error))
     if not made:
         raise ValueError("; ".join(refusals))
+    noted.diagnosis(what, made)
     echo(json.dumps([w.to_json() for w in made], indent=2, default=dict) if as_json else "\n\n".join(without.screen(w) for w in made))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +85,10 @@ def _named(puzzle: str | None, option: str) -> str:
 
 
 def _session(progress: Progress) -> Session:
-    from rooftop.lab.learn.session import Session
+    from rooftop.lab.learn.session import WIDTH, Session
+
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # what is typed may be no text
 
     def ask(prompt: str) -> str | None:
         if not sys.stdin.isatty():
@@ -93,7 +98,7 @@ def _session(progress: Progress) -> Session:
         except EOFError:
             return None
 
-    return Session(progress, ask, echo)
+    return Session(progress, ask, echo, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def _material(ladder: str, compiled: bool) -> Material:
@@ -267,7 +272,6 @@ def _goal(progress: Progress, text: str) -> None:
 
 
 def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) -> None:
-    from rooftop.core.head_text import read
     from rooftop.lab.check.apart import announce
     from rooftop.lab.learn import puzzles as known
     from rooftop.lab.learn.puzzles import Court
@@ -288,7 +292,7 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
     if found.blank.language == ".py":
         announce([str(solution or "what you write")])
     if solution is not None:
-        text = read(solution)
+        text = known.solution(solution)
         with Court() as court:
             if not session.judged(found, text, 0, court):
                 raise typer.Exit(WRONG)

@@ -76,6 +76,7 @@ def environment(folder: Path) -> dict[str, str]:
     (own / "tmp").mkdir(parents=True, exist_ok=True)
     return settings.environment({
         "ROOFTOP_CACHE": str(own / "cache"), "TRITON_CACHE_DIR": str(own / "triton"), "ROOFTOP_PREDICTIONS": str(own / "predictions.jsonl"),
+        "ROOFTOP_DIARY": str(own / "diary.jsonl"),
         "TMPDIR": str(own / "tmp"), "XDG_STATE_HOME": str(own), "PYTHONPATH": str(settings.CHECKOUT), "COLUMNS": "200", "NO_COLOR": "1",
     })  # fmt: skip
 

@@ -36,6 +36,7 @@ def bench(
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold]"""
     from rooftop.core import settings
     from rooftop.lab import candidates
+    from rooftop.lab.cli import noted
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.timing import bench as benches
 
@@ -48,6 +49,7 @@ def bench(
     say = (lambda text: echo(text, err=True)) if as_json else echo
     summary = benches.run(todo, records or settings.load().results, budget_s=_seconds(budget), case_budget_s=case_budget,
                           clocks=tuple(clocks.split(",")), duty=tuple(duty.split(",")), again=again, say=say)  # fmt: skip
+    noted.bench(summary.written, len(summary.wrong))
     if as_json:
         echo(json.dumps(summary.written, indent=2))
     else:

@@ -50,6 +50,7 @@ def _simulated(
     check: bool, html: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     from rooftop.core import whole_file
+    from rooftop.lab.cli import noted
     from rooftop.lab.simt import annotate, build, process, program, verdict
 
     build.progress = lambda text: echo(text, err=True)
@@ -80,6 +81,7 @@ def _simulated(
         why = f"{source.guessed}, and what is found may come of that: {'--arg gives' if 'inputs' in source.guessed else BY_HAND} the true ones"
     unknown = bool(why) or any(f.kind == "not-simulated" for f in report.findings)
     code = WRONG if report.faults and not source.guessed else ENVIRONMENT if unknown else OK
+    noted.simulation(str(path), report)
     if html is not None:
         whole_file.write(html, annotate.as_html(report, dict(source.texts), str(path), remarks))
     if as_json:

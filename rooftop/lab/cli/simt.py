@@ -63,7 +63,7 @@ def simt(
     from rooftop.core import head_text, whole_file
     from rooftop.core.compile import ToolchainError
     from rooftop.lab import simt as simulator
-    from rooftop.lab.cli import triton_files
+    from rooftop.lab.cli import noted, triton_files
     from rooftop.lab.simt import annotate, ordinary, program
 
     what, named = triton_files.cuda_one(what)
@@ -100,6 +100,7 @@ def simt(
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
     report = replace(counted, findings=checked.findings if checked else counted.findings)
+    noted.simulation(what, report)
     if html is not None:
         whole_file.write(html, annotate.as_html(report, sources, title))
     if as_json:

@@ -87,12 +87,15 @@ def cuda_one(word: str) -> tuple[str, str | None]:
 
 def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: bool) -> int:
     """Run it with its launches interpreted and watched. The exit code."""
+    from rooftop.lab.cli import noted
     from rooftop.lab.inspect import triton_file
     from rooftop.lab.interpret.host import Watch
 
     watch = Watch(seconds=budget, total=12 * budget)
     ran = triton_file.launches(what.path, what.name, what.given, shlex.split(args or ""), watch, seed)
     code = _code(ran)
+    faults = sum(f.kind in ("fault", "launch", "host") for f in ran.findings)
+    noted.interpreted(str(what.path), len(ran.launches), faults)
     what_ran = "its time was over" if watch.over else "not every program ran"
     cut = f"{what_ran} (--budget {budget:g}): what the file computes was not judged; smaller sizes may do" if watch.cut and not ran.findings else ""
     if as_json:
@@ -104,7 +107,6 @@ def simulate(what: Own, args: str | None, seed: int, budget: float, as_json: boo
         echo(cut)
     if not ran.launches and not ran.findings:
         echo("it launches no Triton kernel")
-    faults = sum(f.kind in ("fault", "launch", "host") for f in ran.findings)
     said = f"{faults} fault{'s' if faults > 1 else ''}" if faults else "no fault"
     far = " as far as it came" if cut or (ran.findings and not faults) else ""
     echo(f"checked: {said}{far} ({watch.spent:.1f} s in {len(ran.launches)} kinds of launches)")
@@ -172,6 +174,7 @@ def _nothing(what: Own, findings: Sequence[Finding]) -> None:
 def compare(what: Own, like: str, seed: int, as_json: bool) -> int:
     """One of its functions against a function of torch or of the user's. The exit code."""
     from rooftop.lab.check import triton_like
+    from rooftop.lab.cli import noted
 
     judged = triton_like.compared(what.path, what.name, like, what.given, seed)
     if as_json:
@@ -190,6 +193,7 @@ def compare(what: Own, like: str, seed: int, as_json: bool) -> int:
         for why in dict.fromkeys(judged.refused):
             echo(f"not called, as the file itself refuses: {why}")
     kinds = {f.kind for f in judged.findings}
+    noted.comparison(f"{what.path}:{what.name}", like, [c.right for c in judged.compared], len(judged.findings))
     if kinds & {"fault", "launch", "host"} or not all(c.right for c in judged.compared):
         return WRONG
     return ENVIRONMENT if kinds else OK

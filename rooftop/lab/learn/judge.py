@@ -63,7 +63,7 @@ def judge(rung: Rung, text: str) -> Verdict:
         try:
             subject = _subject(rung, path)
         except Exception as error:  # what a solution does where it is read
-            return Verdict("broken", f"{type(error).__name__}: {error}".splitlines()[0])
+            return Verdict("broken", _said(f"{type(error).__name__}: {error}".splitlines()[0], folder))
         from rooftop.lab.check import checker
 
         cases = cases_of(rung.name)
@@ -80,8 +80,13 @@ def judge(rung: Rung, text: str) -> Verdict:
     return Verdict("right", "", cases[0].id, found)
 
 
+def _said(message: str, folder: str) -> str:
+    """A message without the folders of the rung's file: the learner's is another."""
+    return re.sub(r"\S*/(?=[\w.]+:(?:\d+:)? )", "", message.replace(folder, "").lstrip("/"), count=1)
+
+
 def _failed(status: str, message: str, case: str, folder: str) -> Verdict:
-    message = re.sub(r"\S*/(?=[\w.]+:\d+: )", "", message.replace(folder, "").lstrip("/"), count=1)  # the learner's file is another than the rung's
+    message = _said(message, folder)
     if status == "skipped":
         return Verdict("broken", message, case)
     if status == "error":

@@ -192,6 +192,11 @@ def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
             yield f"        {drawn}"
 
 
+def drawings(page: LadderPage, row: RungRow) -> list[tuple[str, str]]:
+    """The drawings of the ladder's page that are of this rung (tiles, pipelines in time, banks): their anchors there, and what they show in words."""
+    return [(f"step-{i}", step.picture.about) for i, step in enumerate(page.derivation, 1) if step.rung == row.name and step.picture is not None]
+
+
 def picture(before: RungRow | None, row: RungRow) -> Picture | None:
     """The maps of those accesses of a rung that are other than the rung before's, drawn; None where there are none."""
     old = {(a.what, a.width, a.apart) for a in before.counts.accesses} if before is not None and before.counts else set()

@@ -45,12 +45,13 @@ class PuzzlePage:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A rung as a page shows it. `asks`: with what came, where anything has."""
+    """A rung as a page shows it. `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
 
     row: RungRow
     launch: str
     asks: tuple[tuple[lessons.Ask, Prediction], ...]
     picture: Picture | None
+    drawings: tuple[str, ...]
     questions: tuple[Question, ...]
     puzzles: tuple[PuzzlePage, ...]
 
@@ -65,7 +66,8 @@ def lessons_of(page: LadderPage) -> tuple[list[Lesson], list[Question]]:
         answers = [(a, p) for a in lessons.asks(page, row) if (p := lessons.answer(a, page, row)) is not None]
         mine = _mixed([q for q in lessons.questions_of(asked, row.name) if q.kind not in SAID], A_RUNG)
         shown_puzzles = tuple(_puzzle(p) for p in lessons.puzzles_of(material.puzzles, row.name))
-        found.append(Lesson(row, lessons.launch(row, page), tuple(answers), lessons.picture(before, row), tuple(mine), shown_puzzles))
+        drawn = tuple(anchor for anchor, _ in lessons.drawings(page, row))
+        found.append(Lesson(row, lessons.launch(row, page), tuple(answers), lessons.picture(before, row), drawn, tuple(mine), shown_puzzles))
     return found, _mixed([q for q in asked if q.subject == page.name], 3 * A_RUNG)
 
 

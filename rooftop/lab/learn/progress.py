@@ -4,6 +4,7 @@ A file that is no such file is put aside under another name, and a new one is be
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -54,13 +55,26 @@ class Progress:
         except sqlite3.OperationalError as error:  # a lock, a folder that may not be written: the file is not to blame
             raise ProgressError(f"{path}: {error}; ROOFTOP_LEARN names another file") from None
         except sqlite3.DatabaseError:
-            self.aside = _free(path)
-            path.rename(self.aside)
-            self._base = self._opened()
+            self._base = self._anew()
+
+    def _anew(self) -> sqlite3.Connection:
+        """Another file in place of one that is damaged; one process at a time, or the second would put the first one's new file aside."""
+        with (self.path.parent / f".{self.path.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                return self._opened()
+            except sqlite3.OperationalError as error:
+                raise ProgressError(f"{self.path}: {error}; ROOFTOP_LEARN names another file") from None
+            except sqlite3.DatabaseError:
+                self.aside = _free(self.path)
+                self.path.rename(self.aside)
+                return self._opened()
 
     def _opened(self) -> sqlite3.Connection:
         base = sqlite3.connect(self.path, timeout=self.WAIT)
         try:
+            if int(base.execute("PRAGMA user_version").fetchone()[0]) == 0:
+                base.execute("BEGIN IMMEDIATE")  # another process may begin the same file: it has all of its tables, or none
             version = int(base.execute("PRAGMA user_version").fetchone()[0])
             if version > VERSION:
                 raise ProgressError(f"{self.path} was written by a later version of rooftop: use that, or name another file by ROOFTOP_LEARN")

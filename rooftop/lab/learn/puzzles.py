@@ -25,6 +25,7 @@ TRIED = 9  # fillings of a blank that are judged at most
 ENOUGH = 5  # that fail, of which those are taken that fail in the most ways
 LIMIT = 120  # seconds in which a solution must be judged
 SAID = 220  # characters of a verdict that are kept
+LONGEST = 1 << 20  # bytes of a solution
 MARK = "TODO"
 
 
@@ -119,6 +120,18 @@ def find(name: str) -> Puzzle:
     if not known:
         raise RegistryError(f"{ladder} has no puzzles; there are some of {', '.join(ladders())}")
     raise registry.unknown("puzzle", name, [p.name for p in known])
+
+
+def solution(path: Path) -> str:
+    """The text of a learner's file. Raises OSError, ValueError: there is none, it is a folder or a device, too large, or no UTF-8."""
+    from rooftop.core.head_text import read
+
+    if path.exists() and not path.is_dir():
+        if not path.is_file():
+            raise ValueError(f"{path} is no ordinary file; a solution is read from one")
+        if (size := path.stat().st_size) > LONGEST:
+            raise ValueError(f"{path} has {size:,} bytes; a solution has {LONGEST:,} at most")
+    return read(path)
 
 
 # -- judging, in a process of its own ---------------------------------------------------------------------------------------

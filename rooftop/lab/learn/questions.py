@@ -80,7 +80,7 @@ def points(given: float, found: float) -> int:
     """What a predicted number is worth, 0 to 100: 100 where it is what was found, 50 where it is twice or half as much, 0 from FACTOR times on."""
     if found == 0 or given <= 0 or found < 0:
         return 100 if close(given, found) else 0
-    return round(100 * max(0.0, 1 - abs(math.log(given / found)) / math.log(FACTOR)))
+    return round(100 * max(0.0, 1 - abs(math.log(given) - math.log(found)) / math.log(FACTOR)))
 
 
 def shown(value: float) -> str:

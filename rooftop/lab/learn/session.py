@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from rooftop.core import registry
 from rooftop.lab.learn import lessons, puzzles
 from rooftop.lab.learn.blanks import code_of
+from rooftop.lab.learn.counting import Counting
 from rooftop.lab.learn.judge import COUNTED
 from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.kinds import Material
@@ -21,9 +20,8 @@ from rooftop.lab.learn.puzzles import Court, JudgeError, Puzzle, Said
 from rooftop.lab.learn.questions import AnswerError, Question, number_of, points
 from rooftop.lab.report import ladder_text
 from rooftop.lab.report.model import LadderPage, RungRow
-from rooftop.lab.report.rung_counts import RungCounts
 
-WIDTH = 110
+WIDTH, NARROWEST = 110, 30  # characters of a line of words
 A_QUIZ = 5  # questions
 A_TEST = 4  # questions of a test of what is said to be known, of which all but one must be right
 STOP = ("s", "stop", "q", "quit", "exit")
@@ -35,11 +33,12 @@ class Stopped(Exception):
 
 @dataclass
 class Session:
-    """`ask` shows a prompt and gives what was typed, None at the end of the input; `say` shows a line."""
+    """`ask` shows a prompt and gives what was typed, None at the end of the input; `say` shows a line, `width` characters at most where words allow it."""
 
     progress: Progress
     ask: Callable[[str], str | None]
     say: Callable[[str], None]
+    width: int = WIDTH
 
     def typed(self, prompt: str) -> str:
         """Raises Stopped."""
@@ -48,12 +47,16 @@ class Session:
             raise Stopped
         return text.strip()
 
+    def _filled(self, text: str, first: str, later: str) -> str:
+        width = max(self.width, NARROWEST)
+        return textwrap.fill(text, width, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
+
     def wrapped(self, text: str, indent: str = "") -> None:
         for line in text.splitlines():
             if line.lstrip().startswith(("+", "-", "@")) or not line.strip():
                 self.say(indent + line)
             else:
-                self.say(textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
+                self.say(self._filled(line, indent, indent))
 
     # -- a lesson ---------------------------------------------------------------------------------------------------------
 
@@ -61,15 +64,12 @@ class Session:
         """A rung: idea, launch and code, then predictions, then what came. Counts that are missing are counted while the learner thinks."""
         page = material.page
         before, row = lessons.row_of(page, rung)
-        with ThreadPoolExecutor(1) as pool:
-            counting = pool.submit(_counted, page, row)
-            try:
-                self._open(page, before, row)
-                given = [(a, self._predicted(a.text, a.unit)) for a in lessons.asks(page, row)]
-            except Stopped:
-                counting.cancel()
-                raise
-            row = self._with_counts(row, counting)
+        with Counting(page, row) as counting:
+            self._open(page, before, row)
+            given = [(a, self._predicted(a.text, a.unit)) for a in lessons.asks(page, row)]
+            if not counting.done:
+                self.say("counting in the simulator ...")
+            row = counting.row()
         self.say("")
         for one, theirs in given:
             found = lessons.answer(one, page, row)
@@ -110,15 +110,11 @@ class Session:
             except AnswerError as error:
                 self.say(str(error))
 
-    def _with_counts(self, row: RungRow, counting: Future[RungCounts | None]) -> RungRow:
-        if not counting.done():
-            self.say("counting in the simulator ...")
-        counts = counting.result()
-        return row if counts is None else replace(row, counts=counts)
-
     def _results(self, page: LadderPage, before: RungRow | None, row: RungRow) -> None:
         for line in lessons.notes(before, row):
             self.say(f"  {line}")
+        for anchor, about in lessons.drawings(page, row):
+            self.wrapped(f"drawn on its page ({page.file}#{anchor} of rooftop report): {about}")
         for device in page.devices:
             found = row.cells.get((device.name, page.headline))
             if found is not None and found.kernel is not None and found.stale is None:
@@ -138,7 +134,7 @@ class Session:
             if question.code:
                 self.wrapped(question.code, "      ")
             for letter, choice in zip("abcdefgh", question.choices, strict=False):
-                self.say(textwrap.fill(f"{letter}) {choice}", WIDTH, initial_indent="   ", subsequent_indent="      "))
+                self.say(self._filled(f"{letter}) {choice}", "   ", "      "))
             try:
                 given = self._answer(question)
             except Stopped:
@@ -181,7 +177,12 @@ class Session:
                     if self.judged(puzzle, puzzle.blank.filled(puzzle.source, text), hints, court):
                         return True
                 elif not typed:
-                    if self.judged(puzzle, path.read_text(encoding="utf-8", errors="replace"), hints, court):
+                    try:
+                        text = puzzles.solution(path)
+                    except (OSError, ValueError) as error:
+                        self.say(f"{path} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error))
+                        continue
+                    if self.judged(puzzle, text, hints, court):
                         return True
                 else:
                     self.say(f"{typed[:30]!r} is none of these: Enter, h, c or s")
@@ -250,18 +251,6 @@ def choices(puzzle: Puzzle) -> list[str]:
     texts = [right, *(w.filling.text for w in puzzle.wrong)]
     Random(puzzle.blank.key("")).shuffle(texts)
     return texts
-
-
-def _counted(page: LadderPage, row: RungRow) -> RungCounts | None:
-    """The counts of a rung where there are none yet; None where the page has all that there is."""
-    from rooftop.lab import candidates
-    from rooftop.lab.report import ladder_cases, rung_counts
-
-    if row.counts is None or row.counts.why != rung_counts.NOT_YET:
-        return None
-    ladder = registry.ladder(page.name)
-    headline = ladder_cases.headline_of(ladder, registry.op(ladder.op))
-    return rung_counts.count(candidates.rungs(ladder), headline, only=row.name).get(row.name)
 
 
 def chosen(asked: Sequence[Question], progress: Progress, most: int, draw: Random) -> list[Question]:

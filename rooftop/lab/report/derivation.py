@@ -62,7 +62,8 @@ def _step(ladder: registry.Ladder, table: Mapping[str, Any], house: registry.Hou
     if "draw" in table:
         given = {k: _value(v, names) for k, v in table["draw"].items()}
         picture = draw(str(given.pop("kind")), given)
-    return Step(paragraphs, picture)
+    rung = table.get("rung")
+    return Step(paragraphs, picture, "" if rung is None else registry.rung(f"{ladder.name}/{rung}", house).name)
 
 
 def names_of(

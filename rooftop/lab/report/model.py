@@ -135,10 +135,11 @@ class RungRow:
 
 @dataclass(frozen=True)
 class Step:
-    """Of a derivation. `paragraphs`: those that are formulas with True."""
+    """Of a derivation. `paragraphs`: those that are formulas with True. `rung`: whose config and launch it is about, by its name; "" where of none."""
 
     paragraphs: tuple[tuple[str, bool], ...]
     picture: Picture | None = None
+    rung: str = ""
 
 
 @dataclass(frozen=True)

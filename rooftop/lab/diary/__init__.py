@@ -1,0 +1,1 @@
+"""The diary: what commands found, day by day."""
