@@ -70,7 +70,7 @@ def fixed(name: str, like: str, sizes: tuple[int, int, int], **config: Any) -> t
     inputs = {k: dataclasses.replace(t, shape=shapes[k]) if isinstance(t, Input) else t for k, t in c.inputs.items()}
     c = dataclasses.replace(c, inputs={**inputs, "target": Input((n,), "i64", f"below {min(v, 12)}")})
     kept = registry.implementation(f"{name}__gluon_sm90")
-    found = Interpreted(kept.path, kept.op, kept.name)
+    found = Interpreted(kept.path, kept.op, kept.name, kept.arch)
 
     def choose(p: Problem) -> Any:
         return dataclasses.replace(kept.choose(p), **config)
