@@ -235,7 +235,7 @@ def test_a_program_that_takes_long_gives_signs_of_life(tmp_path: Path, monkeypat
     monkeypatch.setattr(process, "TELL_S", 0.01)
     monkeypatch.setattr(process, "going_on", told.append)
     path = tmp_path / "long.cu"
-    main = "float* x; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); k<<<1, 32>>>(x); cudaFree(x);"
+    main = "float* x; cudaMalloc(&x, 128); cudaMemset(x, 0, 128); k<<<1, 32>>>(x); cudaFree(x); for (volatile long i = 0; i < 200000000; ++i);"
     path.write_text(f"__global__ void k(float* x) {{ x[threadIdx.x] += 1; }}\nint main() {{ {main} }}\n", encoding="utf-8")
     run = program.run(program.source_of(path)[0], mode="count")
     assert run.ended == "returned" and told and told == sorted(told)

@@ -52,10 +52,10 @@ class Progress:
             raise ProgressError(f"{path} is a folder; the progress is one file")
         try:
             self._base = self._opened()
-        except sqlite3.OperationalError as error:  # a lock, a folder that may not be written: the file is not to blame
-            raise ProgressError(f"{path}: {error}; ROOFTOP_LEARN names another file") from None
-        except sqlite3.DatabaseError:
-            self._base = self._anew()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and "I/O" not in str(error):  # a lock, a folder that may not be written: the file is not to blame
+                raise ProgressError(f"{path}: {error}; ROOFTOP_LEARN names another file") from None
+            self._base = self._anew()  # an error of I/O too: another process may have put the file aside while it was opened
 
     def _anew(self) -> sqlite3.Connection:
         """Another file in place of one that is damaged; one process at a time, or the second would put the first one's new file aside."""
