@@ -82,7 +82,8 @@ def judge(rung: Rung, text: str) -> Verdict:
 
 def _said(message: str, folder: str) -> str:
     """A message without the folders of the rung's file: the learner's is another."""
-    return re.sub(r"\S*/(?=[\w.]+:(?:\d+:)? )", "", message.replace(folder, "").lstrip("/"), count=1)
+    short = re.sub(r"\S*/(?=[\w.]+:(?:\d+:)? )", "", message.replace(folder, "").lstrip("/"), count=1)
+    return re.sub(r"\S*\bladders/\w+/(?=\w)", "", short)
 
 
 def _failed(status: str, message: str, case: str, folder: str) -> Verdict:
