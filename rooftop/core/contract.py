@@ -86,9 +86,14 @@ class Grad:
         """The names by which the backward calls the saved tensors."""
         return tuple(entry.partition("|")[0] for entry in self.saves)
 
+    @cached_property
+    def _entries(self) -> tuple[list[str], ...]:
+        return tuple(entry.split("|") for entry in self.saves)
+
     def saved(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """The saved tensors (or their Metas) among inputs and outputs; None for an absent one."""
-        return tuple(next((values[n] for n in entry.split("|") if values.get(n) is not None), None) for entry in self.saves)
+        get = values.get
+        return tuple([get(one[0]) if len(one) == 1 else next((get(n) for n in one if get(n) is not None), None) for one in self._entries])
 
     def spread(self, gradients: Any) -> dict[str, Any]:
         """The results of `backward`, by the names of the inputs."""

@@ -44,7 +44,6 @@ class Gradients:
         self._differentiable = tuple(n not in grad.non_differentiable for n in op.output_names)
         self._hidden = bool(set(grad.non_differentiable) & set(grad.saves))  # computed for the backward; how they depend on the inputs is not recorded
         self._takes_none = tuple(p.annotation == "Tensor | None" for p in inspect.signature(grad.backward).parameters.values())
-        self._saves = tuple(entry.split("|") for entry in grad.saves)
         self._same = tuple((name, op.output_names.index(out)) for name, out in grad.same.items())
 
     def save(self, ctx: Any, values: dict[str, Any], outputs: Sequence[Any], present: Sequence[bool]) -> None:
@@ -53,8 +52,7 @@ class Gradients:
         for n, o, there in zip(self._outputs, outputs, present, strict=True):
             if there:
                 values[n] = o
-        get = values.get
-        ctx.save_for_backward(*[get(one[0]) if len(one) == 1 else next((get(n) for n in one if get(n) is not None), None) for one in self._saves])
+        ctx.save_for_backward(*self._grad.saved(values))
         ctx.options = [values[n] for n in self._options]
         ctx.facts = facts = [
             (o.shape, o.dtype, o.device) if there and kept else None for o, there, kept in zip(outputs, present, self._differentiable, strict=True)
