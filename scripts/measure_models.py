@@ -346,7 +346,7 @@ def main() -> None:
     p.add_argument("--wave", type=int, default=4, help="processes that hold a model at once")
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--device", default="")
-    p.add_argument("--records", default="", help="a folder: the results become a record, of which docs/models.md is written")
+    p.add_argument("--records", default="", help="a folder: each wave of results becomes a record, of which docs/models.md is written")
     p.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = p.parse_args()
     if not args.device:

@@ -6,6 +6,9 @@ one producer warp, which loads the tiles of the other side by TMA into a ring, a
 exponentials of one overlap with the products of the other. The second launch computes transposed scores: weights and their gradients stay
 in registers, as the left operands of wgmma. Seven products of tiles; five would suffice if dq were summed by atomics.
 
+Where key heads are few, several blocks of the second launch share a key head, each with some of its query heads. They write float32 parts
+of dk and dv, which one more launch for each of the two adds in their order.
+
 For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one
 group computes dv and the other dk. That is an eighth product."""
 
@@ -208,7 +211,8 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
 
 
 @triton.jit
-def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr, ROWS_OF: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr,  # type: ignore[no-untyped-def]
+               ROWS_OF: tl.constexpr):
     """out [B, S, H, D] = the sum over the parts of x [B, S, H, PARTS, D], in their order. N rows of B, S and H."""
     row = tl.program_id(0).to(tl.int64) * ROWS_OF + tl.arange(0, ROWS_OF)
     d = tl.arange(0, SIZE)
@@ -344,7 +348,7 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
 @dataclass(frozen=True)
 class Config:
     """Queries of a tile and stages of the ring buffer in the second launch; keys and stages in the third. `parts`: blocks of the second
-    launch that share a key head, whose sums are added by a fourth and a fifth."""
+    launch that share a key head; with more than 1, two more launches add what they computed."""
 
     BM: int = 64
     KEY_STAGES: int = 3
@@ -415,7 +419,7 @@ def _parts(p: Problem) -> int:
 
 def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
-    found = [Config(bm, ks, bn, qs) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
+    found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
     most, keys = p.device.shared_per_block - 1024, 64 if _wide(p) else 128
     return [
         c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)
@@ -472,7 +476,10 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     virtual = key_heads * parts  # key heads of the second launch
     if parts > 1:
         where = {"dk": "dk_parts", "dv": "dv_parts"}
-        strides = {f"{letter}{n}": s for letter, d in (("y", size), ("w", size_v)) for n, s in (("b", keys * virtual * d), ("s", virtual * d), ("h", d))}
+        strides = {
+            f"{letter}{n}": s
+            for letter, d in (("y", size), ("w", size_v)) for n, s in (("b", keys * virtual * d), ("s", virtual * d), ("h", d))
+        }  # fmt: skip
     else:
         where, strides = {"dk": "dk", "dv": "dv"}, {**shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv")}
     to_keys = {
@@ -492,8 +499,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     for name, d in (("dk", size), ("dv", size_v)) if parts > 1 else ():
         ob, os, oh = (p[name].strides[i] for i in (0, 1, 2))
         of = max(1, 4096 // _width(d))
-        given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d, "SIZE": _width(d),
-                 "PARTS": parts, "ROWS_OF": of}  # fmt: skip
+        given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d,
+                 "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}  # fmt: skip
         sums.append(Launch(_sum_parts, (-(-rows // of),), given, 4))
     return [
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
