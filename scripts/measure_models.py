@@ -5,9 +5,9 @@
     python scripts/measure_models.py --what decode --batches 1,64
     python scripts/measure_models.py --tiny                       # small models on a CPU, to see that it runs
 
-Variants of training: eager, compile, liger, liger+compile, patched, patched+compile; each may have +residual, +small (memory="small"), and
-+plain:PART:PART (the parts that are left to the
-compiler; without it those of `rooftop.patch`). Of decoding: transformers (a static cache and a compiled step), rooftop,
+Variants of training: eager, compile, liger, liger+compile, patched, patched+compile; each may have +residual, +small (memory="small"),
++graphs (compiled with mode="reduce-overhead") and +plain:PART:PART (the parts that are left to the compiler; without it those of
+`rooftop.patch`). Of decoding: transformers (a static cache and a compiled step), rooftop,
 rooftop+int4, rooftop+int4+head.
 
 Each variant is built, compiled and warmed up in a process of its own, --wave of them at once; then one after the other is timed, alone on the
@@ -105,7 +105,8 @@ def train(args: argparse.Namespace, name: str, variant: str) -> Callable[[], dic
         plain = next((tuple(f.split(":")[1:]) for f in flags if f.startswith("plain")), None)
         more = {"memory": "small"} if "small" in flags else {}
         rooftop.patch(model, residual="residual" in flags, decompose=plain, **more)
-    call = torch.compile(model, fullgraph=how != "liger", backend=args.backend) if "compile" in (how, *flags) else model
+    mode = "reduce-overhead" if "graphs" in flags else None
+    call = torch.compile(model, fullgraph=how != "liger", backend=args.backend, mode=mode) if "compile" in (how, *flags) else model
     ids = torch.randint(0, model.config.vocab_size, (batch, length), generator=torch.Generator().manual_seed(1)).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=args.device == "cuda")
     losses: list[Any] = []

@@ -34,18 +34,20 @@ def _library() -> Any:
     class Library(torch.library.Library):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(NAMESPACE, "DEF")
-            self.direct: dict[str, Callable[..., Any]] = {}  # what runs on CUDA tensors, by the name of an op
+            # by the name of an op: what runs on CUDA tensors, and where its tensors stand among the arguments
+            self.direct: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {}
 
         def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **more: Any) -> Any:
             kernel = fn
             if dispatch_key == "Autograd" and more.get("with_keyset") and isinstance(op_name, str) and op_name.split("::")[-1] in self.direct:
-                direct = self.direct[op_name.split("::")[-1]]
+                direct, positions = self.direct[op_name.split("::")[-1]]
 
                 def fn(keyset: Any, *args: Any) -> Any:
                     if is_grad_enabled() or modes() or transform() is not None:
                         return kernel(keyset, *args)
-                    for a in args:
-                        if isinstance(a, list) or (isinstance(a, torch.Tensor) and (type(a) not in plain or not a.is_cuda)):
+                    for i in positions:
+                        a = args[i]
+                        if a is not None and (type(a) not in plain or not a.is_cuda):
                             return kernel(keyset, *args)
                     return direct(*args)
 
@@ -77,11 +79,11 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
 
     def cuda(*args: Any) -> Any:
         *given, implementation = _functional(op, args) if op.into else args
-        return _absent_as_empty(op, run(given, implementation or None), given)
+        return _absent_as_empty(run(given, implementation or None), given)
 
     def cpu(*args: Any) -> Any:
         *given, implementation = args
-        return _absent_as_empty(op, on_cpu(op, given, implementation), given)
+        return _absent_as_empty(on_cpu(op, given, implementation), given)
 
     def fake(*args: Any) -> Any:
         *given, _ = args
@@ -92,7 +94,8 @@ def _registered(op: Contract, run: Run) -> Callable[..., Any]:
         )
         return made[0] if single else made if made else None
 
-    _LIBRARY.direct[op.name] = cuda
+    if not op.list_names:
+        _LIBRARY.direct[op.name] = cuda, tuple(i for i, n in enumerate(op.kinds) if n in op.tensor_names)
     _LIBRARY.impl(op.name, cuda, "CUDA")
     _LIBRARY.impl(op.name, cpu, "CPU")
     torch.library.register_fake(qualified, fake, lib=_LIBRARY)
@@ -184,12 +187,12 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
     return shaped if len(shaped) > 1 else shaped[0]
 
 
-def _absent_as_empty(op: Contract, results: Any, given: Sequence[Any]) -> Any:
+def _absent_as_empty(results: Any, given: Sequence[Any]) -> Any:
     """Replaces absent results by empty tensors: ops of torch have a fixed number of results."""
-    if not isinstance(results, tuple) or all(r is not None for r in results):
+    if not isinstance(results, tuple) or all([r is not None for r in results]):
         return results
-    like = next(t for t in op.flattened(given)[0].values() if t is not None)
-    return tuple(like.new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results)
+    like = next(t for t in (*results, *given) if hasattr(t, "new_empty"))
+    return tuple([like.new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results])
 
 
 def _functional(op: Contract, args: Sequence[Any]) -> Sequence[Any]:
