@@ -140,7 +140,7 @@ def _laid_out(op: Contract, given: Sequence[Any], found: Any) -> Any:
     """The results with the strides of the shape function, which torch's function may not give to inputs that are not contiguous."""
     import torch
 
-    if found is NotImplemented or all(not isinstance(t, torch.Tensor) or t.is_contiguous() for t in given):
+    if found is NotImplemented or not op.output_names or all([not isinstance(t, torch.Tensor) or t.is_contiguous() for t in given]):
         return found
     results, metas = found if isinstance(found, tuple) else (found,), _fake_metas(op, given)
     if not metas:  # it writes into its arguments
