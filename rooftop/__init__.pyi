@@ -778,7 +778,7 @@ def reduce(x: Tensor, op: str, dim: int | Sequence[int] | None=None, *, keepdim:
     Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a
     dimension out of range."""
 
-def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, offset: float=0.0, implementation: str | None=None) -> Any:
+def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, addend: Tensor | None=None, offset: float=0.0, implementation: str | None=None) -> Any:
     """Divide each row by its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.
 
     Args:
@@ -787,10 +787,12 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32, or None.
         eps: added to the mean of the squares. None: torch's default, the epsilon of float32.
         residual: added to `input` first; of the same shape and dtype. The sum, rounded to that dtype, is normalised and returned.
+        addend: added to the result before it is rounded; of the shape and dtype of `input`. For layers that add after their norm
+            (OLMo 2, Gemma 2), `addend` is the residual.
         offset: added to the weight, in float32: 1 for Gemma, whose weights are stored as their difference from 1. Not without a weight.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Under autocast an input and a residual of two dtypes are both cast to float32.
+    Under autocast an input, a residual and an addend of two dtypes are all cast to float32.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
 

@@ -18,6 +18,7 @@ from drop_in import _kinds
 from torch import nn
 
 import rooftop
+from rooftop.drop_in import residuals
 from rooftop.drop_in.swapping import swap_of
 
 SIZES: dict[str, Any] = {
@@ -476,6 +477,24 @@ class Layer(nn.Module):
         return h + self.mlp(self.post_attention_layernorm(h))
 
 
+class After(nn.Module):
+    """A layer that adds after its norms; `how` says what it does otherwise."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.post_attention_layernorm, self.post_feedforward_layernorm = Norm("one plus"), Norm("one plus")
+        self.self_attn, self.mlp, self.how = Mixing(), Gate("second"), how
+        if how == "between":
+            self.input_layernorm, self.pre_feedforward_layernorm = Norm("rms"), Norm("rms")
+
+    def forward(self, hidden_states: torch.Tensor, scale: Any = None, **kwargs: Any) -> torch.Tensor:
+        before, between = (self.input_layernorm, self.pre_feedforward_layernorm) if self.how == "between" else (nn.Identity(), nn.Identity())
+        made = self.post_attention_layernorm(self.self_attn(hidden_states=before(hidden_states), scale=scale, **kwargs)[0])
+        h = made + hidden_states
+        made = self.post_feedforward_layernorm(self.mlp(between(h)))
+        return made + {"plain": h, "between": h, "the first": hidden_states, "of the sum": self.post_feedforward_layernorm(h)}[self.how]
+
+
 class Mixing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -535,6 +554,24 @@ def test_a_layer_hands_on_what_it_is_given(how: str, replaced: bool) -> None:
     report = rooftop.patch(layer, residual=True)
     assert ("residual" in report.replaced) == replaced, str(report)
     _close(layer(x, scale=3.0), want)
+
+
+@pytest.mark.parametrize(("how", "added"), [("plain", 2), ("between", 2), ("the first", 0), ("of the sum", 0)])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_layer_that_adds_after_its_norms_adds_in_them(how: str, added: int, hooked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    layer, x, seen, called = After(how), torch.randn(2, 3, 16, requires_grad=True), [], []
+    want = layer(x, scale=3.0)
+    (wanted,) = torch.autograd.grad(want.square().sum(), x)
+    report = rooftop.patch(layer, residual=True)
+    assert report.replaced.get("residual", 0) == (added > 0), str(report)
+    monkeypatch.setattr(residuals, "rms_norm", lambda *a, **k: seen.append(k["addend"]) or rooftop.rms_norm(*a, **k))
+    if hooked:
+        layer.post_attention_layernorm.register_forward_hook(lambda *_: called.append(1))
+    got = layer(x, scale=3.0)
+    assert len(seen) == added - (added > 0 and hooked) and len(called) == hooked
+    _close(got, want)
+    _close(torch.autograd.grad(got.square().sum(), x)[0], wanted)
 
 
 @pytest.mark.parametrize("how", GATES)
