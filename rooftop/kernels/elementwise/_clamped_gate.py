@@ -28,11 +28,19 @@ def _tile(C, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyp
 
 
 @triton.jit
-def _pair(a, b, row, sa, sb, bo, column, inside, TURNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _run(C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Columns of both elements of each pair of a program, [1, 2 BLOCK], as they lie in memory."""
+    return (tl.program_id(0) % tl.cdiv(C, BLOCK)).to(tl.int64) * (2 * BLOCK) + tl.arange(0, 2 * BLOCK)[None, :]
+
+
+@triton.jit
+def _pair(a, b, row, sa, sb, bo, column, R, C, TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
     """Gate and up. `sa`, `sb`: strides of rows; `bo`: where the rows of b begin."""
+    inside = (row < R) & (column < C)
     if TURNS:
-        at = (row * sa + 2 * column)[:, :, None] + tl.arange(0, 2)[None, None, :]
-        gate, up = tl.split(tl.load(a + at, inside[:, :, None], other=0))
+        run = _run(C, BLOCK)
+        both = tl.load(a + row * sa + run, (row < R) & (run < 2 * C), other=0)
+        gate, up = tl.split(tl.reshape(both, (LANES, BLOCK, 2)))
     else:
         gate = tl.load(a + row * sa + column, inside, other=0)
         up = tl.load(b + bo + row * sb + column, inside, other=0)
@@ -52,7 +60,7 @@ def _forward(a, b, y, R, C, sa, sb, sy, bo, limit, alpha, offset,
         gdc_wait()
     row, column = _tile(C, BLOCK, LANES)
     inside = (row < R) & (column < C)
-    gate, up = _pair(a, b, row, sa, sb, bo, column, inside, TURNS)
+    gate, up = _pair(a, b, row, sa, sb, bo, column, R, C, TURNS, BLOCK, LANES)
     gate, up = _clamped(gate, up, limit)
     found = gate * sigmoid(alpha * gate) * (up + offset)
     tl.store(y + row * sy + column, found.to(y.dtype.element_ty), inside)
@@ -67,14 +75,15 @@ def _backward(dy, a, b, da, db, R, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, 
     row, column = _tile(C, BLOCK, LANES)
     inside = (row < R) & (column < C)
     flow = tl.load(dy + row * sg + column, inside, other=0).to(tl.float32)
-    given, raised = _pair(a, b, row, sa, sb, bo, column, inside, TURNS)
+    given, raised = _pair(a, b, row, sa, sb, bo, column, R, C, TURNS, BLOCK, LANES)
     gate, up = _clamped(given, raised, limit)
     s = sigmoid(alpha * gate)
     u = tl.where(given <= limit, flow * (up + offset) * (s * (1 + alpha * gate * (1 - s))), 0.0)
     v = tl.where(tl.abs(raised) <= limit, flow * (gate * s), 0.0)
     if TURNS:
-        at = (row * su + 2 * column)[:, :, None] + tl.arange(0, 2)[None, None, :]
-        tl.store(da + at, tl.join(u, v).to(da.dtype.element_ty), inside[:, :, None])
+        run = _run(C, BLOCK)
+        both = tl.reshape(tl.join(u, v), (LANES, 2 * BLOCK))
+        tl.store(da + row * su + run, both.to(da.dtype.element_ty), (row < R) & (run < 2 * C))
     else:
         tl.store(da + row * su + column, u.to(da.dtype.element_ty), inside)
         tl.store(db + vo + row * sv + column, v.to(da.dtype.element_ty), inside)
