@@ -778,7 +778,7 @@ def reduce(x: Tensor, op: str, dim: int | Sequence[int] | None=None, *, keepdim:
     Raises TypeError for other dtypes, ValueError for another op, a dimension given twice, or a maximum of no elements; IndexError for a
     dimension out of range."""
 
-def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, offset: float=0.0, implementation: str | None=None) -> Any:
+def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None=None, eps: float | None=None, *, bias: Tensor | None=None, residual: Tensor | None=None, addend: Tensor | None=None, offset: float=0.0, implementation: str | None=None) -> Any:
     """Divide each row by its root mean square, as `torch.nn.functional.rms_norm`, computed in float32.
 
     Args:
@@ -787,10 +787,12 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tenso
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32, or None.
         eps: added to the mean of the squares. None: torch's default, the epsilon of float32.
         residual: added to `input` first; of the same shape and dtype. The sum, rounded to that dtype, is normalised and returned.
+        addend: added to the result before it is rounded; of the shape and dtype of `input`. For layers that add after their norm
+            (OLMo 2, Gemma 2), `addend` is the residual.
         offset: added to the weight, in float32: 1 for Gemma, whose weights are stored as their difference from 1. Not without a weight.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Under autocast an input and a residual of two dtypes are both cast to float32.
+    Under autocast an input, a residual and an addend of two dtypes are all cast to float32.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
 
@@ -1119,20 +1121,25 @@ def square(input: Tensor, *, implementation: str | None=None) -> Tensor:
 
     Raises TypeError for other dtypes, ValueError for an input that a named implementation cannot take."""
 
-def swiglu(a: Tensor, b: Tensor | None=None, *, implementation: str | None=None) -> Tensor:
-    """silu(a) · b, computed in float32 and rounded once.
+def swiglu(a: Tensor, b: Tensor | None=None, *, limit: float | None=None, alpha: float=1.0, offset: float=0.0, interleaved: bool=False, implementation: str | None=None) -> Tensor:
+    """silu(a) · b, computed in float32 and rounded once; or with g = min(a, limit) and u = clamp(b, -limit, limit):
+    g · sigmoid(alpha · g) · (u + offset).
 
     Args:
         a: the gate: float32, float16 or bfloat16, any shape and strides.
         b: the values that are gated, of the shape and dtype of `a`; under autocast two dtypes are both cast to float32. None: `a` holds
         both,
             [..., 2 C], the gate first.
+        limit: above 0: `a` is clamped from above, `b` on both sides; gradients are 0 where a value was clamped. None: neither is.
+        alpha: factor in the sigmoid, above 0; 1.702 in gpt-oss.
+        offset: added to `b` after it was clamped; 1 in gpt-oss.
+        interleaved: `a` holds gate and values in turns, as in gpt-oss: gate 0, value 0, gate 1, ... Not with `b`.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
     Returns a tensor of the shape of `a`, or [..., C] where it is packed, in its dtype.
 
-    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd, or
-    an input that a named implementation cannot take."""
+    Raises TypeError for other dtypes or two different ones, ValueError for shapes that do not fit, a packed last dimension that is odd,
+    a limit or an alpha of 0 or less, `interleaved` with `b`, or an input that a named implementation cannot take."""
 
 def swiglu_quantize(a: Tensor, b: Tensor | None=None, format: str | Format='int8', *, group: int | None=None, rounding: str='nearest', scale_dtype: str | None=None, over: Tensor | float | None=None, seed: int=0, implementation: str | None=None) -> Quantized:
     """`rooftop.quantize(rooftop.swiglu(a, b), format)` in one pass; y is not rounded to 16 bits in between.

@@ -373,7 +373,7 @@ class Contract:
         return problem
 
     @cached_property
-    def _optional(self) -> Mapping[str, Any]:
+    def later(self) -> Mapping[str, Any]:
         """The parameters that the reference gives a default, with it."""
         return {
             n: p.default for n, p in self.parameters.items() if p.default is not inspect.Parameter.empty and n not in self.runtime_options
@@ -381,7 +381,7 @@ class Contract:
 
     def _extra(self, metas: Mapping[str, Meta | None], options: Mapping[str, Option]) -> tuple[str, ...]:
         """Those of them that do not have it here."""
-        return tuple(n for n, d in self._optional.items() if (metas[n] is not None if n in metas else n in options and options[n] != d))
+        return tuple(n for n, d in self.later.items() if (metas[n] is not None if n in metas else n in options and options[n] != d))
 
     def problem(self, case: Case, device: Any = None) -> Problem:
         """The problem of a case, with the layouts that its inputs will have."""
@@ -438,8 +438,10 @@ class Contract:
     def _backward_op(self) -> Self:
         grad = self.grad
         assert grad is not None and grad.outputs is not None and grad.work is not None
+        unseen = [n for n in grad.same if n in self.later]  # by the backward, so that cases with them are none of its own
         made = type(self)(
-            grad.backward, outputs=grad.outputs, cases=self.cases, work=grad.work, canonical=grad.canonical or self.canonical,
+            grad.backward, outputs=grad.outputs, cases=[c for c in self.cases if all(c.inputs.get(n) is None for n in unseen)],
+            work=grad.work, canonical=grad.canonical or self.canonical,
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", swept=self.swept,
             values=Values(runtime_options=[n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters]),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -180,13 +180,14 @@ class Head:
             return str(error)
         return None
 
-    def complete(self, op: str, optional: Sequence[str]) -> None:
-        """Raises HeadError if the head does not mention an optional tensor of its op: a call with that tensor would give a wrong result."""
+    def complete(self, op: str, optional: Sequence[str], later: Collection[str] = ()) -> None:
+        """Raises HeadError if the head does not mention an optional tensor of its op: a call with that tensor would give a wrong result.
+        `later`: those with a default in the reference, without which a kernel need not be written (`refuses`)."""
         if unknown := [n for n in self.without if n not in optional]:
             raise HeadError(
                 f"{self.path}: without lists {', '.join(unknown)}; optional tensors of {op} are {', '.join(optional) or 'none'}"
             )
-        missing = [n for n in optional if n not in self._named and n not in self.without]
+        missing = [n for n in optional if n not in self._named and n not in self.without and n not in later]
         if missing and not self.python:
             listed = ", ".join(f'"{n}"' for n in missing)
             raise HeadError(

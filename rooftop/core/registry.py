@@ -397,7 +397,7 @@ def user_file(path: Path, otherwise: str | None = None) -> Implementation:
         if name_of_op is None:
             raise heads.HeadError(no_op(path))
         contract = op(name_of_op)
-        head.complete(name_of_op, [n for n, kind in contract.kinds.items() if kind == "Tensor | None"])
+        head.complete(name_of_op, [n for n, kind in contract.kinds.items() if kind == "Tensor | None"], contract.later)
         return _made(BACKENDS["cuda"], path.resolve(), name_of_op, path.stem, 0, HOUSE)
     if path.suffix == ".py":
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,16 +19,35 @@ from rooftop.ops.silu import silu
 from rooftop.ops.swiglu import swiglu
 
 ACTS = ("silu", "none", "tanh")  # silu, and gelu exact and approximate
+FAR = 300.0  # of the inputs of a second trial: beyond any clamp, where the first is within
+How = tuple[str, str, str, int]  # one of ACTS; of silu also the attributes that hold limit and alpha, or "", and the offset of the values
 
 
-def gated(act: str, gate: Tensor, up: Tensor | None) -> Tensor:
-    """act(gate) · up; without `up` the gate holds both halves."""
-    return swiglu(gate, up) if act == "silu" else geglu(gate, up, act)
+def gated(module: Any, how: How, gate: Tensor, up: Tensor | None, interleaved: bool = False) -> Tensor:
+    """act(gate) · up; without `up` the gate holds both. `module` has the attributes of `how`."""
+    act, limit, alpha, offset = how
+    if act != "silu":
+        return geglu(gate, up, act)
+    bound, factor = getattr(module, limit) if limit else None, getattr(module, alpha) if alpha else 1.0
+    return swiglu(gate, up, limit=bound, alpha=factor, offset=offset, interleaved=interleaved)
+
+
+def ways(names: Sequence[str]) -> Iterator[How]:
+    """The gates that a module with numbers of these names may have, the usual ones first."""
+    for act in ACTS:
+        yield act, "", "", 0
+    for limit, alpha, offset in itertools.product((*names, ""), (*names, ""), (1, 0)):
+        if (limit or alpha or offset) and not (limit and limit == alpha):
+            yield "silu", limit, alpha, offset
+
+
+def numbers(module: Any) -> tuple[str, ...]:
+    return tuple(n for n, v in vars(module).items() if isinstance(v, float) and v > 0)
 
 
 @builder("mlp")
-def mlp_class(base: type, gate: str, up: str, down: str, act: str, gate_first: bool) -> dict[str, Any]:
-    """`up` is "" where `gate` makes both."""
+def mlp_class(base: type, gate: str, up: str, down: str, how: How, order: str) -> dict[str, Any]:
+    """`up` is "" where `gate` makes both, then `order` says where the gate is: "first", "last", or "in turns"."""
     plain: Callable[..., Any] = base.forward  # type: ignore[attr-defined]
 
     @functools.wraps(plain)
@@ -40,11 +60,11 @@ def mlp_class(base: type, gate: str, up: str, down: str, act: str, gate_first: b
         layers = self._modules
         a = layers[gate](x)
         if up:
-            return layers[down](gated(act, a, layers[up](x)))
-        if gate_first:
-            return layers[down](gated(act, a, None))
+            return layers[down](gated(self, how, a, layers[up](x)))
+        if order != "last":
+            return layers[down](gated(self, how, a, None, order == "in turns"))
         n = a.shape[-1] // 2
-        return layers[down](gated(act, a[..., n:], a[..., :n]))
+        return layers[down](gated(self, how, a[..., n:], a[..., :n]))
 
     return {"forward": forward}
 
@@ -71,7 +91,7 @@ def mlp_candidate(module: nn.Module) -> bool:
     acts = [m for n, m in module._modules.items() if n not in layers and act_candidate(m)]
     acts += [v for v in vars(module).values() if isinstance(v, types.FunctionType | types.BuiltinFunctionType)]
     own = any(p is not None for p in module._parameters.values())
-    return bool(acts) and not own and len(required(type(module).forward) or "") == 1 and any(_mlps(layers))
+    return bool(acts or numbers(module)) and not own and len(required(type(module).forward) or "") == 1 and any(_mlps(layers, ()))
 
 
 def mlp_signature(module: nn.Module) -> tuple[Any, ...]:
@@ -88,26 +108,26 @@ def find_mlp(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str
     with quiet():
         small = small_linears({n: m for n, m in module._modules.items() if is_linear(m)})
         theirs = twin(module, modules=small)
-        for options in _mlps(small):
+        for options in _mlps(small, numbers(module)):
             x = torch.randn(3, 2, small[options[0]].in_features)
             ours = twin(module, modules=small)
             ours.__class__ = type("Trial", (type(module),), mlp_class(type(module), *options))
-            if all(same(in_mode(ours, on), in_mode(theirs, on), [x], gradients) for on in (True, False)):  # dropout would show in training
+            tried = ((in_mode(ours, on), in_mode(theirs, on), [k * x]) for on in (True, False) for k in (1.0, FAR))  # dropout would show in training
+            if all(same(*one, gradients) for one in tried):
                 return options
     return "it is no gated unit with silu or gelu"
 
 
-def _mlps(layers: dict[str, nn.Linear]) -> Iterator[tuple[str, str, str, str, bool]]:
+def _mlps(layers: dict[str, nn.Linear], names: Sequence[str]) -> Iterator[tuple[str, str, str, How, str]]:
     sizes = {n: (m.in_features, m.out_features) for n, m in layers.items()}
     for down, (inner, outer) in sizes.items():
         ups = [n for n in sizes if n != down]
-        for act in ACTS:
+        for how in ways(names):
             if len(ups) == 2 and all(sizes[n] == (outer, inner) for n in ups):
-                yield ups[0], ups[1], down, act, True
-                yield ups[1], ups[0], down, act, True
+                yield ups[0], ups[1], down, how, ""
+                yield ups[1], ups[0], down, how, ""
             if len(ups) == 1 and sizes[ups[0]] == (outer, 2 * inner):
-                yield ups[0], "", down, act, True
-                yield ups[0], "", down, act, False
+                yield from ((ups[0], "", down, how, order) for order in ("first", "last", *(["in turns"] if how[0] == "silu" else [])))
 
 
 def act_candidate(module: nn.Module) -> bool:
@@ -127,6 +147,6 @@ def find_act(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str
         for act in ACTS:
             ours = twin(module)
             ours.__class__ = type("Trial", (type(module),), act_class(type(module), act))
-            if same(ours, twin(module), [x], gradients):
+            if all(same(ours, twin(module), [k * x], gradients) for k in (1.0, FAR)):
                 return (act,)
     return "it is neither silu nor gelu"

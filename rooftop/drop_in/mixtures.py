@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rooftop.core.op import constant
-from rooftop.drop_in.gates import ACTS, gated
+from rooftop.drop_in.gates import FAR, gated, ways
 from rooftop.drop_in.trials import ordinary, quiet, same, twin
 from rooftop.ops.grouped_matmul import grouped_matmul
 
 NAME = "rooftop"
+NUMBERS = ("limit", "swiglu_limit", "alpha", "swiglu_alpha")  # attributes that a gate may clamp at or multiply by
 
 
 def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -36,8 +37,11 @@ def experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
         return made + getattr(self, f"{name}_bias")[chosen.clamp(max=self.num_experts - 1)].to(made.dtype) if self.has_bias else made
 
     h = product(_Sorted.apply(hidden_states, order, back, k), "gate_up_proj" if self.has_gate else "up_proj")
-    act = gate_of(type(self), type(self.act_fn)) if self.has_gate and isinstance(getattr(self, "act_fn", None), nn.Module) else None
-    h = gated(act, h, None) if act is not None else self._apply_gate(h) if self.has_gate else self.act_fn(h)
+    if self.has_gate:
+        found = gate_of(type(self), type(getattr(self, "act_fn", None)), tuple([n for n in NUMBERS if hasattr(self, n)]))
+        h = self._apply_gate(h) if found is None else gated(self, found[:4], h, None, found[4])
+    else:
+        h = self.act_fn(h)
     made = product(h, "down_proj")
     if self.has_bias:  # rows of experts elsewhere are zeros, before their bias
         made = made.masked_fill((chosen >= self.num_experts)[:, None], 0.0)
@@ -65,26 +69,28 @@ class _Sorted(torch.autograd.Function):  # type: ignore[misc]
 
 
 @constant
-def gate_of(experts: type, act: type) -> str | None:
-    """The activation of a gate [gate, up] that is silu or gelu; found by trial, once a pair of classes."""
-    key = (experts, act)
+def gate_of(experts: type, act: type, names: tuple[str, ...]) -> tuple[str, str, str, int, bool] | None:
+    """The gate of experts that make gate and up at once, as `gates.gated` takes it, and whether these come in turns; None for another one. Found by trial,
+    once for classes and the names of numbers."""
+    key = (experts, act, names)
     if key not in _GATES:
-        _GATES[key] = _gate(experts, act)
+        _GATES[key] = _gate(*key)
     return _GATES[key]
 
 
-_GATES: dict[tuple[type, type], str | None] = {}
+_GATES: dict[Any, tuple[str, str, str, int, bool] | None] = {}
 
 
-def _gate(experts: type, act: type) -> str | None:
+def _gate(experts: type, act: type, names: tuple[str, ...]) -> tuple[str, str, str, int, bool] | None:
     with quiet():
         try:
-            holder = types.SimpleNamespace(act_fn=act())
+            holder = types.SimpleNamespace(act_fn=act(), **{n: 1.5 + 0.7 * i for i, n in enumerate(names)})
             apply = types.MethodType(experts._apply_gate, holder)  # type: ignore[attr-defined]
-            x = torch.randn(6, 16) * 2
-            for name in ACTS:
-                if torch.allclose(apply(x), gated(name, x, None), atol=2e-6, rtol=2e-6):
-                    return name
+            x = torch.randn(6, 16) * torch.tensor([[2.0], [2.0], [2.0], [FAR], [FAR], [FAR]])
+            for how in ways(names):
+                for in_turns in (False, True) if how[0] == "silu" else (False,):
+                    if torch.allclose(apply(x), gated(holder, how, x, None, in_turns), atol=2e-6, rtol=2e-6):
+                        return *how, in_turns
         except Exception:  # a gate that needs more of its experts
             return None
     return None
@@ -132,7 +138,8 @@ def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
         index = torch.stack([torch.randperm(count)[:2] for _ in range(7)]) if count > 1 else torch.zeros(7, 2, dtype=torch.long)
         ours._parameters = theirs._parameters
         fixed = (_Indexed(ours, index), _Indexed(theirs, index))
-        return () if same(*fixed, [x, weights], gradients) else "its experts compute something else"
+        alike = all(same(*fixed, [k * x, weights], gradients) for k in (1.0, FAR))
+        return () if alike else "its experts compute something else"
 
 
 class _Indexed(nn.Module):  # type: ignore[misc]

@@ -1,5 +1,5 @@
-"""Residual additions within a decoder layer, in the norm that follows them. The sum after the last part of a layer stays, and so does
-`output_hidden_states`."""
+"""Residual additions within a decoder layer, in the norm before or after them. Nothing crosses the end of a layer, so `output_hidden_states`
+stays as it is."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 from rooftop.drop_in.swapping import builder, swap_of
-from rooftop.drop_in.trials import in_mode, quiet, replaced_forward, same, twin
+from rooftop.drop_in.trials import in_mode, ordinary, quiet, replaced_forward, same, twin
 from rooftop.ops.rms_norm import rms_norm
 
-# Names of the parts of a layer that are looked for; what it computes of them is tried. Of "sandwich" the parts are normalised before they are added.
+# Names of the parts of a layer that are looked for; what it computes of them is tried. With a norm after each part, sums go into these.
 FORMS = {
     "pre": ("input_layernorm", "self_attn", "", "post_attention_layernorm", "mlp", ""),
     "sandwich": ("input_layernorm", "self_attn", "post_attention_layernorm", "pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"),
     "sandwich of GLM": ("input_layernorm", "self_attn", "post_self_attn_layernorm", "post_attention_layernorm", "mlp", "post_mlp_layernorm"),
+    "post": ("", "self_attn", "post_attention_layernorm", "", "mlp", "post_feedforward_layernorm"),
 }
 
 
@@ -28,27 +29,63 @@ def layer_class(base: type, parts: tuple[str, ...], multiplier: str) -> dict[str
     plain: Callable[..., Any] = base.forward  # type: ignore[attr-defined]
     first, attention, after, second, mlp, last = parts
 
-    @functools.wraps(plain)
-    def forward(self: Any, hidden_states: Any, *more: Any, **named: Any) -> Any:
-        norm = self._modules[second]
-        takes = norm_options(norm)
-        if more or takes is None or "forward" in vars(norm) or norm._forward_hooks or norm._forward_pre_hooks:
-            return plain(self, hidden_states, *more, **named)
-        residual, factor = hidden_states, getattr(self, multiplier) if multiplier else 1.0
-        made = self._modules[attention](hidden_states=self._modules[first](hidden_states), **named)[0]
-        made = self._modules[after](made) if after else made
-        made = made * factor if multiplier else made
-        eps_name, offset = takes
-        hidden_states, residual = rms_norm(
-            made.to(residual.dtype), (made.shape[-1],), _as_taken(norm._parameters.get("weight"), residual.dtype),
-            None if eps_name is None else getattr(norm, eps_name), residual=residual, offset=offset,
-        )  # fmt: skip
-        hidden_states = self._modules[mlp](hidden_states)
-        hidden_states = hidden_states[0] if isinstance(hidden_states, tuple) else hidden_states  # experts give their scores too
-        hidden_states = self._modules[last](hidden_states) if last else hidden_states
-        return residual + (hidden_states * factor if multiplier else hidden_states)
+    def fed(self: Any, hidden_states: Any) -> Any:
+        made = self._modules[mlp](hidden_states)
+        return made[0] if isinstance(made, tuple) else made  # experts give their scores too
+
+    if after:
+
+        @functools.wraps(plain)
+        def forward(self: Any, hidden_states: Any, *more: Any, **named: Any) -> Any:
+            if more:
+                return plain(self, hidden_states, *more, **named)
+            made = self._modules[first](hidden_states) if first else hidden_states
+            made = self._modules[attention](hidden_states=made, **named)[0]
+            hidden_states = _normed_and_added(self._modules[after], made, hidden_states)
+            made = fed(self, self._modules[second](hidden_states) if second else hidden_states)
+            return _normed_and_added(self._modules[last], made, hidden_states)
+
+    else:
+
+        @functools.wraps(plain)
+        def forward(self: Any, hidden_states: Any, *more: Any, **named: Any) -> Any:
+            norm = self._modules[second]
+            takes = norm_options(norm)
+            if more or takes is None or _watched(norm):
+                return plain(self, hidden_states, *more, **named)
+            residual, factor = hidden_states, getattr(self, multiplier) if multiplier else 1.0
+            made = self._modules[attention](hidden_states=self._modules[first](hidden_states), **named)[0]
+            made = made * factor if multiplier else made
+            eps_name, offset = takes
+            hidden_states, residual = rms_norm(
+                made.to(residual.dtype), (made.shape[-1],), _as_taken(norm._parameters.get("weight"), residual.dtype),
+                None if eps_name is None else getattr(norm, eps_name), residual=residual, offset=offset,
+            )  # fmt: skip
+            made = fed(self, hidden_states)
+            return residual + (made * factor if multiplier else made)
 
     return {"forward": forward}
+
+
+def _normed_and_added(norm: nn.Module, made: Any, residual: Any) -> Any:
+    """residual + norm(made), in one kernel where the norm is one that was found."""
+    takes, weight = norm_options(norm), norm._parameters.get("weight")
+    to = torch.promote_types(made.dtype, residual.dtype)
+    if takes is None or _watched(norm) or not ordinary(made, residual, weight) or (_promotes(norm) and weight is not None and weight.dtype != to):
+        return residual + norm(made)
+    eps_name, offset = takes
+    return rms_norm(
+        made.to(to), (made.shape[-1],), _as_taken(weight, to), None if eps_name is None else getattr(norm, eps_name), addend=residual.to(to), offset=offset,
+    )  # fmt: skip
+
+
+def _watched(norm: nn.Module) -> bool:
+    return bool("forward" in vars(norm) or norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks)
+
+
+def _promotes(norm: nn.Module) -> bool:
+    how = swap_of(norm)
+    return how is not None and bool(how.options[3])
 
 
 def _as_taken(weight: Any, dtype: Any) -> Any:
@@ -102,10 +139,10 @@ def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
         return why
     width = 24
     multipliers = [n for n, v in vars(module).items() if isinstance(v, float) and n.endswith("multiplier")]
-    reason = "the norm before its MLP is no rms_norm that takes a residual"
+    reason = "the norm beside its additions is no rms_norm that takes them"
     with quiet():
         for parts in sorted(FORMS.values(), key=lambda p: -sum(map(bool, p))):
-            if not {n for n in parts if n} <= set(module._modules) or norm_options(module._modules[parts[3]]) is None:
+            if not {n for n in parts if n} <= set(module._modules) or norm_options(module._modules[parts[2] or parts[3]]) is None:
                 continue
             reason = "it adds in another order"
             small: dict[str, nn.Module] = {}
@@ -115,7 +152,7 @@ def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
                     small[name] = _Attention(width)
                 elif isinstance(child._parameters.get("weight"), nn.Parameter) and child._parameters["weight"].dim() == 1:
                     small[name] = twin(child, {"weight": torch.randn(width)})
-            for multiplier, mlp in ((m, p) for m in (*multipliers, "") for p in mlps.values()):
+            for multiplier, mlp in ((m, p) for m in (*(() if parts[2] else multipliers), "") for p in mlps.values()):
                 small[parts[4]] = mlp
                 theirs, ours = twin(module, modules=small), twin(module, modules=small)
                 ours.__class__ = type("Trial", (type(module),), layer_class(type(module), parts, multiplier))

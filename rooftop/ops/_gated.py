@@ -19,18 +19,22 @@ def validate(name: str, a: Tensor, b: Tensor | None) -> None:
         raise ValueError(f"{name}: without b, a holds both halves in its last dimension, which must be even; a has shape {tuple(a.shape)}")
 
 
-def halves(a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The gate and what it gates."""
+def halves(a: Tensor, b: Tensor | None, interleaved: bool = False) -> tuple[Tensor, Tensor]:
+    """The gate and what it gates. `interleaved`: without b they are the even and the odd elements of a."""
     if b is not None:
         return a, b
+    if interleaved:
+        return a[..., ::2], a[..., 1::2]
     n = a.shape[-1] // 2
     return a[..., :n], a[..., n:]
 
 
-def joined(da: Tensor, db: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def joined(da: Tensor, db: Tensor, b: Tensor | None, interleaved: bool = False) -> tuple[Tensor, Tensor | None]:
     """The gradients, packed as the inputs are."""
     import torch
 
+    if interleaved:
+        return torch.stack((da, db), -1).flatten(-2), None
     return (torch.cat((da, db), -1), None) if b is None else (da, db)
 
 

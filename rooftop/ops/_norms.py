@@ -1,6 +1,6 @@
 """What the contracts of rms_norm and layer_norm have in common: arguments, shapes, layouts, bytes, cases.
 
-Tensors: x and the residual [..., C...], weight and bias [C...]; s is what is normalised, x + residual rounded to the dtype of x, or x."""
+Tensors: x, the residual and the addend [..., C...], weight and bias [C...]; s is what is normalised, x + residual rounded to the dtype of x, or x."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ PER_COLUMN = ("weight", "bias", "dweight", "dbias")
 
 
 def validate(
-    name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
+    name: str, x: Tensor, shape: Sequence[int] | int, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float,
+    addend: Tensor | None = None,
 ) -> int:
     """The number of dimensions that are normalised together. Raises as the public functions say."""
     import torch
 
     accepted = (torch.float32, torch.float16, torch.bfloat16)
-    for what, t in (("input", x), ("residual", residual), ("weight", weight), ("bias", bias)):
+    for what, t in (("input", x), ("residual", residual), ("addend", addend), ("weight", weight), ("bias", bias)):
         if t is None and what != "input":
             continue
         if not isinstance(t, torch.Tensor):
@@ -41,10 +42,9 @@ def validate(
         raise ValueError(
             f"{name}: normalized_shape is {dims}; it must be the last dimensions of the input, which has shape {tuple(x.shape)}"
         )
-    if residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype):
-        raise ValueError(
-            f"{name}: residual is {residual.dtype} {tuple(residual.shape)}; it must be as the input is, {x.dtype} {tuple(x.shape)}"
-        )
+    for what, t in (("residual", residual), ("addend", addend)):
+        if t is not None and (t.shape != x.shape or t.dtype != x.dtype):
+            raise ValueError(f"{name}: {what} is {t.dtype} {tuple(t.shape)}; it must be as the input is, {x.dtype} {tuple(x.shape)}")
     for what, t in (("weight", weight), ("bias", bias)):
         if t is not None and tuple(t.shape) != dims:
             raise ValueError(f"{name}: {what} has shape {tuple(t.shape)}; it must be normalized_shape, {dims}")
@@ -61,7 +61,7 @@ def public(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Sequ
     x, dims = tensors["x"], int(options["dims"])
     if not 0 < dims <= x.dim():
         raise ValueError(f"dims is {dims}; x has {x.dim()} dimensions")
-    return (x, tuple(x.shape[x.dim() - dims :])), {n: tensors[n] for n in ("weight", "bias", "residual")} | {"eps": options["eps"]}
+    return (x, tuple(x.shape[x.dim() - dims :])), {n: tensors[n] for n in ("weight", "bias", "residual", "addend") if n in tensors} | {"eps": options["eps"]}
 
 
 def rows(x: Meta, dims: int) -> Meta | None:
@@ -93,7 +93,7 @@ def _like_rows(x: Meta, dims: int) -> Meta:
     return like(x) if rows(x, dims) is not None else Meta(x.shape, x.dtype)
 
 
-def outputs(x: Meta, residual: Meta | None, weight: Meta | None, bias: Meta | None, dims: int, eps: float) -> dict[str, Meta | None]:
+def outputs(x: Meta, residual: Meta | None, dims: int, **_: Any) -> dict[str, Meta | None]:
     return {"y": _like_rows(x, dims), "s": None if residual is None else _like_rows(x, dims)}
 
 
@@ -109,10 +109,10 @@ def of_rounded_sum(reference: Callable[..., tuple[Tensor, Tensor | None]]) -> Ca
     """The result at the same precision: `reference` in float32, of the sum as it is returned, which is rounded to the dtype of x."""
 
     def same(
-        x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+        x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, *addend: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         s = x if residual is None else x + residual
-        y, _ = reference(widen(s), None, widen(weight), widen(bias), dims, eps)
+        y, _ = reference(widen(s), None, widen(weight), widen(bias), dims, eps, *map(widen, addend))
         return y, None if residual is None else s
 
     return same
@@ -124,7 +124,7 @@ def _bytes(p: Problem, names: str) -> int:
 
 def work(p: Problem) -> Work:
     """Each input read once, each output written once; an FMA each for the sum of squares, the scale, the weight."""
-    return Work(_bytes(p, "x residual weight bias"), _bytes(p, "y s"), {"fma32": 3.0 * p["x"].numel})
+    return Work(_bytes(p, "x residual weight bias addend"), _bytes(p, "y s"), {"fma32": 3.0 * p["x"].numel})
 
 
 def work_bwd(p: Problem) -> Work:

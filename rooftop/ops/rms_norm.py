@@ -1,6 +1,6 @@
-"""Root-mean-square normalisation of rows, with the addition before it fused in.
+"""Root-mean-square normalisation of rows, with the additions before and after it fused in.
 
-    s = x + residual,   y = s / sqrt(mean(s²) + eps) · (weight + offset) + bias
+    s = x + residual,   y = s / sqrt(mean(s²) + eps) · (weight + offset) + bias + addend
 
 Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 1910.07467)."""
 
@@ -14,6 +14,7 @@ from rooftop.core.argument_checks import number
 from rooftop.core.autocasting import widened
 from rooftop.core.layouts import widen
 from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance
+from rooftop.core.spec import Case
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
@@ -29,6 +30,7 @@ def rms_norm(
     *,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
+    addend: Tensor | None = None,
     offset: float = 0.0,
     implementation: str | None = None,
 ) -> Any:
@@ -40,34 +42,37 @@ def rms_norm(
         weight, bias: of `normalized_shape`, in the dtype of `input` or float32, or None.
         eps: added to the mean of the squares. None: torch's default, the epsilon of float32.
         residual: added to `input` first; of the same shape and dtype. The sum, rounded to that dtype, is normalised and returned.
+        addend: added to the result before it is rounded; of the shape and dtype of `input`. For layers that add after their norm
+            (OLMo 2, Gemma 2), `addend` is the residual.
         offset: added to the weight, in float32: 1 for Gemma, whose weights are stored as their difference from 1. Not without a weight.
         implementation: name of a kernel (`"triton"`), which runs or raises. None selects the best one that supports the input.
 
-    Under autocast an input and a residual of two dtypes are both cast to float32.
+    Under autocast an input, a residual and an addend of two dtypes are all cast to float32.
 
     Returns y, of the shape and dtype of `input`; with `residual` the pair (y, input + residual).
 
     Raises TypeError for other dtypes, ValueError for shapes or devices that do not fit, an eps below 0, or an input that a named
     implementation cannot take."""
     chosen = 2.0**-23 if eps is None else eps
-    input, residual = widened(input, residual)
-    dims = validate("rms_norm", input, normalized_shape, residual, weight, bias, chosen)
+    input, residual, addend = widened(input, residual, addend)
+    dims = validate("rms_norm", input, normalized_shape, residual, weight, bias, chosen, addend)
     number("rms_norm", "offset", offset, "a finite number", finite=True)
     if offset:
         if weight is None:
             raise ValueError(f"rms_norm: offset is {offset} and weight is None; an offset is added to a weight")
         weight = weight.float() + offset
-    y, s = OP(input, residual, weight, bias, dims, float(chosen), implementation=implementation)
+    y, s = OP(input, residual, weight, bias, dims, float(chosen), addend, implementation=implementation)
     return y if residual is None else (y, s)
 
 
 def reference(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, addend: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     s = x if residual is None else x + residual
     y = s * (s.square().mean(tuple(range(-dims, 0)), keepdim=True) + eps).rsqrt()
     y = y if weight is None else y * weight
     y = y if bias is None else y + bias
+    y = y if addend is None else y + addend
     return y, None if residual is None else s
 
 
@@ -84,23 +89,24 @@ def backward(
 
 
 def _eager(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, addend: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     import torch
 
     s = x if residual is None else x + residual
     y = torch.nn.functional.rms_norm(s, s.shape[-dims:], weight, eps)
-    return y if bias is None else y + bias, None if residual is None else s
+    y = y if bias is None else y + bias
+    return y if addend is None else y + addend, None if residual is None else s
 
 
-def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+def cpu(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, addend: Any = None) -> Any:
     """Of 16 bits torch rounds before the weight: that is done in float32. A single column has gradients of nothing but rounding."""
     if prod(x.shape[x.dim() - dims :]) <= 1:
         return NotImplemented
     if x.element_size() > 2:
-        return _eager(x, residual, weight, bias, dims, eps)
+        return _eager(x, residual, weight, bias, dims, eps, addend)
     s = x if residual is None else x + residual
-    y, _ = _eager(s.float(), None, widen(weight), widen(bias), dims, eps)
+    y, _ = _eager(s.float(), None, widen(weight), widen(bias), dims, eps, widen(addend))
     return y.to(x.dtype), None if residual is None else s
 
 
@@ -112,9 +118,9 @@ def _liger() -> Callable[..., Any]:
     from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
-    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-        if weight is None or bias is not None or dims != 1:
-            raise ValueError("Liger's RMSNorm takes one dimension, a weight and no bias")
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, addend: Any) -> Any:
+        if weight is None or bias is not None or dims != 1 or addend is not None:
+            raise ValueError("Liger's RMSNorm takes one dimension, a weight, no bias and no addend")
         if residual is None:
             return LigerRMSNormFunction.apply(x, weight, eps, 0.0, "llama", False), None
         return LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps, 0.0, "llama", False)
@@ -125,9 +131,9 @@ def _liger() -> Callable[..., Any]:
 def _quack() -> Callable[..., Any]:
     from quack.rmsnorm import rmsnorm_fwd
 
-    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
-        if dims != 1:
-            raise ValueError("quack's RMSNorm takes one dimension")
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, addend: Any) -> Any:
+        if dims != 1 or addend is not None:
+            raise ValueError("quack's RMSNorm takes one dimension and no addend")
         found = rmsnorm_fwd(x, weight, bias=bias, residual=residual, eps=eps)
         return found[0], None if residual is None else found[1]
 
@@ -207,9 +213,11 @@ def _quack_backward() -> Callable[..., Any]:
 def _changed(change: str) -> Callable[..., Any]:
     """A known-wrong forward."""
 
-    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float) -> Any:
+    def run(x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, dims: int, eps: float, addend: Any) -> Any:
         import torch
 
+        if change == "before" and addend is not None:
+            x, addend = x + addend, None
         s = x if residual is None else x + residual
         axes = tuple(range(-dims, 0))
         square = s.square().mean(axes, keepdim=True)
@@ -226,6 +234,7 @@ def _changed(change: str) -> Callable[..., Any]:
         y = s / (square.sqrt() + eps) if change == "eps" else s * (square + eps).rsqrt()
         y = y if weight is None else y * (weight + 1 if change == "offset" else weight)
         y = y if bias is None or change == "bias" else y + bias
+        y = y if addend is None or change == "addend" else y + addend
         if change == "last" and y.numel():
             y[..., -1] = float("nan")
         return y, None if residual is None else x.clone() if change == "sum" else s
@@ -233,12 +242,15 @@ def _changed(change: str) -> Callable[..., Any]:
     return run
 
 
+CASES = cases(bias=False)
+CASES += [Case(f"{c.name}, added", {**c.inputs, "addend": c.inputs["x"]}, c.tags, c.why) for c in CASES if {"edge", "model"} & {*c.tags}]
+
 OP = Op(
     reference,
     calls=Calls(cpu=cpu, public=public),
     outputs=outputs,
     canonical=canonical,
-    cases=cases(bias=False),
+    cases=CASES,
     swept=sizes(bias=False),
     work=work,
     judging=Judging(same=of_rounded_sum(reference)),
@@ -246,6 +258,7 @@ OP = Op(
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
         saves=("s|x", "weight", "bias"),
+        same={"addend": "y"},
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,
@@ -273,5 +286,7 @@ OP = Op(
         "sum not returned": _changed("sum"),
         "last column not written": _changed("last"),
         "NaN lost": _changed("nan"),
+        "addend ignored": _changed("addend"),
+        "addend before the norm": _changed("before"),
     },
 )

@@ -245,7 +245,7 @@ def test_a_plan_passes_late_options_after_the_addresses(monkeypatch: pytest.Monk
 def test_a_plan_has_none_for_an_absent_output_and_the_promised_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, recorded = plan_of("rms_norm", "odd 37x1001 f32", monkeypatch)
     x, w = torch.zeros(37, 1001), torch.zeros(1001)
-    y, s = plan([x, None, w, None])
+    y, s = plan([x, None, w, None, None])
     assert s is None
     assert y is not None
     assert recorded.addresses[plan.call.names.index("s")] == 0

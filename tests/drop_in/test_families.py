@@ -19,7 +19,7 @@ FAMILIES: dict[str, dict[str, int]] = {
     "llama": {**PRE, "mlp": 2}, "qwen2": {**PRE, "mlp": 2}, "qwen3": {**PRE, "rms_norm": 9, "mlp": 2}, "qwen3_moe": {**PRE, "rms_norm": 9, "experts": 2},
     "mistral": {**PRE, "mlp": 2}, "mixtral": {**PRE, "experts": 2}, "gemma": {**PRE, "mlp": 2}, "gemma2": {**PRE, "rms_norm": 9, "mlp": 2},
     "gemma3_text": {**PRE, "rms_norm": 13, "mlp": 2}, "phi3": {**PRE, "mlp": 2}, "gpt_oss": {**PRE, "experts": 2},
-    "olmo2": {**DECODER, "rms_norm": 9, "mlp": 2}, "deepseek_v3": {**PRE, "rms_norm": 9, "mlp": 2, "experts": 1}, "granite": {**PRE, "mlp": 2},
+    "olmo2": {**DECODER, "rms_norm": 9, "mlp": 2, "residual": 2}, "deepseek_v3": {**PRE, "rms_norm": 9, "mlp": 2, "experts": 1}, "granite": {**PRE, "mlp": 2},
     "cohere": {**DECODER, "layer_norm": 3, "mlp": 2}, "glm4": {**PRE, "rms_norm": 9, "mlp": 2}, "smollm3": {**PRE, "mlp": 2},
     "bert": {"attention": 2, "layer_norm": 6, "activation": 3}, "vit": {"attention": 2, "layer_norm": 5, "activation": 2},
     "whisper": {"attention": 4, "layer_norm": 7, "activation": 2}, "phi": {**DECODER, "layer_norm": 3, "activation": 2},

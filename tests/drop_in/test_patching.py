@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 from typing import Any
 
 import _processes
@@ -18,6 +19,7 @@ from drop_in import _kinds
 from torch import nn
 
 import rooftop
+from rooftop.drop_in import gates, mixtures, residuals
 from rooftop.drop_in.swapping import swap_of
 
 SIZES: dict[str, Any] = {
@@ -476,6 +478,24 @@ class Layer(nn.Module):
         return h + self.mlp(self.post_attention_layernorm(h))
 
 
+class After(nn.Module):
+    """A layer that adds after its norms; `how` says what it does otherwise."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.post_attention_layernorm, self.post_feedforward_layernorm = Norm("one plus"), Norm("one plus")
+        self.self_attn, self.mlp, self.how = Mixing(), Gate("second"), how
+        if how == "between":
+            self.input_layernorm, self.pre_feedforward_layernorm = Norm("rms"), Norm("rms")
+
+    def forward(self, hidden_states: torch.Tensor, scale: Any = None, **kwargs: Any) -> torch.Tensor:
+        before, between = (self.input_layernorm, self.pre_feedforward_layernorm) if self.how == "between" else (nn.Identity(), nn.Identity())
+        made = self.post_attention_layernorm(self.self_attn(hidden_states=before(hidden_states), scale=scale, **kwargs)[0])
+        h = made + hidden_states
+        made = self.post_feedforward_layernorm(self.mlp(between(h)))
+        return made + {"plain": h, "between": h, "the first": hidden_states, "of the sum": self.post_feedforward_layernorm(h)}[self.how]
+
+
 class Mixing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -535,6 +555,104 @@ def test_a_layer_hands_on_what_it_is_given(how: str, replaced: bool) -> None:
     report = rooftop.patch(layer, residual=True)
     assert ("residual" in report.replaced) == replaced, str(report)
     _close(layer(x, scale=3.0), want)
+
+
+@pytest.mark.parametrize(("how", "added"), [("plain", 2), ("between", 2), ("the first", 0), ("of the sum", 0)])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_layer_that_adds_after_its_norms_adds_in_them(how: str, added: int, hooked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    layer, x, seen, called = After(how), torch.randn(2, 3, 16, requires_grad=True), [], []
+    want = layer(x, scale=3.0)
+    (wanted,) = torch.autograd.grad(want.square().sum(), x)
+    report = rooftop.patch(layer, residual=True)
+    assert report.replaced.get("residual", 0) == (added > 0), str(report)
+    monkeypatch.setattr(residuals, "rms_norm", lambda *a, **k: seen.append(k["addend"]) or rooftop.rms_norm(*a, **k))
+    if hooked:
+        layer.post_attention_layernorm.register_forward_hook(lambda *_: called.append(1))
+    got = layer(x, scale=3.0)
+    assert len(seen) == added - (added > 0 and hooked) and len(called) == hooked
+    _close(got, want)
+    _close(torch.autograd.grad(got.square().sum(), x)[0], wanted)
+
+
+class Clamped(nn.Module):
+    """A gate that clamps: DeepSeek V4's, gpt-oss's in halves or in turns; clamped after the activation it is another."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.limit, self.alpha, self.act = how, 7.0, 1.702, nn.SiLU()
+        self.down, self.packed = nn.Linear(24, 16), nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        both = self.packed(x)
+        gate, up = (both[..., ::2], both[..., 1::2]) if self.how == "in turns" else both.chunk(2, -1)
+        if self.how == "after":
+            return self.down(self.act(gate).clamp(max=self.limit) * up.clamp(-self.limit, self.limit))
+        gate, up = gate.clamp(max=self.limit), up if self.how == "gate alone" else up.clamp(-self.limit, self.limit)
+        if self.how in ("in turns", "halves"):
+            return self.down((up + 1) * gate * torch.sigmoid(self.alpha * gate))
+        return self.down(self.act(gate) * up)
+
+
+@pytest.mark.parametrize(("how", "replaced"), [("clamped", True), ("in turns", True), ("halves", True), ("after", False), ("gate alone", False)])
+@pytest.mark.parametrize("size", [1.0, 50.0])
+def test_clamped_gates_are_found_by_what_they_compute(how: str, replaced: bool, size: float) -> None:
+    torch.manual_seed(1)
+    model, x = Clamped(how), (size * torch.randn(5, 16)).requires_grad_()
+    want = model(x)
+    (wanted,) = torch.autograd.grad(want.square().sum(), x)
+    report = rooftop.patch(model) if replaced else rooftop.patch(nn.Sequential(model, Norm("rms")))
+    assert ("mlp" in report.replaced) == replaced, str(report)
+    got = model(x)
+    (gradient,) = torch.autograd.grad(got.square().sum(), x)
+    for a, b in ((got, want), (gradient, wanted)):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6 * float(b.detach().abs().max()))
+
+
+def test_an_activation_that_clips_far_off_is_no_gelu() -> None:
+    class Clipped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.gelu(x).clamp(-10, 10)
+
+    model, x = nn.Sequential(Norm("rms"), Clipped()), 100 * torch.randn(3, 16)
+    want = Clipped()(x)
+    assert "activation" not in rooftop.patch(model).replaced
+    _close(model[1](x), want)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("GptOss", ("silu", "limit", "alpha", 1, True)), ("DeepseekV4", ("silu", "limit", "", 0, False)),
+        ("MiniMaxM3VL", ("silu", "swiglu_limit", "swiglu_alpha", 1, False)), ("Mixtral", ("silu", "", "", 0, False)),
+    ],
+)
+def test_gates_of_experts_are_found_with_their_limits(hf: Any, kind: str, how: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import import_module
+
+    folder = {"GptOss": "gpt_oss", "DeepseekV4": "deepseek_v4", "MiniMaxM3VL": "minimax_m3_vl", "Mixtral": "mixtral"}[kind]
+    try:
+        cls = getattr(import_module(f"transformers.models.{folder}.modeling_{folder}"), f"{kind}Experts")
+    except (ImportError, AttributeError):
+        pytest.skip(f"this transformers has no {kind}Experts")
+    sizes: dict[str, Any] = {"num_local_experts": 3, "n_routed_experts": 3, "hidden_size": 16, "intermediate_size": 24, "moe_intermediate_size": 24}
+    config = types.SimpleNamespace(**sizes, hidden_act="silu", swiglu_limit=4.0, swiglu_alpha=1.702, _experts_implementation="eager")
+    torch.manual_seed(1)
+    experts, seen = cls(config), []
+    if kind == "GptOss":
+        experts.limit = 4.0
+    for p in experts.parameters():
+        nn.init.normal_(p)
+    exact, index = copy.deepcopy(experts).double(), torch.tensor([[0, 2], [1, 0], [2, 1], [1, 2]])
+    x, weights = torch.randn(4, 16, requires_grad=True), torch.rand(4, 2)
+    want = exact(x.double(), index, weights.double())
+    (wanted,) = torch.autograd.grad(want.square().sum(), x)
+    monkeypatch.setattr(mixtures, "gated", lambda module, way, h, up, turns: seen.append((*way, turns)) or gates.gated(module, way, h, up, turns))
+    got = mixtures.experts_forward(experts, x, index, weights)
+    (gradient,) = torch.autograd.grad(got.square().sum(), x)
+    assert seen[-1] == how
+    for a, b in ((got, want.float()), (gradient, wanted)):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6 * float(b.detach().abs().max()))
 
 
 @pytest.mark.parametrize("how", GATES)

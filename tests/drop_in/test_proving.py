@@ -46,7 +46,10 @@ def test_what_is_equal_is_said_to_be(dtype: torch.dtype) -> None:
 def test_the_first_layer_that_is_not_is_named(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     model, right = _model(), gates.swiglu
     rooftop.patch(model)
-    slip = (lambda a, b: right(a, b) * 1.0001) if wrong == "result" else (lambda a, b: right(a, b).detach() + right(a.detach(), b) - right(a, b).detach())
+
+    def slip(a: Any, b: Any, **_: Any) -> Any:
+        return right(a, b) * 1.0001 if wrong == "result" else right(a, b).detach() + right(a.detach(), b) - right(a, b).detach()
+
     monkeypatch.setattr(gates, "swiglu", slip)
     proof = rooftop.prove(model, _batch(), steps=0)
     assert not proof.equal and rooftop.drop_in.is_patched(model)

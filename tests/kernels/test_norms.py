@@ -70,6 +70,65 @@ def test_every_way_is_right(name: str, part: str, number: int, residual: bool) -
     assert (found.status, found.path) == ("ok", path), found.message
 
 
+@pytest.mark.sampled("kernels", "rms_norm__addend__triton")
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize(
+    ("config", "rows", "columns"),
+    [
+        ({"way": "tile", "columns": 1024, "lanes": 2, "warps": 4}, 5, 1000),
+        ({"way": "tile", "columns": 1024, "lanes": 1, "warps": 4, "early": True}, 5, 1000),
+        ({"way": "tile", "columns": 1024, "lanes": 1, "warps": 2, "more": 512, "early": True}, 3, 1500),
+        ({"way": "tile", "columns": 1024, "lanes": 1, "warps": 2, "more": 512}, 3, 1500),
+        ({"way": "loop", "columns": 256, "lanes": 1, "warps": 4}, 4, 1000),
+    ],
+)
+def test_every_way_with_an_addend_is_right(config: dict[str, Any], rows: int, columns: int, residual: bool) -> None:
+    one = given(rows, columns, "bf16" if residual else "f32", residual)
+    added = Case(one.name, {**one.inputs, "addend": one.inputs["x"]})
+    found = checker.check(Subject("fixed", registry.op("rms_norm"), Fixed("rms_norm__addend__triton", **config)), added, backend="interpreter")
+    assert (found.status, found.path) == ("ok", (f"_{config['way']}",)), found.message
+
+
+def test_only_one_kernel_is_for_an_addend_and_only_for_that() -> None:
+    op = registry.op("rms_norm")
+    plain = given(4, 64, "f32")
+    for c in (plain, Case("added", {**plain.inputs, "addend": plain.inputs["x"]})):
+        problem = op.kernel_problem(op.problem(c, TARGETS[90]))
+        takes = {i.name for i in registry.implementations("rms_norm") if i.supports(problem) is None}
+        assert ("rms_norm__addend__triton" in takes) == (c is not plain)
+        assert c is plain or takes == {"rms_norm__addend__triton"}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+def test_an_addend_is_added_after_the_norm_with_its_gradient(compiled: bool, residual: bool) -> None:
+    torch.manual_seed(0)
+    x, r, a, w, b = torch.randn(6, 4, 10), torch.randn(6, 4, 10), torch.randn(6, 4, 10), torch.randn(10), torch.randn(10)
+
+    def model(x: Any, r: Any, a: Any, w: Any, b: Any) -> Any:
+        y, s = rooftop.rms_norm(x, 10, w, bias=b, residual=r, addend=a) if residual else (rooftop.rms_norm(x, 10, w, bias=b, addend=a), x)
+        return (y * y.detach().cos()).sum() + s.sin().sum()
+
+    def plain(x: Any, r: Any, a: Any, w: Any, b: Any) -> Any:
+        s = x + r if residual else x
+        y = torch.nn.functional.rms_norm(s, (10,), w) + b + a
+        return (y * y.detach().cos()).sum() + s.sin().sum()
+
+    ours_, theirs = ([t.clone().requires_grad_() for t in (x, r, a, w, b)] for _ in range(2))
+    (torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model)(*ours_).backward()
+    plain(*theirs).backward()
+    for g, want in zip(ours_, theirs, strict=True):
+        torch.testing.assert_close(g.grad, want.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_an_addend_is_rounded_with_the_result() -> None:
+    """The sum of a norm and an addend as large as it loses what rounds before the addition."""
+    torch.manual_seed(0)
+    x, a = torch.randn(8, 64).bfloat16(), (100 * torch.randn(8, 64)).bfloat16()
+    want = torch.nn.functional.rms_norm(x.double(), (64,), eps=1e-6) + a.double()
+    assert torch.equal(rooftop.rms_norm(x, 64, eps=1e-6, addend=a), want.bfloat16())
+
+
 @pytest.mark.parametrize("name", [n + part for n in NORMS for part in ("", "_bwd")])
 def test_every_config_that_tuning_may_try_launches_and_the_choice_is_among_the_valid(name: str) -> None:
     op = registry.op(name)
@@ -77,6 +136,8 @@ def test_every_config_that_tuning_may_try_launches_and_the_choice_is_among_the_v
         for c in (c for c in op.cases if "bench" in c.tags):
             problem = op.kernel_problem(op.problem(c, TARGETS[90]))
             assert problem is not None
+            if bool(problem.extra) != (implementation.name == "rms_norm__addend__triton"):
+                continue
             for config in implementation.configs(problem):
                 for launch in implementation.launches(problem, config):
                     assert 1 <= launch.grid[0] < 2**31
@@ -122,7 +183,8 @@ def test_opcheck(name: str) -> None:
     ours(name)(x, (8,), w, None)
     function = getattr(torch.ops.rooftop, name).default
     for r in (None, torch.randn(3, 8, requires_grad=True)):
-        torch.library.opcheck(function, (x, r, w, None, 1, 1e-5, ""))
+        for addend in [()] if name == "layer_norm" else [(None,), (torch.randn(3, 8, requires_grad=True),)]:
+            torch.library.opcheck(function, (x, r, w, None, 1, 1e-5, *addend, ""))
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -160,6 +222,12 @@ def test_bad_input_is_refused_with_what_is_accepted(name: str, change: dict[str,
     options = {"weight": None, **change}
     with pytest.raises(error, match=says):
         getattr(rooftop, name)(options.pop("x", torch.ones(3, 8)), options.pop("shape", (8,)), **options)
+
+
+@pytest.mark.parametrize(("addend", "error"), [(torch.ones(3, 4), ValueError), (torch.ones(3, 8).half(), ValueError), ([1.0], TypeError)])
+def test_an_addend_is_as_the_input(addend: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="addend is"):
+        rooftop.rms_norm(torch.ones(3, 8), 8, addend=addend)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])

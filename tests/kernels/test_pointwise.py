@@ -50,7 +50,8 @@ def test_opcheck() -> None:
     rooftop.gelu(x), rooftop.silu(x), rooftop.square(x), rooftop.swiglu(x), rooftop.geglu(x)
     ops = torch.ops.rooftop
     for function, args in (
-        (ops.gelu, (x, "tanh")), (ops.silu, (x,)), (ops.square, (x,)), (ops.swiglu, (x, y)), (ops.swiglu, (x, None)), (ops.geglu, (x, y, "none")),
+        (ops.gelu, (x, "tanh")), (ops.silu, (x,)), (ops.square, (x,)), (ops.swiglu, (x, y, 0.0, 1.0, 0.0, False)), (ops.swiglu, (x, None, 0.5, 1.7, 1.0, True)),
+        (ops.geglu, (x, y, "none")),
     ):  # fmt: skip
         torch.library.opcheck(function.default, (*args, ""))
 
@@ -65,6 +66,11 @@ def test_opcheck() -> None:
         (lambda: rooftop.swiglu(torch.ones(2, 3)), ValueError, "must be even"),
         (lambda: rooftop.swiglu(torch.tensor(1.0)), ValueError, "must be even"),
         (lambda: rooftop.swiglu(torch.ones(2, 4), torch.ones(2, 5)), ValueError, r"\(2, 4\)"),
+        (lambda: rooftop.swiglu(torch.ones(2, 4), limit=0.0), ValueError, "limit is 0.0"),
+        (lambda: rooftop.swiglu(torch.ones(2, 4), alpha=-1.0), ValueError, "alpha -1.0"),
+        (lambda: rooftop.swiglu(torch.ones(2, 4), limit=float("nan")), ValueError, "limit"),
+        (lambda: rooftop.swiglu(torch.ones(2, 4), offset="1"), TypeError, "offset"),
+        (lambda: rooftop.swiglu(torch.ones(2, 4), torch.ones(2, 4), interleaved=True), ValueError, "interleaved is True and b is given"),
         (lambda: rooftop.geglu(torch.ones(2, 4), torch.ones(2, 4).half()), TypeError, "float16"),
         (lambda: rooftop.geglu(torch.ones(2, 4), approximate="erf"), ValueError, "'erf'"),
     ],
@@ -84,6 +90,8 @@ def test_a_contiguous_call_is_one_row_and_every_config_covers_it(name: str) -> N
     for c in (c for c in op.cases if "bench" in c.tags and "packed" not in c.name):
         problem = op.kernel_problem(op.problem(c, TARGETS[90]))
         assert problem is not None
+        if problem.extra:
+            implementation = registry.implementation(f"{name}__clamped__triton")
         rows, columns = problem.tensors[0][1].shape
         assert rows == 1
         for config in implementation.configs(problem):
@@ -92,11 +100,12 @@ def test_a_contiguous_call_is_one_row_and_every_config_covers_it(name: str) -> N
 
 
 @pytest.mark.sampled("kernels", "{name}__triton")
+@pytest.mark.parametrize("kernel", ["", "clamped__"])
 @pytest.mark.parametrize("name", ["swiglu", "swiglu_bwd"])
-def test_configs_of_several_rows_are_right(name: str) -> None:
+def test_configs_of_several_rows_are_right(name: str, kernel: str) -> None:
     op = registry.op(name)
-    c = op.case("packed rows padded f32")
-    implementation = registry.implementation(f"{name}__triton")
+    c = op.case("gpt-oss packed rows padded f32" if kernel else "packed rows padded f32")
+    implementation = registry.implementation(f"{name}__{kernel}triton")
     problem = op.kernel_problem(op.problem(c, TARGETS[90]))
     assert problem is not None
     tried = set()
@@ -149,6 +158,54 @@ def test_geglu_of_gates_far_off_is_infinite_where_torchs_formula_is(approximate:
 
     check(op, {"a": gate, "b": up}, op.reference)
     check(op.bwd, {"dy": flow, "a": gate, "b": up}, op.grad.backward)
+
+
+OSS: dict[str, Any] = {"limit": 0.7, "alpha": 1.702, "offset": 1.0}
+
+
+def _gpt_oss(gate: torch.Tensor, up: torch.Tensor, limit: float = 0.7, alpha: float = 1.702, offset: float = 1.0) -> torch.Tensor:
+    gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+    return (up + offset) * gate * torch.sigmoid(alpha * gate)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("options", [OSS, {"limit": 0.7}, {"alpha": 1.702}, {"offset": 1.0}])
+@pytest.mark.parametrize("how", ["apart", "halves", "in turns"])
+def test_a_clamped_gate_with_gradients(how: str, options: dict[str, Any], compiled: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    x, more = torch.randn(4, 5, 24), {"limit": float("inf"), "alpha": 1.0, "offset": 0.0, **options}
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    n = 12
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        if how == "apart":
+            return rooftop.swiglu(x[..., :n], x[..., n:], **options)
+        return rooftop.swiglu(x, interleaved=how == "in turns", **options)
+
+    got = (torch.compile(function, backend="aot_eager", fullgraph=True) if compiled else function)(ours)
+    want = _gpt_oss(*((theirs[..., ::2], theirs[..., 1::2]) if how == "in turns" else (theirs[..., :n], theirs[..., n:])), **more)
+    torch.testing.assert_close(got, want)
+    got.sin().sum().backward()
+    want.sin().sum().backward()
+    assert "limit" not in options or (((ours.grad == 0) == (theirs.grad == 0)).all() and (ours.grad == 0).any())
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_only_the_clamped_kernels_take_a_limit() -> None:
+    for name in ("swiglu", "swiglu_bwd"):
+        op = registry.op(name)
+        for case, clamped in (("odd f32", False), ("clamped odd f32", True), ("gpt-oss packed odd f32", True)):
+            problem = op.kernel_problem(op.problem(op.case(case), TARGETS[90]))
+            takes = {i.name for i in registry.implementations(name) if i.supports(problem) is None}
+            assert (takes == {f"{name}__clamped__triton"}) if clamped else takes and f"{name}__clamped__triton" not in takes
+
+
+def test_gate_and_values_in_turns_are_read_and_written_in_place() -> None:
+    for name in ("swiglu", "swiglu_bwd"):
+        op = registry.op(name)
+        call = select(op, op.problem(op.case("gpt-oss packed 4 MiB 682x1024 bf16"))).call
+        assert call is not None and call.copies == () and call.launches[0].args["TURNS"]
 
 
 def test_packed_inputs_are_read_in_place() -> None:

@@ -117,6 +117,8 @@ def pointwise(
         return rows, columns // 2 if packed else columns
 
     def supports(p: Problem) -> str | None:
+        if p.extra:
+            return f"takes no {' and no '.join(p.extra)}"
         rows, columns = extents(p)
         if rows * columns == 0:
             return "there is nothing to compute"

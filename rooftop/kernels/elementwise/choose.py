@@ -13,4 +13,6 @@ def gelu(p: Problem, named: str = "") -> Chosen | str:
 
 
 def swiglu(p: Problem, named: str = "") -> Chosen | str:
+    if p.extra:
+        return in_order(p, named, (("swiglu__clamped__triton", "the only one that clamps"),))
     return in_order(p, named, (("swiglu__triton", "any layout"), ("swiglu__cuda_sm80", "vectors of 16 bytes")))

@@ -45,6 +45,8 @@ def _pow2(n: int) -> int:
 
 def supports(p: Problem) -> str | None:
     y = p["y"]
+    if p.extra:
+        return f"takes no {' and no '.join(p.extra)}"
     if y.numel == 0:
         return "there is nothing to compute"
     if -(-y.shape[0] // choose(p).rows) * -(-y.shape[1] // choose(p).columns) >= 2**31:

@@ -313,7 +313,7 @@ def lanes_of(p: Problem, rows: int, wide: int, tile: int) -> int:
 
 
 def supports(p: Problem) -> str | None:
-    return reason(p, "x")
+    return "takes no addend" if p.extra else reason(p, "x")
 
 
 def choose(p: Problem) -> Config:

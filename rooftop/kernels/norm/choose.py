@@ -30,6 +30,7 @@ STAGED, ROWS, CLUSTERS, LONG, SPLIT, TILE = (
     ("cuda_sm90", "rows in the shared memory of a block or a cluster"), ("long__cuda_sm80", "a row over blocks of the whole card"),
     ("split__triton", "long rows in two passes"), ("triton", "a program a row"),
 )
+ADDEND = ("addend__triton", "the only one that adds to the result")
 
 
 def _chosen(op: str, p: Problem, named: str, order: Order) -> Chosen | str:
@@ -37,7 +38,7 @@ def _chosen(op: str, p: Problem, named: str, order: Order) -> Chosen | str:
 
 
 def rms_norm(p: Problem, named: str = "") -> Chosen | str:
-    return _chosen("rms_norm", p, named, [] if named else _forward(p, centre=False))
+    return _chosen("rms_norm", p, named, [] if named else [ADDEND] if p.extra else _forward(p, centre=False))
 
 
 def layer_norm(p: Problem, named: str = "") -> Chosen | str:

@@ -12,7 +12,7 @@ __all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
 
 
 def supports(p: Problem) -> str | None:
-    return _split_tiles.refuses(p, "x", ("x", "residual", "y", "s"))
+    return "takes no addend" if p.extra else _split_tiles.refuses(p, "x", ("x", "residual", "y", "s"))
 
 
 def choose(p: Problem) -> Config:

@@ -119,6 +119,8 @@ def _width(p: Problem) -> int:
 
 def supports(p: Problem) -> str | None:
     x = p["x"]
+    if p.extra:
+        return "takes no addend"
     if x.dtype not in ("f32", "f16", "bf16"):
         return f"takes f32, f16 or bf16; given {x.dtype}"
     if x.numel == 0:

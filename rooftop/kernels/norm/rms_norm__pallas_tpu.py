@@ -15,7 +15,7 @@ BLOCK = 1 << 20  # bytes of float32 of a block of rows, at least, if there are s
 
 
 def supports(p: Problem) -> str | None:
-    return None
+    return "takes no addend" if p.extra else None
 
 
 def choose(p: Problem) -> dict[str, int]:

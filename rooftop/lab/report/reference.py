@@ -204,7 +204,8 @@ y = rooftop.matmul(a, b, bias=bias, activation="gelu")""",
 packed = rooftop.quant.pack_weight(rooftop.quantize(weight, "int4", group=128))
 y = rooftop.quantized_matmul(x, packed)""",
     "rms_norm": """x, residual, weight = torch.randn(64, 512), torch.randn(64, 512), torch.randn(512)
-y, summed = rooftop.rms_norm(x, 512, weight, residual=residual)""",
+y, summed = rooftop.rms_norm(x, 512, weight, residual=residual)
+y = rooftop.rms_norm(x, 512, weight, addend=residual)  # residual + norm(x)""",
     "rms_norm_quantize": """q = rooftop.rms_norm_quantize(torch.randn(64, 512), torch.randn(512), format="int8")""",
     "scaled_matmul": """a, b = torch.randn(64, 128).to(torch.float8_e4m3fn), torch.randn(32, 128).to(torch.float8_e4m3fn)
 y = rooftop.scaled_matmul(a, b.t(), torch.tensor(0.5), torch.tensor(2.0))""",

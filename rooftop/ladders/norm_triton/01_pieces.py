@@ -37,7 +37,7 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    if p.get("residual") is not None or p.get("bias") is not None:
+    if p.extra or p.get("residual") is not None or p.get("bias") is not None:
         return "this rung adds nothing before and nothing after"
     return None if p["x"].numel else "there is nothing to compute"
 

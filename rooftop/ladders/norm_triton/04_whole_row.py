@@ -32,7 +32,7 @@ class Config:
 
 
 def supports(p: Problem) -> str | None:
-    if p.get("residual") is not None or p.get("bias") is not None:
+    if p.extra or p.get("residual") is not None or p.get("bias") is not None:
         return "this rung adds nothing before and nothing after"
     if p["x"].numel == 0:
         return "there is nothing to compute"

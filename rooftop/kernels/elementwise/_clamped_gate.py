@@ -1,0 +1,124 @@
+"""gate · sigmoid(alpha · gate) · (up + offset) with gate clamped from above and up on both sides, forward and backward, in Triton.
+
+Bytes: each input read once, each output written once. Gate and up are two tensors, the halves of one, or the even and odd elements of one (TURNS), which
+are read and written as whole runs of memory and parted in registers. Every tensor is [R, C] with contiguous rows; tiles are those of _pointwise.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
+
+from rooftop.core.spec import Launch, Problem
+from rooftop.kernels._device.activations import sigmoid
+from rooftop.kernels.elementwise._pointwise import Config, gated
+
+
+@triton.jit
+def _tile(C, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Row and column of each element of a program; programs are along the columns first."""
+    across = tl.cdiv(C, BLOCK)
+    row = (tl.program_id(0) // across).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
+    column = (tl.program_id(0) % across).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    return row, column
+
+
+@triton.jit
+def _run(C, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Columns of both elements of each pair of a program, [1, 2 BLOCK], as they lie in memory."""
+    return (tl.program_id(0) % tl.cdiv(C, BLOCK)).to(tl.int64) * (2 * BLOCK) + tl.arange(0, 2 * BLOCK)[None, :]
+
+
+@triton.jit
+def _pair(a, b, row, sa, sb, bo, column, R, C, TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Gate and up. `sa`, `sb`: strides of rows; `bo`: where the rows of b begin."""
+    inside = (row < R) & (column < C)
+    if TURNS:
+        run = _run(C, BLOCK)
+        both = tl.load(a + row * sa + run, (row < R) & (run < 2 * C), other=0)
+        gate, up = tl.split(tl.reshape(both, (LANES, BLOCK, 2)))
+    else:
+        gate = tl.load(a + row * sa + column, inside, other=0)
+        up = tl.load(b + bo + row * sb + column, inside, other=0)
+    return gate.to(tl.float32), up.to(tl.float32)
+
+
+@triton.jit
+def _clamped(gate, up, limit):  # type: ignore[no-untyped-def]
+    """A NaN stays."""
+    return tl.where(gate > limit, limit, gate), tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+
+
+@triton.jit
+def _forward(a, b, y, R, C, sa, sb, sy, bo, limit, alpha, offset,
+             TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    if CHAINED:
+        gdc_wait()
+    row, column = _tile(C, BLOCK, LANES)
+    inside = (row < R) & (column < C)
+    gate, up = _pair(a, b, row, sa, sb, bo, column, R, C, TURNS, BLOCK, LANES)
+    gate, up = _clamped(gate, up, limit)
+    found = gate * sigmoid(alpha * gate) * (up + offset)
+    tl.store(y + row * sy + column, found.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _backward(dy, a, b, da, db, R, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset,
+              TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A gradient is 0 where its value was clamped."""
+    if CHAINED:
+        gdc_wait()
+    row, column = _tile(C, BLOCK, LANES)
+    inside = (row < R) & (column < C)
+    flow = tl.load(dy + row * sg + column, inside, other=0).to(tl.float32)
+    given, raised = _pair(a, b, row, sa, sb, bo, column, R, C, TURNS, BLOCK, LANES)
+    gate, up = _clamped(given, raised, limit)
+    s = sigmoid(alpha * gate)
+    u = tl.where(given <= limit, flow * (up + offset) * (s * (1 + alpha * gate * (1 - s))), 0.0)
+    v = tl.where(tl.abs(raised) <= limit, flow * (gate * s), 0.0)
+    if TURNS:
+        run = _run(C, BLOCK)
+        both = tl.reshape(tl.join(u, v), (LANES, 2 * BLOCK))
+        tl.store(da + row * su + run, both.to(da.dtype.element_ty), (row < R) & (run < 2 * C))
+    else:
+        tl.store(da + row * su + column, u.to(da.dtype.element_ty), inside)
+        tl.store(db + vo + row * sv + column, v.to(da.dtype.element_ty), inside)
+
+
+def clamped(backward: bool) -> tuple[Any, ...]:
+    """supports, choose, configs and launches of the forward or the backward."""
+    inputs, outputs = (("dy", "a", "b"), ("da", "db")) if backward else (("a", "b"), ("y",))
+    takes, choose, configs, _ = gated(inputs, outputs, lambda p: None)
+    flow = inputs[0] if backward else outputs[0]
+
+    def programs(p: Problem, config: Config) -> int:
+        rows, columns = p[flow].shape
+        return -(-columns // config.block) * -(-rows // config.lanes)
+
+    def supports(p: Problem) -> str | None:
+        if not p.extra:
+            return "is for calls with a limit, alpha, an offset, or gate and up in turns"
+        if found := takes(replace(p, extra=())):
+            return str(found)
+        return "more programs than one launch may have" if programs(p, choose(p)) >= 2**31 else None
+
+    def launches(p: Problem, config: Config) -> list[Launch]:
+        rows, columns = p[flow].shape
+        apart = p.get("b") is not None
+        a, half = p["a"], 0 if apart else columns
+        args: dict[str, Any] = {"a": "a", "b": "b" if apart else "a", "R": rows, "C": columns, "sa": a.strides[0], "bo": half}
+        args |= {"sb": p["b"].strides[0] if apart else a.strides[0], "TURNS": bool(p.option("interleaved"))}
+        args |= {"limit": float(p.option("limit")) or inf, "alpha": float(p.option("alpha")), "offset": float(p.option("offset"))}
+        args |= {"BLOCK": config.block, "LANES": config.lanes, "CHAINED": p.device.pdl}
+        if backward:
+            db = "db" if apart else "da"
+            args |= {"dy": "dy", "da": "da", "db": db, "sg": p["dy"].strides[0], "su": p["da"].strides[0], "sv": p[db].strides[0], "vo": half}
+        else:
+            args |= {"y": "y", "sy": p["y"].strides[0]}
+        return [Launch(_backward if backward else _forward, (programs(p, config),), args, config.warps, chained=p.device.pdl)]
+
+    return supports, choose, configs, launches

@@ -1,0 +1,10 @@
+"""The gradients of swiglu with clamped gate and up, 0 where a value was clamped. Contract: rooftop/ops/swiglu.py; code:
+rooftop/kernels/elementwise/_clamped_gate.py"""
+
+from __future__ import annotations
+
+from rooftop.kernels.elementwise._clamped_gate import clamped
+from rooftop.kernels.elementwise._pointwise import Config
+
+supports, choose, configs, launches = clamped(backward=True)
+__all__ = ["Config", "choose", "configs", "launches", "supports"]
