@@ -185,3 +185,12 @@ def test_a_record_that_names_no_code_is_of_no_tree() -> None:
 def test_what_compiling_costs_does_not_stand_for_the_first_call() -> None:
     found = [row("a", "1", kind="language", first_s=1e-3), row("a", "2", kind="language", compile_s=0.3), row("a", "3", kind="language", compile_s=0.2)]
     assert prune.superseded(found, old) == [False, True, False]
+
+
+def test_models_stand_for_themselves_alone_and_for_the_ways_in_which_they_ran() -> None:
+    def timed(at: str, *ways: tuple[str, str]) -> Record:
+        rows = [{"what": "train", "of": of, "variant": way, "figures": {"ms": 1.0}} for of, way in ways]
+        return row("models", at, kind="clock", rows=rows)
+
+    found = [timed("1", ("a", "eager")), timed("2", ("b", "eager")), timed("3", ("a", "compile")), timed("4", ("a", "eager"))]
+    assert prune.superseded(found, old) == [True, False, False, False]
