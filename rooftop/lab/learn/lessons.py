@@ -176,8 +176,60 @@ def _drawn(access: Access) -> tuple[str, int]:
     return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > SHOWN else ""), len(sectors)
 
 
+STEPS, SHARES = 4, 8  # of a walk that are drawn, and of each as how many parts
+
+
+def walk_of(access: Access) -> tuple[str, str]:
+    """How the first warp goes on at a line that reads or writes global memory, in words and as a row of characters: a step is SHARES characters,
+    # for what the warp takes of it. "" where it comes once, or in no such way."""
+    times = next((n for n in access.requests if n), 0)
+    words: list[str] = []
+    if access.what.startswith("shared"):
+        return "", ""
+    if times > 1:
+        words.append(f"{times:,} times{' in its first phase' if access.phases > 1 else ''}{_step(access.within)}")
+    if access.onward is not None:
+        words.append(f"from phase to phase{_step(access.onward)}, up to phase {access.phases}")
+    step = abs(access.onward or access.within or 0)
+    span = 31 * abs(access.apart) + access.width if access.apart is not None else 0
+    if not words or not 0 < span <= step:
+        return "; ".join(words), ""
+    taken = -(-SHARES * span // step)
+    return "; ".join(words), "|".join(["#" * taken + "." * (SHARES - taken)] * STEPS) + "| ..."
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else ", the same place again" if step == 0 else f", mostly {abs(step):,} B {'on' if step > 0 else 'back'}"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a warp asks of memory from barrier to barrier. `rows`: a line's access, and its requests in each of the first phases; `phases`: in all."""
+
+    rows: tuple[tuple[str, tuple[int, ...]], ...]
+    phases: int
+
+    @property
+    def text(self) -> Iterator[str]:
+        """Line by line, for the terminal."""
+        wide = max(len(name) for name, _ in self.rows)
+        count = len(self.rows[0][1])
+        yield f"{'phase':{wide}} " + "".join(f"{i + 1:6d}" for i in range(count)) + (f"  ... of {self.phases}" if self.phases > count else "")
+        for name, requests in self.rows:
+            yield f"{name:{wide}} " + "".join(f"{n or '.':>6}" for n in requests)
+
+
+def timeline(row: RungRow) -> Timeline | None:
+    """Of the first warp of a rung, as the simulator followed it; None where it meets no barrier."""
+    found = [a for a in (row.counts.accesses if row.counts else ()) if a.requests]
+    phases = max((a.phases for a in found), default=0)
+    if phases < 2:
+        return None
+    return Timeline(tuple((f"line {a.line}, {a.what}", a.requests[:phases]) for a in found), phases)
+
+
 def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
-    """What a rung's lines do to memory: each line, with a + where it is new, and beneath it its accesses with their maps."""
+    """What a rung's lines do to memory: each line, with a + where it is new, and beneath it its accesses with their maps and walks."""
     lines = row.source.splitlines()
     old = {" ".join(line.split()) for line in before.source.splitlines()} if before is not None else None
     told = 0
@@ -190,6 +242,14 @@ def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
         yield f"      {words}"
         if drawn:
             yield f"        {drawn}"
+        words, drawn = walk_of(access)
+        if words:
+            yield f"      a warp comes here {words}"
+        if drawn:
+            yield f"        {drawn}"
+    if (found := timeline(row)) is not None:
+        yield "requests of a warp, from barrier to barrier:"
+        yield from (f"    {line}" for line in found.text)
 
 
 def drawings(page: LadderPage, row: RungRow) -> list[tuple[str, str]]:
@@ -199,14 +259,21 @@ def drawings(page: LadderPage, row: RungRow) -> list[tuple[str, str]]:
 
 def picture(before: RungRow | None, row: RungRow) -> Picture | None:
     """The maps of those accesses of a rung that are other than the rung before's, drawn; None where there are none."""
-    old = {(a.what, a.width, a.apart) for a in before.counts.accesses} if before is not None and before.counts else set()
+    old = set(map(_kind, before.counts.accesses)) if before is not None and before.counts else set()
     canvas, about, y = Canvas(), [], 0.0
-    for access in {(a.what, a.width, a.apart): a for a in (row.counts.accesses if row.counts else ())}.values():
+    for access in {_kind(a): a for a in (row.counts.accesses if row.counts else ())}.values():
         words, drawn = map_of(access)
-        if not drawn or (access.what, access.width, access.apart) in old:
+        if not drawn or _kind(access) in old:
             continue
         about.append(words)
         canvas.text(0, y + 12, words)
+        how, walked = walk_of(access)
+        if how:
+            about.append(f"a warp comes here {how}")
+            canvas.text(0, y + 48, about[-1])
+        for i, share in enumerate(walked.removesuffix("| ...").split("|") if walked else ()):
+            canvas.box(i * 64.0, y + 54, 63, 14, "paper")
+            canvas.box(i * 64.0, y + 54, 63 * share.count("#") / SHARES, 14, "a")
         if access.what.startswith("shared"):
             held = banks_of(access)
             for bank, n in enumerate(held):
@@ -219,5 +286,10 @@ def picture(before: RungRow | None, row: RungRow) -> Picture | None:
                 canvas.box(i * 32.0, y + 18, 31 * used, 14, "a" if used > 0.5 else "hot")
             if len(sectors) > SHOWN:
                 canvas.text(SHOWN * 32.0 + 4, y + 29, f"... {len(sectors)} in all")
-        y += 42
+        y += 42 + (14 if how else 0) + (20 if walked else 0)
     return canvas.picture("; ".join(about)) if about else None
+
+
+def _kind(access: Access) -> tuple[object, ...]:
+    """Accesses that are drawn alike."""
+    return access.what, access.width, access.apart, access.onward if access.what.startswith("global") else None

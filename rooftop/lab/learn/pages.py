@@ -1,11 +1,12 @@
 """The course as pages of the report: one of the graph, and one for each ladder that has puzzles. They ask first; what came is folded away.
 
-A page has no source of a rung: it links to the ladder's own page, which has them all."""
+Of a rung's source a page has the changed lines alone, in which the puzzles are gaps: the ladder's own page has it whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from rooftop.lab.learn import course, kinds, lessons, puzzles, session
@@ -14,11 +15,11 @@ from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Prediction, Question, shown
 from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
 from rooftop.lab.report.model import LadderPage, RungRow, SiteData
-from rooftop.lab.report.site import writer
+from rooftop.lab.report.site import listing, writer
 
 FILE = "learn.html"
 A_RUNG = 2  # questions of a rung that a page shows
-AROUND = 3  # lines around a gap
+AROUND = 1  # unchanged lines around a change
 SAID_LONG = 120  # characters of a verdict
 
 
@@ -38,19 +39,23 @@ class Choice:
 @dataclass(frozen=True)
 class PuzzlePage:
     puzzle: Puzzle
-    above: str
-    below: str
     choices: tuple[Choice, ...]
+
+    @property
+    def short(self) -> str:
+        return self.puzzle.name.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A rung as a page shows it. `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
+    """A rung as a page shows it. `changed`: its lines, see `changed`; `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
 
     row: RungRow
     launch: str
+    changed: tuple[tuple[str, int, str], ...]
     asks: tuple[tuple[lessons.Ask, Prediction], ...]
     picture: Picture | None
+    timeline: lessons.Timeline | None
     drawings: tuple[str, ...]
     questions: tuple[Question, ...]
     puzzles: tuple[PuzzlePage, ...]
@@ -66,8 +71,10 @@ def lessons_of(page: LadderPage) -> tuple[list[Lesson], list[Question]]:
         answers = [(a, p) for a in lessons.asks(page, row) if (p := lessons.answer(a, page, row)) is not None]
         mine = _mixed([q for q in lessons.questions_of(asked, row.name) if q.kind not in SAID], A_RUNG)
         shown_puzzles = tuple(_puzzle(p) for p in lessons.puzzles_of(material.puzzles, row.name))
+        lines = changed(before, row, shown_puzzles)
         drawn = tuple(anchor for anchor, _ in lessons.drawings(page, row))
-        found.append(Lesson(row, lessons.launch(row, page), tuple(answers), lessons.picture(before, row), drawn, tuple(mine), shown_puzzles))
+        what = lessons.picture(before, row), lessons.timeline(row)
+        found.append(Lesson(row, lessons.launch(row, page), lines, tuple(answers), *what, drawn, tuple(mine), shown_puzzles))
     return found, _mixed([q for q in asked if q.subject == page.name], 3 * A_RUNG)
 
 
@@ -87,9 +94,21 @@ def _mixed(found: Sequence[Question], most: int) -> list[Question]:
 def _puzzle(puzzle: Puzzle) -> PuzzlePage:
     said = {w.filling.text: f"{VERDICTS[w.kind]}. {_short(w.said)}" for w in puzzle.wrong}
     choices = tuple(Choice(_dedented(t), t not in said, said.get(t, VERDICTS["right"])) for t in session.choices(puzzle))
-    lines = session.context(puzzle, AROUND)
-    gap = next(i for i, line in enumerate(lines) if line.strip().startswith(">>>"))
-    return PuzzlePage(puzzle, "\n".join(lines[:gap]), "\n".join(lines[gap + 1 :]), choices)
+    return PuzzlePage(puzzle, choices)
+
+
+def changed(before: RungRow | None, row: RungRow, asked: Sequence[PuzzlePage]) -> tuple[tuple[str, int, str], ...]:
+    """Stretches of the lines that a rung changes on the rung before, or all of the first one's: (kind, number of the first line, text). A kind is that of
+    the listing, or the short name of a puzzle, whose lines are left out: a gap."""
+    gaps = {n: p.short for p in reversed(asked) for n in range(p.puzzle.blank.first, p.puzzle.blank.last + 1)}
+    lines = [(gaps.get(x.number, x.kind) if x.kind == "added" else x.kind, x) for x in listing(before, row, AROUND).lines if x.kind != "far"]
+    found = []
+    for kind, group in groupby(lines, key=lambda line: line[0]):
+        run = [x for _, x in group]
+        for _, beside in groupby(enumerate(run), key=lambda i: i[1].number - i[0]):
+            block = [x for _, x in beside]
+            found.append((kind, block[0].number, f"? {kind}" if kind in gaps.values() else "\n".join(x.text for x in block)))
+    return tuple(found)
 
 
 def _short(said: str) -> str:

@@ -295,8 +295,8 @@ class Source:
     source: str
 
 
-def listing(before: Sourced | None, after: Sourced) -> Listing:
-    """The source of a rung, with what it changes on the one before."""
+def listing(before: Sourced | None, after: Sourced, context: int = CONTEXT) -> Listing:
+    """The source of a rung, with what it changes on the one before, and `context` lines around that."""
     new = after.source.splitlines()
     new_at = lesson(after.source)
     if before is None:
@@ -307,7 +307,7 @@ def listing(before: Sourced | None, after: Sourced) -> Listing:
     matcher = difflib.SequenceMatcher(None, [old[i].rstrip() for i in old_at], [new[i].rstrip() for i in new_at], autojunk=False)
     kinds = ["far"] * len(new)
     gone: dict[int, list[int]] = {}  # line of the new source -> those of the old one that stood before it
-    for group in matcher.get_grouped_opcodes(CONTEXT):
+    for group in matcher.get_grouped_opcodes(context):
         for kind, a, b, c, d in group:
             for i in new_at[c:d]:
                 kinds[i] = "same" if kind == "equal" else "added"
