@@ -181,15 +181,15 @@ STEPS, SHARES = 4, 8  # of a walk that are drawn, and of each as how many parts
 
 def walk_of(access: Access) -> tuple[str, str]:
     """How the first warp goes on at a line that reads or writes global memory, in words and as a row of characters: a step is SHARES characters,
-    # for what the warp takes of it. "" where it comes once, or in no such way."""
+    # for what the warp takes of it. "" where it comes once, or in no such way. A phase is what lies between two barriers."""
     times = next((n for n in access.requests if n), 0)
     words: list[str] = []
     if access.what.startswith("shared"):
         return "", ""
     if times > 1:
-        words.append(f"{times:,} times{' in its first phase' if access.phases > 1 else ''}{_step(access.within)}")
+        words.append(f"{times:,} times{' a phase' if access.phases > 1 else ''}{_step(access.within)}")
     if access.onward is not None:
-        words.append(f"from phase to phase{_step(access.onward)}, up to phase {access.phases}")
+        words.append(f"until phase {access.phases}, from one to the next{_step(access.onward)}")
     step = abs(access.onward or access.within or 0)
     span = 31 * abs(access.apart) + access.width if access.apart is not None else 0
     if not words or not 0 < span <= step:
@@ -199,7 +199,7 @@ def walk_of(access: Access) -> tuple[str, str]:
 
 
 def _step(step: int | None) -> str:
-    return "" if step is None else ", the same place again" if step == 0 else f", mostly {abs(step):,} B {'on' if step > 0 else 'back'}"
+    return "" if step is None else " at the same place" if step == 0 else f" mostly {abs(step):,} B {'on' if step > 0 else 'back'}"
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Timeline:
 
 def timeline(row: RungRow) -> Timeline | None:
     """Of the first warp of a rung, as the simulator followed it; None where it meets no barrier."""
-    found = [a for a in (row.counts.accesses if row.counts else ()) if a.requests]
+    found = [a for a in (row.counts.accesses if row.counts else ()) if any(a.requests)]
     phases = max((a.phases for a in found), default=0)
     if phases < 2:
         return None
@@ -244,7 +244,7 @@ def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
             yield f"        {drawn}"
         words, drawn = walk_of(access)
         if words:
-            yield f"      a warp comes here {words}"
+            yield f"      a warp walks on: {words}"
         if drawn:
             yield f"        {drawn}"
     if (found := timeline(row)) is not None:
@@ -269,7 +269,7 @@ def picture(before: RungRow | None, row: RungRow) -> Picture | None:
         canvas.text(0, y + 12, words)
         how, walked = walk_of(access)
         if how:
-            about.append(f"a warp comes here {how}")
+            about.append(f"a warp walks on: {how}")
             canvas.text(0, y + 48, about[-1])
         for i, share in enumerate(walked.removesuffix("| ...").split("|") if walked else ()):
             canvas.box(i * 64.0, y + 54, 63, 14, "paper")

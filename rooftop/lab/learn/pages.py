@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from rooftop.lab.learn import course, kinds, lessons, puzzles, session
@@ -15,11 +14,12 @@ from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Prediction, Question, shown
 from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
 from rooftop.lab.report.model import LadderPage, RungRow, SiteData
-from rooftop.lab.report.site import listing, writer
+from rooftop.lab.report.site import listing, stretches, writer
 
 FILE = "learn.html"
 A_RUNG = 2  # questions of a rung that a page shows
 AROUND = 1  # unchanged lines around a change
+LONG, BESIDE = 32, 3  # lines of a change; around a gap beyond them
 SAID_LONG = 120  # characters of a verdict
 
 
@@ -48,11 +48,12 @@ class PuzzlePage:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A rung as a page shows it. `changed`: its lines, see `changed`; `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
+    """A rung as a page shows it. `changed`, `more`: see the function; `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
 
     row: RungRow
     launch: str
     changed: tuple[tuple[str, int, str], ...]
+    more: int
     asks: tuple[tuple[lessons.Ask, Prediction], ...]
     picture: Picture | None
     timeline: lessons.Timeline | None
@@ -71,10 +72,10 @@ def lessons_of(page: LadderPage) -> tuple[list[Lesson], list[Question]]:
         answers = [(a, p) for a in lessons.asks(page, row) if (p := lessons.answer(a, page, row)) is not None]
         mine = _mixed([q for q in lessons.questions_of(asked, row.name) if q.kind not in SAID], A_RUNG)
         shown_puzzles = tuple(_puzzle(p) for p in lessons.puzzles_of(material.puzzles, row.name))
-        lines = changed(before, row, shown_puzzles)
+        lines, more = changed(before, row, shown_puzzles)
         drawn = tuple(anchor for anchor, _ in lessons.drawings(page, row))
         what = lessons.picture(before, row), lessons.timeline(row)
-        found.append(Lesson(row, lessons.launch(row, page), lines, tuple(answers), *what, drawn, tuple(mine), shown_puzzles))
+        found.append(Lesson(row, lessons.launch(row, page), lines, more, tuple(answers), *what, drawn, tuple(mine), shown_puzzles))
     return found, _mixed([q for q in asked if q.subject == page.name], 3 * A_RUNG)
 
 
@@ -97,18 +98,15 @@ def _puzzle(puzzle: Puzzle) -> PuzzlePage:
     return PuzzlePage(puzzle, choices)
 
 
-def changed(before: RungRow | None, row: RungRow, asked: Sequence[PuzzlePage]) -> tuple[tuple[str, int, str], ...]:
-    """Stretches of the lines that a rung changes on the rung before, or all of the first one's: (kind, number of the first line, text). A kind is that of
-    the listing, or the short name of a puzzle, whose lines are left out: a gap."""
+def changed(before: RungRow | None, row: RungRow, asked: Sequence[PuzzlePage]) -> tuple[tuple[tuple[str, int, str], ...], int]:
+    """The lines that a rung changes on the rung before, or all of the first one's, and how many are left out of a long change: those beyond LONG that
+    stand beside no gap. A kind is that of the listing, or the short name of a puzzle, whose lines are left out: a gap."""
     gaps = {n: p.short for p in reversed(asked) for n in range(p.puzzle.blank.first, p.puzzle.blank.last + 1)}
     lines = [(gaps.get(x.number, x.kind) if x.kind == "added" else x.kind, x) for x in listing(before, row, AROUND).lines if x.kind != "far"]
-    found = []
-    for kind, group in groupby(lines, key=lambda line: line[0]):
-        run = [x for _, x in group]
-        for _, beside in groupby(enumerate(run), key=lambda i: i[1].number - i[0]):
-            block = [x for _, x in beside]
-            found.append((kind, block[0].number, f"? {kind}" if kind in gaps.values() else "\n".join(x.text for x in block)))
-    return tuple(found)
+    at = [i for i, (kind, _) in enumerate(lines) if kind in gaps.values()]
+    kept = [line for i, line in enumerate(lines) if i < LONG or any(abs(i - gap) <= BESIDE for gap in at)]
+    found = ((kind, from_, f"? {kind}" if kind in gaps.values() else text) for kind, from_, text in stretches(kept))
+    return tuple(found), len(lines) - len(kept)
 
 
 def _short(said: str) -> str:

@@ -233,12 +233,23 @@ class Listing:
 
     @property
     def runs(self) -> list[tuple[str, int, str]]:
-        """Lines of a kind that follow each other: kind, number of the first one, text."""
-        found = []
-        for kind, group in groupby(self.lines, key=lambda line: line.kind):
-            lines = list(group)
-            found.append((kind, lines[0].number, "\n".join(line.text for line in lines)))
-        return found
+        return stretches((line.kind, line) for line in self.lines)
+
+
+def stretches(lines: Iterable[tuple[str, Line]]) -> list[tuple[str, int, str]]:
+    """Lines of a kind that follow each other: kind, number of the first one, text. A tab stands for four spaces of an indentation, which are a tenth of a
+    page; the script of the page turns it back."""
+    found = []
+    for kind, group in groupby(lines, key=lambda line: line[0]):
+        for _, beside in groupby(enumerate(line for _, line in group), key=lambda at: at[1].number - at[0]):
+            run = [line for _, line in beside]
+            found.append((kind, run[0].number, "\n".join(_tabbed(line.text) for line in run)))
+    return found
+
+
+def _tabbed(text: str) -> str:
+    deep = (len(text) - len(text.lstrip(" "))) // 4
+    return "\t" * deep + text[4 * deep :]
 
 
 def lesson(text: str) -> list[int]:

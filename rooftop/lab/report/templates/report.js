@@ -67,7 +67,7 @@
   // The file is coloured whole: a comment may begin in one stretch and end in another. What was removed is no part of it.
   function numbered(blocks) {
     const kept = blocks.filter(function (block) { return !block.classList.contains("removed"); });
-    const textOf = function (block) { return block.textContent.replace(/\n$/, ""); };
+    const textOf = function (block) { return block.textContent.replace(/\n$/, "").replace(/^\t+/gm, function (tabs) { return "    ".repeat(tabs.length); }); };
     const counts = kept.map(function (block) { return textOf(block).split("\n").length; });
     const lines = linesOf(kept.map(textOf).join("\n"));
     blocks.filter(function (block) { return !kept.includes(block); }).forEach(function (block) { fill(block, linesOf(textOf(block))); });
