@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("pages"), FEW)
 
 
-def build(out: Path, ladders: tuple[str, ...]) -> Built:
+def build(out: Path, ladders: tuple[str, ...], languages: tuple[str, ...] = ("en",)) -> Built:
     """The pages of these ladders, from the tree's records, with made-up counts and binaries of every rung."""
     answers = known.load()
     found: dict[str, LadderPage] = {}
@@ -59,7 +59,7 @@ def build(out: Path, ladders: tuple[str, ...]) -> Built:
     data = SiteData((), tuple(found.values()), (), 0, 0, NOW, course=True)
     for name in site.SHARED:
         shutil.copy(site.TEMPLATES / name, out / name)
-    pages.write(out, data)
+    pages.write(out, data, languages=languages)
     return out, found
 
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rooftop.lab.learn import course, kinds, lessons, puzzles, session
 from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Prediction, Question, shown
+from rooftop.lab.learn.words import ENGLISH, NAMES, _, html, speaking, spoken
 from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
 from rooftop.lab.report.model import LadderPage, RungRow, SiteData
 from rooftop.lab.report.site import listing, stretches, writer
@@ -23,8 +25,10 @@ LONG, BESIDE = 32, 3  # lines of a change; around a gap beyond them
 SAID_LONG = 120  # characters of a verdict
 
 
-def file_of(ladder: str) -> str:
-    return f"learn-{ladder}.html"
+def file_of(ladder: str, language: str = "") -> str:
+    """The page of a ladder, or of "" that of the graph. `language`: that which is spoken where it is ""."""
+    name = f"learn-{ladder}.html" if ladder else FILE
+    return name if (language or spoken()) == ENGLISH else f"{language or spoken()}-{name}"
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,8 @@ def _mixed(found: Sequence[Question], most: int) -> list[Question]:
 
 
 def _puzzle(puzzle: Puzzle) -> PuzzlePage:
-    said = {w.filling.text: f"{VERDICTS[w.kind]}. {_short(w.said)}" for w in puzzle.wrong}
-    choices = tuple(Choice(_dedented(t), t not in said, said.get(t, VERDICTS["right"])) for t in session.choices(puzzle))
+    said = {w.filling.text: _("{verdict}. {said}", verdict=_(VERDICTS[w.kind]), said=_short(w.said)) for w in puzzle.wrong}
+    choices = tuple(Choice(_dedented(t), t not in said, said.get(t, _(VERDICTS["right"]))) for t in session.choices(puzzle))
     return PuzzlePage(puzzle, choices)
 
 
@@ -116,7 +120,7 @@ def _short(said: str) -> str:
 
 
 def _dedented(text: str) -> str:
-    return "\n".join(line.strip() for line in text.splitlines()) or "(nothing)"
+    return "\n".join(line.strip() for line in text.splitlines()) or _("(nothing)")
 
 
 # -- the graph --------------------------------------------------------------------------------------------------------------
@@ -140,12 +144,12 @@ def graph() -> Picture:
         x += wide + BETWEEN
     for node in nodes:
         for before in node.after:
-            (ax, ay, aw), (bx, by, _) = place[before], place[node.name]
+            (ax, ay, aw), (bx, by, _wide) = place[before], place[node.name]
             canvas.line(ax + aw, ay + HIGH / 2, bx, by + HIGH / 2, "thin")
     for node in nodes:
         at, top, wide = place[node.name]
         canvas.box(at, top, wide, HIGH, "c" if node.topic else "a", node.name)
-    return canvas.picture(f"{len(nodes)} ladders and topics, each right of what it needs")
+    return canvas.picture(_("{n} ladders and topics, each right of what it needs", n=len(nodes)))
 
 
 def _height(node: course.Node, place: dict[str, tuple[float, float, float]]) -> tuple[float, str]:
@@ -157,16 +161,27 @@ def _height(node: course.Node, place: dict[str, tuple[float, float, float]]) -> 
 # -- writing ------------------------------------------------------------------------------------------------------------------
 
 
-def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None) -> None:
-    """The pages of the course, beside the others of the report, whose styles they share. Those of ladders that have no puzzles any more go."""
-    page = writer(out, site, say)
+def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None, languages: Sequence[str] = (ENGLISH,)) -> None:
+    """The pages of the course, beside the others of the report, whose styles they share, in each of these languages. Those of ladders that have no puzzles
+    any more go, and those in other languages. Raises ValueError for a language that does not exist."""
+    page, made = writer(out, site, say), set[str]()
     have = [x for x in site.ladders if puzzles.puzzles(x.name)]
-    for ladder in have:
-        found, whole = lessons_of(ladder)
-        page(file_of(ladder.name), "learn.html.j2", page=ladder, lessons=found, whole=whole, needs=course.node(ladder.name).after, value=shown)
-    page(FILE, "course.html.j2", nodes=list(course.graph().values()), picture=graph(), paged={x.name for x in have}, count=_counts(have), file_of=file_of)
-    for path in out.glob("learn-*.html"):
-        if path.name not in {file_of(x.name) for x in have}:
+    for language in languages:
+        with speaking(language):
+            for ladder in (None, *have):
+                name = ladder.name if ladder else ""
+                others = [(n, NAMES.get(n, n), file_of(name, n)) for n in languages if n != language]
+                about: dict[str, Any] = {"_": html, "said": _, "language": language, "others": others, "course": file_of(""), "file_of": file_of}
+                made.add(file_of(name))
+                if ladder is None:
+                    about |= {"nodes": list(course.graph().values()), "picture": graph(), "paged": {x.name for x in have}, "count": _counts(have)}
+                    page(file_of(""), "course.html.j2", **about)
+                else:
+                    found, whole = lessons_of(ladder)
+                    needs = course.node(name).after
+                    page(file_of(name), "learn.html.j2", page=ladder, lessons=found, whole=whole, needs=needs, value=shown, **about)
+    for path in (p for kind in (FILE, "learn-*.html") for p in (*out.glob(kind), *out.glob(f"*-{kind}"))):
+        if path.name not in made:
             path.unlink()
 
 
