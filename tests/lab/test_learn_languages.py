@@ -13,13 +13,14 @@ from pathlib import Path
 
 import _browser
 import pytest
-from _report import Strict, quoted
+from _report import NOW, Strict, quoted
 from _support import command, committed
 from lab.test_learn_pages import Built, build
 
 from rooftop.core import settings
 from rooftop.lab.learn import kinds, lessons, pages, puzzles, questions, words
 from rooftop.lab.report import site
+from rooftop.lab.report.model import SiteData
 
 CHOSEN = 40  # sentences that docs/chinese.md shows
 LANGUAGES = [n for n in words.languages() if n != words.ENGLISH]
@@ -164,6 +165,16 @@ def test_every_page_has_its_switch(made: Built) -> None:
             assert f'<html lang="{language}">' in text and f'<a lang="{other}" hreflang="{other}" href="{pages.file_of(name, other)}">' in text
     codes = [re.findall(r"<pre[ >].*?</pre>", (out / pages.file_of("sgemm_cuda", n)).read_text(encoding="utf-8"), re.S) for n in ("en", "zh")]
     assert codes[0] == codes[1]
+
+
+def test_pages_of_a_language_that_is_not_asked_for_any_more_go(made: Built, tmp_path: Path) -> None:
+    """And those of others that are called alike stay."""
+    page = made[1]["reduce_cuda"]
+    (tmp_path / "ladder-learn.html").write_text("a ladder's", encoding="utf-8")
+    for languages, there in ((("en", "zh"), 4), (("en",), 2)):
+        pages.write(tmp_path, SiteData((), (page,), (), 0, 0, NOW, course=True), languages=languages)
+        assert len(list(tmp_path.glob("*learn*"))) == there + 1
+    assert "hreflang" not in (tmp_path / pages.FILE).read_text(encoding="utf-8")
 
 
 PROBE = """

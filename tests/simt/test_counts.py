@@ -205,6 +205,19 @@ __global__ void walk(const float* __restrict__ x, float* __restrict__ out) {
 
 
 @needs_compiler
+def test_a_line_that_reads_two_tensors_by_turns_has_no_step() -> None:
+    source = """__global__ void dot(const float* x, const float* y, float* out) {
+    float sum = 0;
+    for (int k = 0; k < 64; ++k) sum = fmaf(x[k * 32 + threadIdx.x], y[k * 32 + threadIdx.x], sum);
+    out[threadIdx.x] = sum;
+}"""
+    memory = {"x": torch.ones(2048), "y": torch.ones(2048), "out": torch.zeros(32)}
+    report = simt.simulate(source, "dot", memory, grid=(1,), block=(32,), arguments=[(n, "ptr") for n in memory], mode="count")
+    read = next(c.walk for c in report.lines if c.op == "read")
+    assert read.requests[0] == 128 and read.within is None
+
+
+@needs_compiler
 def test_the_walk_of_a_warp_goes_from_barrier_to_barrier() -> None:
     """A tile each second phase, 2 KiB on; what the compiler unrolls is one line's walk still. A shuffle ends no phase."""
     memory = {"x": torch.ones(48, 128), "out": torch.zeros(3, 128)}

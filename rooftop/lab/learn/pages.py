@@ -14,6 +14,7 @@ from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Prediction, Question, shown
 from rooftop.lab.learn.words import ENGLISH, NAMES, _, html, speaking, spoken
+from rooftop.lab.learn.words import languages as known
 from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
 from rooftop.lab.report.model import LadderPage, RungRow, SiteData
 from rooftop.lab.report.site import listing, stretches, writer
@@ -180,7 +181,7 @@ def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: N
                     found, whole = lessons_of(ladder)
                     needs = course.node(name).after
                     page(file_of(name), "learn.html.j2", page=ladder, lessons=found, whole=whole, needs=needs, value=shown, **about)
-    for path in (p for kind in (FILE, "learn-*.html") for p in (*out.glob(kind), *out.glob(f"*-{kind}"))):
+    for path in (p for language in known() for name in ("", "*") for p in out.glob(file_of(name, language))):
         if path.name not in made:
             path.unlink()
 

@@ -28,7 +28,7 @@ SMALLEST = 1 << 21  # elements of the inputs below which a case is not made smal
 FMAS = 1 << 26  # of the blocks that are run: about half a second
 FEWEST, MOST = 2, 32  # blocks that are run
 SHARE = 0.01  # of all wavefronts: a line that takes less is not looked at for conflicts
-FORM = 4  # of what is kept
+FORM = 5  # of what is kept
 ACCESSES = 8  # of a rung that are kept
 NOT_YET = "not counted yet: rooftop report --compute counts it"
 

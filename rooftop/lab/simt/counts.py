@@ -101,8 +101,9 @@ SCATTERED = -(2**31)
 
 
 def _walk(all_: Sequence[native.RawCount]) -> Walk:
+    """A step is one that three of four requests take: on a line that reads two tensors by turns half of them go from the first to the second."""
     most = max(all_, key=lambda c: c.phases)
-    onward, within = (int(s) if n and s != SCATTERED and 2 * alike >= n else None for s, n, alike in zip(most.steps, most.pairs, most.alike, strict=True))
+    onward, within = (int(s) if n and s != SCATTERED and 4 * alike >= 3 * n else None for s, n, alike in zip(most.steps, most.pairs, most.alike, strict=True))
     return Walk(max(c.phases for c in all_), tuple(map(sum, zip(*(c.in_phase for c in all_), strict=True))), onward, within)
 
 
