@@ -293,7 +293,8 @@ def picture(before: RungRow | None, row: RungRow) -> Picture | None:
         if access.what.startswith("shared"):
             held = banks_of(access)
             for bank, n in enumerate(held):
-                canvas.box(bank * 20.0, y + 18, 19, 14, "hot" if n * BANKS > 1.5 * sum(held) else "a" if n else "paper", str(n) if n else "")
+                said = str(n) if n and (n != held[bank - 1] or not bank) else ""  # once of banks beside each other that are alike
+                canvas.box(bank * 20.0, y + 18, 19, 14, "hot" if n * BANKS > 1.5 * sum(held) else "a" if n else "paper", said)
         else:
             sectors = sectors_of(access)
             for i, sector in enumerate(sorted(sectors)[:SHOWN]):
