@@ -18,7 +18,7 @@ from _support import command, committed
 from lab.test_learn_pages import Built, build
 
 from rooftop.core import settings
-from rooftop.lab.learn import kinds, lessons, pages, puzzles, questions, words
+from rooftop.lab.learn import judge, kinds, lessons, pages, puzzles, questions, words
 from rooftop.lab.report import site
 from rooftop.lab.report.model import SiteData
 
@@ -63,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Built:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_no_text_of_code_and_templates_is_missing(language: str) -> None:
     texts = known(language)
-    there = literals() | {text for text, _ in questions.TEXTS.values()} | {unit for _, unit in questions.TEXTS.values()} | set(kinds.UNITS.values())
+    there = literals() | {x for pair in questions.TEXTS.values() for x in pair} | {*kinds.UNITS.values(), *judge.KINDS.values(), *judge.COUNTED.values()}
     assert {x for x in there if x and x not in texts} == set()
 
 

@@ -225,7 +225,7 @@ class Session:
 def told(verdict: Said) -> list[str]:
     """A verdict in words."""
     if verdict.kind == "right":
-        counts = ", ".join(f"{n:,} {COUNTED[name]}" for name, n in verdict.counts.items() if n)
+        counts = ", ".join(f"{n:,} {_(COUNTED[name])}" for name, n in verdict.counts.items() if n)
         return [_("Right, and as good as the rung's: {counts}, at {case}.", counts=counts, case=verdict.case)]
     return [_("Not yet: {verdict}.", verdict=_(VERDICTS[verdict.kind])), verdict.said]
 
