@@ -105,7 +105,8 @@ class Made:
         self.gatherer = Gatherer([], self.house)
 
     def bench(self, subject: str, seconds: float, case: str = "big f32", device: dict[str, Any] = H100, stale: bool = False, **more: Any) -> Record:
-        found = self.gatherer.subjects[("scale", subject)]
+        found = self.gatherer.subject("scale", subject)
+        assert found is not None
         c = found.op.case(case)
         work = found.op.work(found.op.problem(c))
         record: Record = {

@@ -185,13 +185,15 @@ def report_counts(
 
 
 def build_report(
-    out: Path, records: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None, compute: bool = False
+    out: Path, records: list[store.Record], digests: data.Digests | None = None, say: Callable[[str], None] = lambda text: None, compute: bool = False,
+    language: str = "en",
 ) -> tuple[Path, str]:
     """The pages from records, the binaries and the simulator's counts, without checking anything anew. Returns the index, and what the pages lack.
 
     digests   those worked out before (`rooftop.lab.report.data.gather`)
     say       is told of each step
-    compute   compile and count what has not been here: minutes. Else the pages do without"""
+    compute   compile and count what has not been here: minutes. Else the pages do without
+    language  the course's pages are written in this one too"""
     out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     say("reading the binaries")
     digests = {} if digests is None else digests
@@ -200,15 +202,15 @@ def build_report(
     uncounted = sum(c.why == rung_counts.NOT_YET for c in counts.values())
     say("joining the records to the tree")
     pages = data.gather(records, facts, counts=counts, digests=digests)
-    index = _written(out, pages, say)
+    index = _written(out, pages, say, language)
     lacking = [f"{absent} binaries not compiled here yet"] * bool(absent) + [f"{uncounted} rungs not counted in the simulator yet"] * bool(uncounted)
     return index, " and ".join(lacking)
 
 
-def _written(out: Path, pages: SiteData, say: Callable[[str], None]) -> Path:
+def _written(out: Path, pages: SiteData, say: Callable[[str], None], language: str = "en") -> Path:
     """The pages, those of the course among them, and their Markdown twins. Returns the index."""
     pages = replace(pages, course=True)
     index = site.write(out, pages, say)
-    course_pages.write(out, pages, say)
+    course_pages.write(out, pages, say, tuple(dict.fromkeys(("en", language))))
     twins.write(out, pages, course_pages.texts(pages.ladders))
     return index

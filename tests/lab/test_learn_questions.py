@@ -77,6 +77,33 @@ def test_the_map_of_a_warp_is_drawn_where_it_costs_what_was_counted(access: Acce
     assert found == drawn and words.startswith(f"line 1, {access.what}: {access.width} B a thread")
 
 
+@pytest.mark.parametrize(("what", "walk", "words", "drawn"), [
+    ("global read", (9, (1, 0) * 4, 256, None), "until phase 9, from one to the next mostly 256 B on", "|".join(["####...."] * 4) + "| ..."),
+    ("global read", (9, (3, 0) * 4, -4096, 128), "3 times a phase mostly 128 B on; until phase 9, from one to the next mostly 4,096 B back",
+     "|".join(["#......."] * 4) + "| ..."),
+    ("global read", (1, (16, *[0] * 7), None, 128), "16 times mostly 128 B on", "|".join(["########"] * 4) + "| ..."),
+    ("global read", (9, (1, 0) * 4, 0, None), "until phase 9, from one to the next at the same place", ""),
+    ("global read", (9, (2, 0) * 4, None, None), "2 times a phase", ""),  # irregular
+    ("global read", (9, (1, 0) * 4, 64, None), "until phase 9, from one to the next mostly 64 B on", ""),  # what is read twice cannot be drawn side by side
+    ("global read", (1, (1, *[0] * 7), None, None), "", ""),
+    ("shared read", (9, (0, 3) * 4, 0, 128), "", ""),  # a tile that is filled again and again walks nowhere
+])  # fmt: skip
+def test_the_walk_of_a_warp_is_drawn_where_it_keeps_to_a_step(
+    what: str, walk: tuple[int, tuple[int, ...], int | None, int | None], words: str, drawn: str
+) -> None:
+    assert lessons.walk_of(Access(1, what, 4, 4, 4.0, 4.0, *walk)) == (words, drawn)
+
+
+def test_the_phases_of_a_warp_are_told_where_it_meets_barriers(made_up: tuple[RungRow, RungRow]) -> None:
+    _, row = made_up
+    assert lessons.timeline(row) is None
+    read, written, late = (Access(n, "shared read", 4, 4, 1.0, 1.0, *w) for n, w in ((5, (3, (1, 0, 12))), (7, (2, (0, 2, 0))), (9, (3, (0, 0, 0)))))
+    found = lessons.timeline(replace(row, counts=RungCounts("", accesses=(read, written, late))))
+    assert found is not None and list(found.text) == [
+        "phase                    1     2     3", "line 5, shared read      1     .    12", "line 7, shared read      .     2     .",
+    ]  # fmt: skip
+
+
 def test_notes_name_the_line_and_say_whether_it_is_new(made_up: tuple[RungRow, RungRow]) -> None:
     before, row = made_up
     assert list(lessons.notes(None, before)) == [

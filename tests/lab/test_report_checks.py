@@ -39,7 +39,8 @@ def test_facts_that_lack_one_are_refused() -> None:
 
 
 def test_checks_of_now_and_on_record(made: Made) -> None:
-    subject = made.gatherer.subjects[("scale", "steps/01_plain")]
+    subject = made.gatherer.subject("scale", "steps/01_plain")
+    assert subject is not None
     base = {"kind": "check", "op": "scale", "subject": "steps/01_plain", "device": H100, "at": "2026-01-01T10:00:00+00:00", "run": "c", "backend": "gpu"}
     good = {**base, "case": "big f32", **subject.identity(subject.op.case("big f32"), device_of(base)).facts, "error": {"ok": True}}
     old = {**base, "case": "odd f32", "digest": "old", "error": {"ok": False}}
@@ -58,7 +59,8 @@ def test_checks_of_now_and_on_record(made: Made) -> None:
 
 def ran(made: Made, tool: str, cases: tuple[str, ...] = ("small f32",), subject: str = "steps/01_plain", **more: Any) -> Record:
     """A record as `rooftop sanitize` writes it."""
-    found = made.gatherer.subjects[("scale", subject)]
+    found = made.gatherer.subject("scale", subject)
+    assert found is not None
     record: Record = {
         "kind": "sanitize", "op": "scale", "subject": subject, "case": tool, "cases": list(cases), "errors": 0, "first": "", "message": "",
         "device": {k: H100[k] for k in ("name", "arch", "sms")}, "at": "2026-01-01T10:00:00+00:00", "run": "s",

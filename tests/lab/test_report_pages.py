@@ -71,7 +71,7 @@ def test_a_long_idea_is_left_out_of_the_difference_whole() -> None:
 def test_lines_of_a_kind_that_follow_each_other_are_one_run(made: Made) -> None:
     page = made.page([])
     found = site.listing(page.rungs[0], page.rungs[1])
-    assert "\n".join(text for _, _, text in found.runs) == "\n".join(line.text for line in found.lines)
+    assert "\n".join(text for _, _, text in found.runs).expandtabs(4) == "\n".join(line.text for line in found.lines)
     assert all(a != b for (a, _, _), (b, _, _) in pairwise(found.runs))
     assert [n for kind, n, _ in found.runs if kind in ("same", "added")] == sorted(n for kind, n, _ in found.runs if kind in ("same", "added"))
 
@@ -81,7 +81,7 @@ def test_a_source_stands_whole_on_its_page(made: Made) -> None:
     for part, rung in zip(parts, made.page([]).rungs, strict=True):
         kept = re.sub(r'<span class="removed"[^>]*>.*?</span>', "", part, flags=re.S)
         shown = re.sub(r"</?span[^>]*>", "", kept)
-        assert unescape(shown) == rung.source.rstrip("\n") + "\n" and "<script" not in shown
+        assert unescape(shown).expandtabs(4) == rung.source.rstrip("\n") + "\n" and "<script" not in shown
 
 
 # -- the pages as files ----------------------------------------------------------------------------------------------

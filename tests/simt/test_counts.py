@@ -186,3 +186,46 @@ def test_the_machine_code_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host_code.of(library) == first
     assert first.pieces
     assert {s.op for s in first.sites} == {"read", "write"}
+
+
+WALK = """
+__global__ void walk(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ float tile[128];
+    float sum = 0;
+    for (int k = 0; k < 12; ++k) {
+        tile[threadIdx.x] = x[(4 * k + blockIdx.x) * 128 + threadIdx.x];
+        __syncthreads();
+        for (int i = 0; i < 3; ++i) sum += tile[threadIdx.x ^ (i + k)];
+        sum += __shfl_sync(~0u, sum, 0);
+        __syncthreads();
+    }
+    out[blockIdx.x * 128 + threadIdx.x] = sum;
+}
+"""
+
+
+@needs_compiler
+def test_a_line_that_reads_two_tensors_by_turns_has_no_step() -> None:
+    source = """__global__ void dot(const float* x, const float* y, float* out) {
+    float sum = 0;
+    for (int k = 0; k < 64; ++k) sum = fmaf(x[k * 32 + threadIdx.x], y[k * 32 + threadIdx.x], sum);
+    out[threadIdx.x] = sum;
+}"""
+    memory = {"x": torch.ones(2048), "y": torch.ones(2048), "out": torch.zeros(32)}
+    report = simt.simulate(source, "dot", memory, grid=(1,), block=(32,), arguments=[(n, "ptr") for n in memory], mode="count")
+    read = next(c.walk for c in report.lines if c.op == "read")
+    assert read.requests[0] == 128 and read.within is None
+
+
+@needs_compiler
+def test_the_walk_of_a_warp_goes_from_barrier_to_barrier() -> None:
+    """A tile each second phase, 2 KiB on; what the compiler unrolls is one line's walk still. A shuffle ends no phase."""
+    memory = {"x": torch.ones(48, 128), "out": torch.zeros(3, 128)}
+    report = simt.simulate(WALK, "walk", memory, grid=(3,), block=(128,), arguments=[("x", "ptr"), ("out", "ptr")], mode="count")
+    read, written = (next(c.walk for c in report.lines if (c.space, c.op) == what) for what in (("global", "read"), ("shared", "write")))
+    assert (read.requests, read.onward, read.within) == ((1, 0) * 4, 4 * 128 * 4, None) and read.phases == 23
+    assert (written.requests, written.onward) == ((1, 0) * 4, 0)
+    reads = next(c.walk for c in report.lines if (c.space, c.op) == ("shared", "read"))
+    assert reads.phases == 24 and reads.requests == (0, 3) * 4
+    last = next(c.walk for c in report.lines if (c.space, c.op) == ("global", "write"))
+    assert last.phases == 25 and not any(last.requests), "only the first phases are kept one by one"

@@ -36,6 +36,7 @@ def learn(
     prompt: Annotated[str | None, typer.Option(help="Print what a language model needs to be your tutor of a rung, to paste into any chat.")] = None,
     export: Annotated[Path | None, typer.Option(help="Write all of your progress as JSON.")] = None,
     prove: Annotated[bool, typer.Option("--prove", help="For those who add rungs: find the puzzles of a ladder anew, in some minutes.")] = False,
+    language: Annotated[str, typer.Option(help="The language of lessons, questions and hints: en or zh.")] = "en",
     as_json: AsJson = False,
 ) -> None:
     """Learn from the ladders: a rung a lesson, with your prediction before the result; quizzes and puzzles when you ask for them.
@@ -44,38 +45,40 @@ def learn(
     [bold]rooftop learn reduce_cuda --quiz[/bold] · [bold]rooftop learn --goal 'attention_fwd by 2027-01-20'[/bold]"""
     from rooftop.core import settings
     from rooftop.lab.learn.progress import Progress, write_export
+    from rooftop.lab.learn.words import speaking
 
-    if prompt is not None:
-        _prompt(prompt)
-    elif graph:
-        _graph(as_json)
-    elif puzzles:
-        _list(what, as_json)
-    elif prove:
-        _prove(what)
-    elif hint is not None:
-        from rooftop.lab.learn import puzzles as known
+    with speaking(language):
+        if prompt is not None:
+            _prompt(prompt)
+        elif graph:
+            _graph(as_json)
+        elif puzzles:
+            _list(what, as_json)
+        elif prove:
+            _prove(what)
+        elif hint is not None:
+            from rooftop.lab.learn import puzzles as known
 
-        echo(known.find(_named(puzzle, "--hint")).hints()[hint - 1])
-    else:
-        with Progress(settings.load().learn) as progress:
-            if progress.aside is not None:
-                echo(f"note: {progress.path} was damaged, or no progress of rooftop's: it is kept as {progress.aside}, and a new one is begun", err=True)
-            if export is not None:
-                write_export(progress, export)
-                echo(f"wrote {export}")
-            elif goal is not None:
-                _goal(progress, goal)
-            elif puzzle is not None or solution is not None:
-                _puzzle(progress, _named(puzzle, "--solution"), solution, into)
-            elif quiz:
-                _quiz(progress, what)
-            elif know:
-                _know(progress, what)
-            elif what is not None:
-                _lessons(progress, what)
-            else:
-                _where(progress, as_json)
+            echo(known.find(_named(puzzle, "--hint")).hints()[hint - 1])
+        else:
+            with Progress(settings.load().learn) as progress:
+                if progress.aside is not None:
+                    echo(f"note: {progress.path} was damaged, or no progress of rooftop's: it is kept as {progress.aside}, and a new one is begun", err=True)
+                if export is not None:
+                    write_export(progress, export)
+                    echo(f"wrote {export}")
+                elif goal is not None:
+                    _goal(progress, goal)
+                elif puzzle is not None or solution is not None:
+                    _puzzle(progress, _named(puzzle, "--solution"), solution, into)
+                elif quiz:
+                    _quiz(progress, what)
+                elif know:
+                    _know(progress, what)
+                elif what is not None:
+                    _lessons(progress, what)
+                else:
+                    _where(progress, as_json)
 
 
 def _named(puzzle: str | None, option: str) -> str:
@@ -174,6 +177,7 @@ def _lessons(progress: Progress, what: str) -> None:
     from rooftop.core import registry
     from rooftop.lab.learn import course
     from rooftop.lab.learn.session import Stopped
+    from rooftop.lab.learn.words import _
 
     if "/" in what:
         todo = [registry.rung(what).name]
@@ -196,15 +200,15 @@ def _lessons(progress: Progress, what: str) -> None:
             session.lesson(material, rung)
             own = [p for p in material.puzzles if p.blank.rung == rung]
             echo("")
-            echo(f"read: {rung}" + (f"; to write it yourself: rooftop learn --puzzle {own[0].name}" if own else ""))
+            echo(_("read: {rung}", rung=rung) + (_("; to write it yourself: rooftop learn --puzzle {puzzle}", puzzle=own[0].name) if own else ""))
             if i + 1 < len(todo):
-                session.typed(f"Enter for the next lesson ({_short(todo[i + 1])}), s to stop: ")
+                session.typed(_("Enter for the next lesson ({lesson}), s to stop: ", lesson=_short(todo[i + 1])))
                 echo("")
     except Stopped:
         echo("")
-        echo("stopped; rooftop learn says where you are")
+        echo(_("stopped; rooftop learn says where you are"))
     else:
-        echo(f"to be asked about it: rooftop learn {todo[-1].partition('/')[0]} --quiz")
+        echo(_("to be asked about it: rooftop learn {ladder} --quiz", ladder=todo[-1].partition("/")[0]))
 
 
 def _quiz(progress: Progress, what: str | None) -> None:

@@ -92,12 +92,14 @@ def report(
     compute: Annotated[bool, typer.Option("--compute", help="Compile and count in the simulator what is not cached yet: takes minutes.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the measured tables and pictures of README.md and docs/ instead.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --docs: write nothing; exit code 1 if a file would change.")] = False,
+    language: Annotated[str, typer.Option(help="The course's pages in this language too, with a switch on each: zh.")] = "en",
 ) -> None:
     """Build the HTML pages from the records: home, one for each ladder, op and card. Prunes results/ first, as rooftop records prune does.
 
     Example: [bold]rooftop report --docs --check[/bold]"""
     from rooftop.core import settings
     from rooftop.lab import climb
+    from rooftop.lab.learn import words
     from rooftop.lab.records import store as recorded
     from rooftop.lab.report import known as known_digests
 
@@ -105,6 +107,7 @@ def report(
         raise typer.BadParameter("--check is for --docs: pages are built anew each time")
     if records is not None and not records.exists():
         raise FileNotFoundError(f"no {records}")
+    words.catalogue(language)
     if not docs:
         out.mkdir(parents=True, exist_ok=True)  # before the work: it may not be possible
     cut: list[str] = []
@@ -124,7 +127,7 @@ def report(
         else:
             known = recorded.read(records or settings.load().results, cut) if known is None else known
             say_if_none(known, records or settings.load().results)
-            index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute)
+            index, lacking = climb.build_report(out, known, digests, lambda text: shown.update(escape(text)), compute, language)
     known_digests.save(digests)
     if docs:
         said = "not as the records have it" if check else "written anew"

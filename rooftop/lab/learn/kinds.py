@@ -15,9 +15,11 @@ from rooftop.lab.inspect.occupancy import LIMITS, REGISTERS, Occupancy, occupanc
 from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Question, shown
+from rooftop.lab.learn.words import _
 from rooftop.lab.report.facts import KernelFacts
 from rooftop.lab.report.measured import Measured
 from rooftop.lab.report.model import LadderPage, RungRow
+from rooftop.lab.report.rung_counts import Line
 
 ARCH = 90  # whose binaries are asked about
 MORE = 40  # registers that a question adds to each thread
@@ -70,21 +72,29 @@ def _shuffled(right: str, wrong: Sequence[str], key: str) -> tuple[tuple[str, ..
 def sectors(m: Material) -> Iterator[Question]:
     """How many sectors a warp's access takes."""
     for row in m.page.rungs:
-        for name, verb in (("sectors_read", "read"), ("sectors_written", "write")):
+        for name, verb, text in (("sectors_read", "read", READS), ("sectors_written", "write", WRITES)):
             if row.counts is None or name not in row.counts.values:
                 continue
             found, least = row.counts.values[name], row.counts.ideals.get(name, 0.0)
             worst = next((x for x in row.counts.lines if x.what == f"global {verb}"), None)
-            why = f"As many bytes need {shown(least)} at least."
+            why = _("As many bytes need {least} at least.", least=shown(least))
             if worst is not None:
-                why += f" Line {worst.line} is the worst, with {shown(worst.found)} instead of {shown(worst.ideal)}: {worst.text}"
+                why += _(" Line {line} is the worst, with {found} instead of {ideal}: {text}", **_worst(worst))
             elif found <= 1.05 * least:
-                why += " So the accesses are coalesced: each sector that is touched is used whole."
+                why += _(" So the accesses are coalesced: each sector that is touched is used whole.")
             yield Question(
                 f"sectors:{row.name}:{verb}", "sectors", row.name,
-                f"A sector is 32 bytes. How many does a {verb} of global memory by a warp touch in {row.name}, on average?", found, why,
-                f"counted by the simulator at {row.counts.case}", unit="sectors",
+                _(text, rung=row.name), found, why, _(COUNTED, case=row.counts.case), unit=_("sectors"),
             )  # fmt: skip
+
+
+READS = "A sector is 32 bytes. How many does a read of global memory by a warp touch in {rung}, on average?"
+WRITES = "A sector is 32 bytes. How many does a write of global memory by a warp touch in {rung}, on average?"
+COUNTED = "counted by the simulator at {case}"
+
+
+def _worst(x: Line) -> dict[str, object]:
+    return {"line": x.line, "found": shown(x.found), "ideal": shown(x.ideal), "text": x.text}
 
 
 def wavefronts(m: Material) -> Iterator[Question]:
@@ -94,13 +104,13 @@ def wavefronts(m: Material) -> Iterator[Question]:
             continue
         found, least = row.counts.values["wavefronts"], row.counts.ideals.get("wavefronts", 0.0)
         worst = next((x for x in row.counts.lines if x.what.startswith("shared")), None)
-        why = f"As many bytes need {shown(least)} at least, at 128 bytes a wavefront."
-        why += " There is no bank conflict worth a word." if worst is None else (
-            f" Line {worst.line} has bank conflicts, {shown(worst.found)} instead of {shown(worst.ideal)}: {worst.text}")  # fmt: skip
+        why = _("As many bytes need {least} at least, at 128 bytes a wavefront.", least=shown(least))
+        why += _(" There is no bank conflict worth a word.") if worst is None else (
+            _(" Line {line} has bank conflicts, {found} instead of {ideal}: {text}", **_worst(worst)))  # fmt: skip
         yield Question(
             f"wavefronts:{row.name}", "wavefronts", row.name,
-            f"A wavefront of shared memory serves each of the 32 banks once. How many does an access of a warp take in {row.name}, on average?", found, why,
-            f"counted by the simulator at {row.counts.case}", unit="wavefronts",
+            _("A wavefront of shared memory serves each of the 32 banks once. How many does an access of a warp take in {rung}, on average?", rung=row.name),
+            found, why, _(COUNTED, case=row.counts.case), unit=_("wavefronts"),
         )  # fmt: skip
 
 
@@ -121,12 +131,19 @@ def line(m: Material) -> Iterator[Question]:
             continue
         key = f"line:{row.name}:{worst.what}"
         choices, answer = _shuffled(right, others, key)
-        what = "bank conflicts" if worst.unit == "wavefronts" else f"{worst.what.split()[-1]}s of global memory that are not coalesced"
+        what = "bank conflicts" if worst.unit == "wavefronts" else worst.what.split()[-1]
         yield Question(
-            key, "line", row.name, f"Which line of {row.name} loses the most to {what}?", answer,
-            f"Line {worst.line} takes {shown(worst.found)} {worst.unit} a request of a warp, and {shown(worst.ideal)} would do.",
-            f"counted by the simulator at {row.counts.case}", choices,
+            key, "line", row.name, _(LOSES[what], rung=row.name), answer,
+            _("Line {line} takes {found} {unit} a request of a warp, and {ideal} would do.", unit=_(worst.unit), **_worst(worst)),
+            _(COUNTED, case=row.counts.case), choices,
         )  # fmt: skip
+
+
+LOSES = {
+    "bank conflicts": "Which line of {rung} loses the most to bank conflicts?",
+    "read": "Which line of {rung} loses the most to reads of global memory that are not coalesced?",
+    "write": "Which line of {rung} loses the most to writes of global memory that are not coalesced?",
+}
 
 
 # -- facts of binaries ------------------------------------------------------------------------------------------------
@@ -144,16 +161,16 @@ def _held(k: KernelFacts, more: int = 0) -> Occupancy:
 
 
 def _uses(k: KernelFacts, more: int = 0) -> str:
-    return f"{k.registers + more} registers a thread, {k.threads} threads and {k.shared:,} bytes of shared memory a block"
+    text = "{registers} registers a thread, {threads} threads and {shared} bytes of shared memory a block"
+    return _(text, registers=k.registers + more, threads=k.threads, shared=f"{k.shared:,}")
 
 
 def _said(k: KernelFacts, o: Occupancy, more: int = 0) -> str:
-    limits = ", ".join(f"{name} {n}" for name, n in o.allowed.items())
-    blocks = "block" if o.blocks == 1 else "blocks"
-    return (
-        f"With {_uses(k, more)} a multiprocessor holds {o.blocks} {blocks} (each limit alone would allow: {limits}). "
-        f"That is {o.warps} of its {o.max_warps} warps."
-    )
+    limits = ", ".join(f"{_(name)} {n}" for name, n in o.allowed.items())
+    text = "With {uses} a multiprocessor holds {blocks} blocks (each limit alone would allow: {limits}). That is {warps} of its {most} warps."
+    if o.blocks == 1:
+        text = "With {uses} a multiprocessor holds {blocks} block (each limit alone would allow: {limits}). That is {warps} of its {most} warps."
+    return _(text, uses=_uses(k, more), blocks=o.blocks, limits=limits, warps=o.warps, most=o.max_warps)
 
 
 def limiter(m: Material) -> Iterator[Question]:
@@ -162,11 +179,12 @@ def limiter(m: Material) -> Iterator[Question]:
         if (k := _kernel(row)) is None or (o := _held(k)).refused or " and " in o.limiter:
             continue
         key = f"limiter:{row.name}"
-        choices, answer = _shuffled(o.limiter, list(o.allowed), key)
+        choices, answer = _shuffled(_(o.limiter), [_(x) for x in o.allowed], key)
         yield Question(
             key, "limiter", row.name,
-            f"The binary of {row.name} for sm_{ARCH} uses {_uses(k)}. Which limit sets how many blocks a multiprocessor holds?",
-            answer, _said(k, o), "compiled here; limits of sm_90", choices,
+            _("The binary of {rung} for sm_{arch} uses {uses}. Which limit sets how many blocks a multiprocessor holds?", rung=row.name, arch=ARCH,
+              uses=_uses(k)),
+            answer, _said(k, o), _("compiled here; limits of sm_90"), choices,
         )  # fmt: skip
 
 
@@ -177,9 +195,12 @@ def occupied(m: Material) -> Iterator[Question]:
             continue
         yield Question(
             f"occupied:{row.name}", "occupied", row.name,
-            f"{row.name} has an occupancy of {now.percent:.0f} % on sm_{ARCH}: {_uses(k)}. What does it become with {MORE} more registers a thread? "
-            f"A multiprocessor has {REGISTERS:,} registers and holds {LIMITS[ARCH].warps} warps.",
-            o.percent, _said(k, o, MORE), "compiled here; limits of sm_90", unit="%", within=0.03,
+            _(
+                "{rung} has an occupancy of {percent} % on sm_{arch}: {uses}. What does it become with {more} more registers a thread? "
+                "A multiprocessor has {registers} registers and holds {warps} warps.",
+                rung=row.name, percent=f"{now.percent:.0f}", arch=ARCH, uses=_uses(k), more=MORE, registers=f"{REGISTERS:,}", warps=LIMITS[ARCH].warps,
+            ),
+            o.percent, _said(k, o, MORE), _("compiled here; limits of sm_90"), unit="%", within=0.03,
         )  # fmt: skip
 
 
@@ -192,17 +213,19 @@ def binary(m: Material) -> Iterator[Question]:
         k = known.get(row.name)
         if k is None or any(other.registers == k.registers and other.shared == k.shared for name, other in known.items() if name != row.name):
             continue
-        counts = ", ".join(f"{n} {c}" for n, c in sorted(k.counts.items(), key=lambda x: -x[1]) if c and n.split(".")[0] in TELLING) or "none of these"
+        counts = ", ".join(f"{n} {c}" for n, c in sorted(k.counts.items(), key=lambda x: -x[1]) if c and n.split(".")[0] in TELLING) or _("none of these")
         key = f"binary:{row.name}"
-        titles = {r.name: f"{r.number:02d} {r.title}" for r in m.page.rungs}
+        titles = {r.name: f"{r.number:02d} {_(r.title)}" for r in m.page.rungs}
         choices, answer = _shuffled(titles[row.name], [titles[n] for n in known], key)
         yield Question(
             key, "binary", row.name,
-            f"A rung of {m.page.name}, compiled for sm_{ARCH}: {_uses(k)}; memory, shuffle and matrix instructions: {counts}. Which rung is it?",
-            answer, f"Its idea: {row.idea}", "compiled here", choices,
+            _("A rung of {ladder}, compiled for sm_{arch}: {uses}; memory, shuffle and matrix instructions: {counts}. Which rung is it?",
+              ladder=m.page.name, arch=ARCH, uses=_uses(k), counts=counts),
+            answer, _(ITS_IDEA, idea=_(row.idea)), _("compiled here"), choices,
         )  # fmt: skip
 
 
+ITS_IDEA = "Its idea: {idea}"
 TELLING = ("LDG", "STG", "LDS", "STS", "LDSM", "LDGSTS", "SHFL", "HMMA", "HGMMA", "BAR", "ATOM", "RED")
 
 
@@ -218,11 +241,15 @@ def moved(m: Material) -> Iterator[Question]:
     sizes = "; ".join(f"{name} {shown(meta.nbytes / 2**20)} MiB" for name, meta in problem.tensors if meta is not None and meta.numel)
     yield Question(
         f"moved:{m.page.name}", "moved", m.page.name,
-        f"How many MiB must {op.name} at least read and write together at {m.page.headline}? Each tensor once: {_shapes(problem)}.",
+        _("How many MiB must {op} at least read and write together at {case}? Each tensor once: {shapes}.", op=op.name,
+          case=m.page.headline, shapes=_shapes(problem)),
         (work.read + work.write) / 2**20,
-        f"{sizes}. It must read {shown(work.read / 2**20)} MiB and write {shown(work.write / 2**20)} MiB.",
-        f"the contract of {op.name}", unit="MiB", within=0.03,
+        _("{sizes}. It must read {read} MiB and write {written} MiB.", sizes=sizes, read=shown(work.read / 2**20), written=shown(work.write / 2**20)),
+        _(CONTRACT, op=op.name), unit="MiB", within=0.03,
     )  # fmt: skip
+
+
+CONTRACT = "the contract of {op}"
 
 
 def _shapes(problem: Problem) -> str:
@@ -237,14 +264,18 @@ def operations(m: Material) -> Iterator[Question]:
         what = _operations(unit)
         yield Question(
             f"operations:{m.page.name}:{unit}", "operations", m.page.name,
-            f"How many million {what} must {m.page.op} do at {m.page.headline}? {_shapes(m.problem)}.", count / 1e6,
-            f"{count:,.0f}: {shown(count / max(m.work.bytes, 1))} for each of the {shown(m.work.bytes / 2**20)} MiB's bytes that must be moved.",
-            f"the contract of {m.page.op}", unit="million", within=0.05,
+            _("How many million {what} must {op} do at {case}? {shapes}.", what=what, op=m.page.op, case=m.page.headline, shapes=_shapes(m.problem)),
+            count / 1e6,
+            _("{count}: {each} for each of the {mib} MiB's bytes that must be moved.", count=f"{count:,.0f}", each=shown(count / max(m.work.bytes, 1)),
+              mib=shown(m.work.bytes / 2**20)),
+            _(CONTRACT, op=m.page.op), unit=_("million"), within=0.05,
         )  # fmt: skip
 
 
 def _operations(unit: str) -> str:
-    return UNITS.get(unit) or (f"{unit.partition('-')[2]} FMAs of the tensor cores" if unit.startswith("tensor-") else f"operations of the unit {unit}")
+    if unit.startswith("tensor-"):
+        return _("{dtype} FMAs of the tensor cores", dtype=unit.partition("-")[2])
+    return _(UNITS[unit]) if unit in UNITS else _("operations of the unit {unit}", unit=unit)
 
 
 def bound(m: Material) -> Iterator[Question]:
@@ -258,15 +289,16 @@ def bound(m: Material) -> Iterator[Question]:
         order = sorted(times, key=lambda n: -times[n])
         if len(order) < 2 or times[order[0]] < 1.2 * times[order[1]]:
             continue
-        names = {n: "the bandwidth of memory" if n == "memory" else f"the rate of {_operations(n)}" for n in times}
+        names = {n: _("the bandwidth of memory") if n == "memory" else _("the rate of {what}", what=_operations(n)) for n in times}
         key = f"bound:{m.page.name}:{devices.slug(device.name)}"
-        spare = ["the latency of a launch", "the number of registers of a thread", "the size of the L2"]
+        spare = [_("the latency of a launch"), _("the number of registers of a thread"), _("the size of the L2")]
         choices, answer = _shuffled(names[order[0]], [*(names[n] for n in order[1:]), *spare][: CHOICES - 1], key)
         said = ", ".join(f"{names[n]} {shown(times[n] * 1e6)} µs" for n in order)
         yield Question(
             key, "bound", m.page.name,
-            f"On the {device.short} ({sheet.bandwidth_gbs:,.0f} GB/s): what sets the least time of {m.page.op} at {m.page.headline}? {_shapes(m.problem)}.",
-            answer, f"By the datasheet: {said}. The longest of these is the least time.", "the contract and the datasheet", choices,
+            _("On the {card} ({bandwidth} GB/s): what sets the least time of {op} at {case}? {shapes}.", card=device.short,
+              bandwidth=f"{sheet.bandwidth_gbs:,.0f}", op=m.page.op, case=m.page.headline, shapes=_shapes(m.problem)),
+            answer, _("By the datasheet: {times}. The longest of these is the least time.", times=said), _("the contract and the datasheet"), choices,
         )  # fmt: skip
 
 
@@ -276,7 +308,7 @@ def bound(m: Material) -> Iterator[Question]:
 def change(m: Material) -> Iterator[Question]:
     """Which rung brings a line."""
     whole = {row.name: {" ".join(x.split()) for x in row.source.splitlines()} for row in m.page.rungs}
-    titles = {row.name: f"{row.number:02d} {row.title}" for row in m.page.rungs}
+    titles = {row.name: f"{row.number:02d} {_(row.title)}" for row in m.page.rungs}
     for puzzle in m.puzzles:
         row = next((r for r in m.page.rungs if r.name == puzzle.blank.rung), None)
         text = puzzle.blank.text.splitlines()[-1].strip()
@@ -287,8 +319,8 @@ def change(m: Material) -> Iterator[Question]:
         if len(choices) < 3:
             continue
         yield Question(
-            key, "change", row.name, f"Which rung of {m.page.name} is the first with this line?", answer,
-            f"Its idea: {row.idea}", "the sources", choices, code=text,
+            key, "change", row.name, _("Which rung of {ladder} is the first with this line?", ladder=m.page.name), answer,
+            _(ITS_IDEA, idea=_(row.idea)), _("the sources"), choices, code=text,
         )  # fmt: skip
 
 
@@ -309,18 +341,19 @@ BARRIERS = ("the barrier", "the wait")
 
 
 def _broken(m: Material, kind: str, wanted: Callable[[str], bool]) -> Iterator[Question]:
-    plain = [VERDICTS[k] for k in ("race", "bounds", "unwritten", "stuck", "wrong", "slower")]
+    plain = [_(VERDICTS[k]) for k in ("race", "bounds", "unwritten", "stuck", "wrong", "slower")]
     for puzzle in m.puzzles:
         for wrong in puzzle.wrong:
             if not wanted(wrong.filling.rule):
                 continue
             key = f"{kind}:{puzzle.blank.key(wrong.filling.text)}"
-            choices, answer = _shuffled(VERDICTS[wrong.kind], plain, key)
-            ask = "What breaks without this barrier?" if kind == "barrier" else "What happens?"
+            choices, answer = _shuffled(_(VERDICTS[wrong.kind]), plain, key)
+            ask = "Somebody changes {rung} at line {line}. What breaks without this barrier?" if kind == "barrier" else (
+                "Somebody changes {rung} at line {line}. What happens?")  # fmt: skip
             instead = "".join(f"\n+ {x.strip()}" for x in wrong.filling.text.splitlines() if x.strip())
             yield Question(
-                key, kind, puzzle.blank.rung, f"Somebody changes {puzzle.blank.rung} at line {puzzle.blank.first}. {ask}", answer,
-                f"The judge says: {wrong.said}", "run in the simulator or the interpreter when the puzzle was proven", choices,
+                key, kind, puzzle.blank.rung, _(ask, rung=puzzle.blank.rung, line=puzzle.blank.first), answer,
+                _("The judge says: {said}", said=wrong.said), _("run in the simulator or the interpreter when the puzzle was proven"), choices,
                 code="\n".join(f"- {x.strip()}" for x in puzzle.blank.text.splitlines()) + instead,
             )  # fmt: skip
 
@@ -338,19 +371,23 @@ def gain(m: Material) -> Iterator[Question]:
     for row in m.page.rungs:
         if row.name in (found := _gains(m)):
             card = m.page.devices[0].short
-            ours = "It had no prediction." if row.speedup is None else f"The author predicted {shown(row.speedup.predicted)}."
+            ours = _("It had no prediction.") if row.speedup is None else _("The author predicted {ours}.", ours=shown(row.speedup.predicted))
             yield Question(
                 f"gain:{row.name}", "gain", row.name,
-                f"How many times as fast as the rung before is {row.name} on the {card}, at {m.page.headline}? Its idea: {row.idea}", found[row.name],
-                ours + (f" What limits it now: {row.limit}" if row.limit else ""),
-                f"recorded on the {card}", unit="times",
+                _("How many times as fast as the rung before is {rung} on the {card}, at {case}? Its idea: {idea}", rung=row.name, card=card,
+                  case=m.page.headline, idea=_(row.idea)), found[row.name],
+                ours + (_(" What limits it now: {limit}", limit=_(row.limit)) if row.limit else ""),
+                _(RECORDED, card=card), unit=_("times"),
             )  # fmt: skip
+
+
+RECORDED = "recorded on the {card}"
 
 
 def order(m: Material) -> Iterator[Question]:
     """Which of three changes gains the most."""
     found = _gains(m)
-    titles = {row.name: row.title for row in m.page.rungs}
+    titles = {row.name: _(row.title) for row in m.page.rungs}
     triples = [t for t in combinations(found, 3) if _apart([found[n] for n in t])]
     triples.sort(key=lambda t: sha256(" ".join(t).encode()).hexdigest())
     for names in triples[:3]:
@@ -359,8 +396,10 @@ def order(m: Material) -> Iterator[Question]:
         choices, answer = _shuffled(" > ".join(titles[n] for n in right), [" > ".join(titles[n] for n in p) for p in permutations(names)], key)
         yield Question(
             key, "order", m.page.name,
-            f"Order these steps of {m.page.name} by what each gains over the rung before it, at {m.page.headline}, the largest first.",
-            answer, "; ".join(f"{titles[n]} {shown(found[n])} times" for n in right) + ".", f"recorded on the {m.page.devices[0].short}", choices,
+            _("Order these steps of {ladder} by what each gains over the rung before it, at {case}, the largest first.", ladder=m.page.name,
+              case=m.page.headline),
+            answer, "; ".join(_("{what} {gain} times", what=titles[n], gain=shown(found[n])) for n in right) + ".",
+            _(RECORDED, card=m.page.devices[0].short), choices,
         )  # fmt: skip
 
 
@@ -377,11 +416,13 @@ def share(m: Material) -> Iterator[Question]:
     row, timed = top
     yield Question(
         f"share:{m.page.name}", "share", m.page.name,
-        f"The fastest rung of {m.page.name} at {m.page.headline} is {row.number:02d} {row.title}. "
-        f"What share of the roof does it reach on the {m.page.devices[0].short}?",
-        100 * found, f"It takes {shown(timed.seconds * 1e6)} µs; at the ceilings that were measured on that card the work takes "
-        f"{shown(100 * found * timed.seconds * 1e4)} µs. It is bound by {timed.roofs.bound}.",
-        f"recorded on the {m.page.devices[0].short}", unit="%", within=0.1,
+        _("The fastest rung of {ladder} at {case} is {number} {title}. What share of the roof does it reach on the {card}?", ladder=m.page.name,
+          case=m.page.headline, number=f"{row.number:02d}", title=_(row.title), card=m.page.devices[0].short),
+        100 * found,
+        _("It takes {time} µs; at the ceilings that were measured on that card the work takes {least} µs. It is bound by {bound}.",
+          time=shown(timed.seconds * 1e6), least=shown(100 * found * timed.seconds * 1e4),
+          bound=_("memory") if timed.roofs.bound == "memory" else timed.roofs.bound),
+        _(RECORDED, card=m.page.devices[0].short), unit="%", within=0.1,
     )  # fmt: skip
 
 

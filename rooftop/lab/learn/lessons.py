@@ -12,6 +12,7 @@ from rooftop.core.spec import TARGETS
 from rooftop.lab.learn.kinds import ARCH, Material
 from rooftop.lab.learn.puzzles import Puzzle, puzzles
 from rooftop.lab.learn.questions import TEXTS, Prediction, Question
+from rooftop.lab.learn.words import _
 from rooftop.lab.records.store import Record
 from rooftop.lab.report.drawings.canvas import Canvas, Picture
 from rooftop.lab.report.drawings.lanes import LANES, SECTOR, touched
@@ -23,6 +24,8 @@ SHOWN = 8  # sectors of a drawing
 LINE = 100  # characters of a line that a note shows
 BANKS, WORD = 32, 4  # of shared memory; bytes
 UNASKED = ("check", "sanitize", "fuzz")  # kinds of records that no lesson shows
+ON_A_CARD = "How many times as fast as the rung before, on the {card}, at {case}?"
+ON_NONE = "How many times as fast as the rung before, at {case}?"
 FIRST = ("sectors_read", "sectors_written")  # asked of a rung for which nothing was predicted
 
 
@@ -78,19 +81,19 @@ def asks(page: LadderPage, row: RungRow) -> tuple[Ask, ...]:
     for name in names[:MOST]:
         text, unit = TEXTS[name]
         if name == SPEEDUP:
-            where = f", on the {page.devices[0].short}" if page.devices else ""
-            text = f"{text}{where}, at {page.headline}"
-        made.append(Ask(name, f"{text}?", unit, ours.get(name)))
+            text = ON_A_CARD if page.devices else ON_NONE
+        about = {"card": page.devices[0].short if page.devices else "", "case": page.headline} if name == SPEEDUP else {}
+        made.append(Ask(name, _(text, **about), _(unit), ours.get(name)))
     return tuple(made)
 
 
 def answer(ask: Ask, page: LadderPage, row: RungRow) -> Prediction | None:
     """What came of it; None where it is neither counted nor recorded."""
     if ask.name == SPEEDUP:
-        found, source = row.measured_speedup, f"recorded on the {page.devices[0].short}" if page.devices else ""
+        found, source = row.measured_speedup, _("recorded on the {card}", card=page.devices[0].short) if page.devices else ""
     else:
         found = row.counts.values.get(ask.name) if row.counts else None
-        source = f"counted here at {row.counts.case}" if row.counts else ""
+        source = _("counted here at {case}", case=row.counts.case) if row.counts else ""
     return None if found is None else Prediction(ask.name, ask.text, ask.unit, ask.ours, found, source)
 
 
@@ -110,12 +113,14 @@ def launch(row: RungRow, page: LadderPage) -> str:
     launches = implementation.launches(problem, implementation.resolve(problem)[0])
     said = []
     for one in launches[:3]:
-        blocks, cuda = prod(one.grid), implementation.backend == "cuda"
-        unit = f"{'block' if cuda else 'program'}{'' if blocks == 1 else 's'}"
-        shared = f" and {one.shared:,} bytes of dynamic shared memory" if cuda and one.shared else ""
-        said.append(f"{blocks:,} {unit} " + (f"of {prod(one.block)} threads{shared}" if cuda else f"with num_warps={one.warps}"))
-    more = f", and {len(launches) - 3} more launches" if len(launches) > 3 else ""
-    return f"At {page.headline} it launches " + ", then ".join(said) + more + "." if said else ""
+        blocks, about = prod(one.grid), {"blocks": f"{prod(one.grid):,}", "threads": prod(one.block), "shared": f"{one.shared:,}", "warps": one.warps}
+        if implementation.backend != "cuda":
+            said.append(_("{blocks} program with num_warps={warps}" if blocks == 1 else "{blocks} programs with num_warps={warps}", **about))
+        else:
+            said.append(_("{blocks} block of {threads} threads" if blocks == 1 else "{blocks} blocks of {threads} threads", **about))
+            said[-1] += _(" and {shared} bytes of dynamic shared memory", **about) if one.shared else ""
+    more = _(", and {more} more launches", more=len(launches) - 3) if len(launches) > 3 else ""
+    return _("At {case} it launches {launches}.", case=page.headline, launches=_(", then ").join(said) + more) if said else ""
 
 
 def code(row: RungRow) -> list[str]:
@@ -139,15 +144,21 @@ def puzzles_of(found: Sequence[Puzzle], rung: str) -> list[Puzzle]:
 
 def map_of(access: Access) -> tuple[str, str]:
     """What the lanes of a warp do at a line, in words and as a row of characters: the sectors of global memory, or the banks of shared memory."""
-    least = "" if access.found <= 1.02 * access.ideal else f", {access.ideal:.3g} at least"
-    unit = "wavefronts" if access.what.startswith("shared") else "sectors"
-    cost = f"{access.found:.3g} {unit if round(access.found, 2) != 1 else unit[:-1]} a warp{least}"
-    how = f"line {access.line}, {access.what}: {access.width} B a thread, "
+    shared, one = access.what.startswith("shared"), round(access.found, 2) == 1
+    text = ("{n} wavefront a warp" if one else "{n} wavefronts a warp") if shared else ("{n} sector a warp" if one else "{n} sectors a warp")
+    cost = _(text, n=f"{access.found:.3g}")
+    cost += "" if access.found <= 1.02 * access.ideal else _(", {n} at least", n=f"{access.ideal:.3g}")
+    about = {"line": access.line, "what": _(access.what), "width": access.width, "cost": cost}
     if access.apart is None:
-        return f"{how}the lanes lie irregularly; {cost}", ""
-    how += "all lanes one address" if access.apart == 0 else f"the next lane mostly {abs(access.apart):,} B {'on' if access.apart > 0 else 'back'}"
+        return _("line {line}, {what}: {width} B a thread, the lanes lie irregularly; {cost}", **about), ""
     drawn, takes = _drawn(access)
-    return f"{how}; {cost}", drawn if abs(takes - access.found) <= 0.02 * access.found else ""
+    drawn = drawn if abs(takes - access.found) <= 0.02 * access.found else ""
+    if access.apart == 0:
+        return _("line {line}, {what}: {width} B a thread, all lanes one address; {cost}", **about), drawn
+    text = "line {line}, {what}: {width} B a thread, the next lane mostly {apart} B on; {cost}"
+    if access.apart < 0:
+        text = "line {line}, {what}: {width} B a thread, the next lane mostly {apart} B back; {cost}"
+    return _(text, apart=f"{abs(access.apart):,}", **about), drawn
 
 
 def sectors_of(access: Access) -> dict[int, set[int]]:
@@ -167,17 +178,74 @@ def _drawn(access: Access) -> tuple[str, int]:
     banks are digits, + for more than nine words."""
     if access.what.startswith("shared"):
         held = banks_of(access)
-        return "banks " + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
+        return _("banks ") + "".join("." if n == 0 else str(n) if n < 10 else "+" for n in held), max(held)
     sectors = sectors_of(access)
     boxes = []
     for sector in sorted(sectors)[:SHOWN]:
         words = {b % SECTOR // WORD for b in sectors[sector]}
         boxes.append("[" + "".join("#" if w in words else "." for w in range(SECTOR // WORD)) + "]")
-    return " ".join(boxes) + (f" ... {len(sectors)} in all" if len(sectors) > SHOWN else ""), len(sectors)
+    return " ".join(boxes) + (_(" ... {n} in all", n=len(sectors)) if len(sectors) > SHOWN else ""), len(sectors)
+
+
+STEPS, SHARES = 4, 8  # of a walk that are drawn, and of each as how many parts
+
+
+def walk_of(access: Access) -> tuple[str, str]:
+    """How the first warp goes on at a line that reads or writes global memory, in words and as a row of characters: a step is SHARES characters,
+    # for what the warp takes of it. "" where it comes once, or in no such way. A phase is what lies between two barriers."""
+    times = next((n for n in access.requests if n), 0)
+    words: list[str] = []
+    if access.what.startswith("shared"):
+        return "", ""
+    if times > 1:
+        words.append(_("{n} times a phase" if access.phases > 1 else "{n} times", n=f"{times:,}") + _step(access.within))
+    if access.onward is not None:
+        words.append(_("until phase {n}, from one to the next", n=access.phases) + _step(access.onward))
+    step = abs(access.onward or access.within or 0)
+    span = 31 * abs(access.apart) + access.width if access.apart is not None else 0
+    if not words or not 0 < span <= step:
+        return "; ".join(words), ""
+    taken = -(-SHARES * span // step)
+    return "; ".join(words), "|".join(["#" * taken + "." * (SHARES - taken)] * STEPS) + "| ..."
+
+
+def _step(step: int | None) -> str:
+    if step is None:
+        return ""
+    return _(" at the same place") if step == 0 else _(" mostly {n} B on" if step > 0 else " mostly {n} B back", n=f"{abs(step):,}")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a warp asks of memory from barrier to barrier. `rows`: a line's access, and its requests in each of the first phases; `phases`: in all."""
+
+    rows: tuple[tuple[str, tuple[int, ...]], ...]
+    phases: int
+
+    @property
+    def text(self) -> Iterator[str]:
+        """Line by line, for the terminal."""
+        from rich.cells import cell_len
+
+        wide = max(cell_len(name) for name, _ in self.rows)
+        count = len(self.rows[0][1])
+        more = _("  ... of {n}", n=self.phases) if self.phases > count else ""
+        yield _("phase") + " " * (wide + 1 - cell_len(_("phase"))) + "".join(f"{i + 1:6d}" for i in range(count)) + more
+        for name, requests in self.rows:
+            yield name + " " * (wide + 1 - cell_len(name)) + "".join(f"{n or '.':>6}" for n in requests)
+
+
+def timeline(row: RungRow) -> Timeline | None:
+    """Of the first warp of a rung, as the simulator followed it; None where it meets no barrier."""
+    found = [a for a in (row.counts.accesses if row.counts else ()) if any(a.requests)]
+    phases = max((a.phases for a in found), default=0)
+    if phases < 2:
+        return None
+    return Timeline(tuple((_("line {line}, {what}", line=a.line, what=_(a.what)), a.requests[:phases]) for a in found), phases)
 
 
 def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
-    """What a rung's lines do to memory: each line, with a + where it is new, and beneath it its accesses with their maps."""
+    """What a rung's lines do to memory: each line, with a + where it is new, and beneath it its accesses with their maps and walks."""
     lines = row.source.splitlines()
     old = {" ".join(line.split()) for line in before.source.splitlines()} if before is not None else None
     told = 0
@@ -190,6 +258,14 @@ def notes(before: RungRow | None, row: RungRow) -> Iterator[str]:
         yield f"      {words}"
         if drawn:
             yield f"        {drawn}"
+        words, drawn = walk_of(access)
+        if words:
+            yield "      " + _("a warp walks on: {words}", words=words)
+        if drawn:
+            yield f"        {drawn}"
+    if (found := timeline(row)) is not None:
+        yield _("requests of a warp, from barrier to barrier:")
+        yield from (f"    {line}" for line in found.text)
 
 
 def drawings(page: LadderPage, row: RungRow) -> list[tuple[str, str]]:
@@ -199,18 +275,26 @@ def drawings(page: LadderPage, row: RungRow) -> list[tuple[str, str]]:
 
 def picture(before: RungRow | None, row: RungRow) -> Picture | None:
     """The maps of those accesses of a rung that are other than the rung before's, drawn; None where there are none."""
-    old = {(a.what, a.width, a.apart) for a in before.counts.accesses} if before is not None and before.counts else set()
+    old = set(map(_kind, before.counts.accesses)) if before is not None and before.counts else set()
     canvas, about, y = Canvas(), [], 0.0
-    for access in {(a.what, a.width, a.apart): a for a in (row.counts.accesses if row.counts else ())}.values():
+    for access in {_kind(a): a for a in (row.counts.accesses if row.counts else ())}.values():
         words, drawn = map_of(access)
-        if not drawn or (access.what, access.width, access.apart) in old:
+        if not drawn or _kind(access) in old:
             continue
         about.append(words)
         canvas.text(0, y + 12, words)
+        how, walked = walk_of(access)
+        if how:
+            about.append(_("a warp walks on: {words}", words=how))
+            canvas.text(0, y + 48, about[-1])
+        for i, share in enumerate(walked.removesuffix("| ...").split("|") if walked else ()):
+            canvas.box(i * 64.0, y + 54, 63, 14, "paper")
+            canvas.box(i * 64.0, y + 54, 63 * share.count("#") / SHARES, 14, "a")
         if access.what.startswith("shared"):
             held = banks_of(access)
             for bank, n in enumerate(held):
-                canvas.box(bank * 20.0, y + 18, 19, 14, "hot" if n * BANKS > 1.5 * sum(held) else "a" if n else "paper", str(n) if n else "")
+                said = str(n) if n and (n != held[bank - 1] or not bank) else ""  # once of banks beside each other that are alike
+                canvas.box(bank * 20.0, y + 18, 19, 14, "hot" if n * BANKS > 1.5 * sum(held) else "a" if n else "paper", said)
         else:
             sectors = sectors_of(access)
             for i, sector in enumerate(sorted(sectors)[:SHOWN]):
@@ -218,6 +302,11 @@ def picture(before: RungRow | None, row: RungRow) -> Picture | None:
                 used = len(sectors[sector]) / SECTOR
                 canvas.box(i * 32.0, y + 18, 31 * used, 14, "a" if used > 0.5 else "hot")
             if len(sectors) > SHOWN:
-                canvas.text(SHOWN * 32.0 + 4, y + 29, f"... {len(sectors)} in all")
-        y += 42
+                canvas.text(SHOWN * 32.0 + 4, y + 29, _(" ... {n} in all", n=len(sectors)).strip())
+        y += 42 + (14 if how else 0) + (20 if walked else 0)
     return canvas.picture("; ".join(about)) if about else None
+
+
+def _kind(access: Access) -> tuple[object, ...]:
+    """Accesses that are drawn alike."""
+    return access.what, access.width, access.apart, access.onward if access.what.startswith("global") else None

@@ -1,29 +1,35 @@
 """The course as pages of the report: one of the graph, and one for each ladder that has puzzles. They ask first; what came is folded away.
 
-A page has no source of a rung: it links to the ladder's own page, which has them all."""
+Of a rung's source a page has the changed lines alone, in which the puzzles are gaps: the ladder's own page has it whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rooftop.lab.learn import course, kinds, lessons, puzzles, session
 from rooftop.lab.learn.judge import KINDS as VERDICTS
 from rooftop.lab.learn.puzzles import Puzzle
 from rooftop.lab.learn.questions import Prediction, Question, shown
+from rooftop.lab.learn.words import ENGLISH, NAMES, _, html, speaking, spoken
+from rooftop.lab.learn.words import languages as known
 from rooftop.lab.report.drawings.canvas import Canvas, Picture, length
 from rooftop.lab.report.model import LadderPage, RungRow, SiteData
-from rooftop.lab.report.site import writer
+from rooftop.lab.report.site import listing, stretches, writer
 
 FILE = "learn.html"
 A_RUNG = 2  # questions of a rung that a page shows
-AROUND = 3  # lines around a gap
+AROUND = 1  # unchanged lines around a change
+LONG, BESIDE = 32, 3  # lines of a change; around a gap beyond them
 SAID_LONG = 120  # characters of a verdict
 
 
-def file_of(ladder: str) -> str:
-    return f"learn-{ladder}.html"
+def file_of(ladder: str, language: str = "") -> str:
+    """The page of a ladder, or of "" that of the graph. `language`: that which is spoken where it is ""."""
+    name = f"learn-{ladder}.html" if ladder else FILE
+    return name if (language or spoken()) == ENGLISH else f"{language or spoken()}-{name}"
 
 
 @dataclass(frozen=True)
@@ -38,19 +44,24 @@ class Choice:
 @dataclass(frozen=True)
 class PuzzlePage:
     puzzle: Puzzle
-    above: str
-    below: str
     choices: tuple[Choice, ...]
+
+    @property
+    def short(self) -> str:
+        return self.puzzle.name.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A rung as a page shows it. `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
+    """A rung as a page shows it. `changed`, `more`: see the function; `asks`: with what came, where anything has; `drawings`: anchors on the ladder's page."""
 
     row: RungRow
     launch: str
+    changed: tuple[tuple[str, int, str], ...]
+    more: int
     asks: tuple[tuple[lessons.Ask, Prediction], ...]
     picture: Picture | None
+    timeline: lessons.Timeline | None
     drawings: tuple[str, ...]
     questions: tuple[Question, ...]
     puzzles: tuple[PuzzlePage, ...]
@@ -66,8 +77,10 @@ def lessons_of(page: LadderPage) -> tuple[list[Lesson], list[Question]]:
         answers = [(a, p) for a in lessons.asks(page, row) if (p := lessons.answer(a, page, row)) is not None]
         mine = _mixed([q for q in lessons.questions_of(asked, row.name) if q.kind not in SAID], A_RUNG)
         shown_puzzles = tuple(_puzzle(p) for p in lessons.puzzles_of(material.puzzles, row.name))
+        lines, more = changed(before, row, shown_puzzles)
         drawn = tuple(anchor for anchor, _ in lessons.drawings(page, row))
-        found.append(Lesson(row, lessons.launch(row, page), tuple(answers), lessons.picture(before, row), drawn, tuple(mine), shown_puzzles))
+        what = lessons.picture(before, row), lessons.timeline(row)
+        found.append(Lesson(row, lessons.launch(row, page), lines, more, tuple(answers), *what, drawn, tuple(mine), shown_puzzles))
     return found, _mixed([q for q in asked if q.subject == page.name], 3 * A_RUNG)
 
 
@@ -85,11 +98,20 @@ def _mixed(found: Sequence[Question], most: int) -> list[Question]:
 
 
 def _puzzle(puzzle: Puzzle) -> PuzzlePage:
-    said = {w.filling.text: f"{VERDICTS[w.kind]}. {_short(w.said)}" for w in puzzle.wrong}
-    choices = tuple(Choice(_dedented(t), t not in said, said.get(t, VERDICTS["right"])) for t in session.choices(puzzle))
-    lines = session.context(puzzle, AROUND)
-    gap = next(i for i, line in enumerate(lines) if line.strip().startswith(">>>"))
-    return PuzzlePage(puzzle, "\n".join(lines[:gap]), "\n".join(lines[gap + 1 :]), choices)
+    said = {w.filling.text: _("{verdict}. {said}", verdict=_(VERDICTS[w.kind]), said=_short(w.said)) for w in puzzle.wrong}
+    choices = tuple(Choice(_dedented(t), t not in said, said.get(t, _(VERDICTS["right"]))) for t in session.choices(puzzle))
+    return PuzzlePage(puzzle, choices)
+
+
+def changed(before: RungRow | None, row: RungRow, asked: Sequence[PuzzlePage]) -> tuple[tuple[tuple[str, int, str], ...], int]:
+    """The lines that a rung changes on the rung before, or all of the first one's, and how many are left out of a long change: those beyond LONG that
+    stand beside no gap. A kind is that of the listing, or the short name of a puzzle, whose lines are left out: a gap."""
+    gaps = {n: p.short for p in reversed(asked) for n in range(p.puzzle.blank.first, p.puzzle.blank.last + 1)}
+    lines = [(gaps.get(x.number, x.kind) if x.kind == "added" else x.kind, x) for x in listing(before, row, AROUND).lines if x.kind != "far"]
+    at = [i for i, (kind, _) in enumerate(lines) if kind in gaps.values()]
+    kept = [line for i, line in enumerate(lines) if i < LONG or any(abs(i - gap) <= BESIDE for gap in at)]
+    found = ((kind, from_, f"? {kind}" if kind in gaps.values() else text) for kind, from_, text in stretches(kept))
+    return tuple(found), len(lines) - len(kept)
 
 
 def _short(said: str) -> str:
@@ -99,7 +121,7 @@ def _short(said: str) -> str:
 
 
 def _dedented(text: str) -> str:
-    return "\n".join(line.strip() for line in text.splitlines()) or "(nothing)"
+    return "\n".join(line.strip() for line in text.splitlines()) or _("(nothing)")
 
 
 # -- the graph --------------------------------------------------------------------------------------------------------------
@@ -123,12 +145,12 @@ def graph() -> Picture:
         x += wide + BETWEEN
     for node in nodes:
         for before in node.after:
-            (ax, ay, aw), (bx, by, _) = place[before], place[node.name]
+            (ax, ay, aw), (bx, by, _wide) = place[before], place[node.name]
             canvas.line(ax + aw, ay + HIGH / 2, bx, by + HIGH / 2, "thin")
     for node in nodes:
         at, top, wide = place[node.name]
         canvas.box(at, top, wide, HIGH, "c" if node.topic else "a", node.name)
-    return canvas.picture(f"{len(nodes)} ladders and topics, each right of what it needs")
+    return canvas.picture(_("{n} ladders and topics, each right of what it needs", n=len(nodes)))
 
 
 def _height(node: course.Node, place: dict[str, tuple[float, float, float]]) -> tuple[float, str]:
@@ -140,16 +162,27 @@ def _height(node: course.Node, place: dict[str, tuple[float, float, float]]) -> 
 # -- writing ------------------------------------------------------------------------------------------------------------------
 
 
-def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None) -> None:
-    """The pages of the course, beside the others of the report, whose styles they share. Those of ladders that have no puzzles any more go."""
-    page = writer(out, site, say)
+def write(out: Path, site: SiteData, say: Callable[[str], None] = lambda text: None, languages: Sequence[str] = (ENGLISH,)) -> None:
+    """The pages of the course, beside the others of the report, whose styles they share, in each of these languages. Those of ladders that have no puzzles
+    any more go, and those in other languages. Raises ValueError for a language that does not exist."""
+    page, made = writer(out, site, say), set[str]()
     have = [x for x in site.ladders if puzzles.puzzles(x.name)]
-    for ladder in have:
-        found, whole = lessons_of(ladder)
-        page(file_of(ladder.name), "learn.html.j2", page=ladder, lessons=found, whole=whole, needs=course.node(ladder.name).after, value=shown)
-    page(FILE, "course.html.j2", nodes=list(course.graph().values()), picture=graph(), paged={x.name for x in have}, count=_counts(have), file_of=file_of)
-    for path in out.glob("learn-*.html"):
-        if path.name not in {file_of(x.name) for x in have}:
+    for language in languages:
+        with speaking(language):
+            for ladder in (None, *have):
+                name = ladder.name if ladder else ""
+                others = [(n, NAMES.get(n, n), file_of(name, n)) for n in languages if n != language]
+                about: dict[str, Any] = {"_": html, "said": _, "language": language, "others": others, "course": file_of(""), "file_of": file_of}
+                made.add(file_of(name))
+                if ladder is None:
+                    about |= {"nodes": list(course.graph().values()), "picture": graph(), "paged": {x.name for x in have}, "count": _counts(have)}
+                    page(file_of(""), "course.html.j2", **about)
+                else:
+                    found, whole = lessons_of(ladder)
+                    needs = course.node(name).after
+                    page(file_of(name), "learn.html.j2", page=ladder, lessons=found, whole=whole, needs=needs, value=shown, **about)
+    for path in (p for language in known() for name in ("", "*") for p in out.glob(file_of(name, language))):
+        if path.name not in made:
             path.unlink()
 
 

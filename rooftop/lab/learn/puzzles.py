@@ -18,6 +18,7 @@ from rooftop.core import registry
 from rooftop.core.child import ChildError, ChildTimeout, Process
 from rooftop.core.names import RegistryError
 from rooftop.lab.learn.blanks import WRONG, Blank, Filling, blanks, code_of, fillings
+from rooftop.lab.learn.words import _
 
 PROVEN = Path(__file__).parent / "proven.json"
 A_RUNG = 2  # puzzles at most
@@ -70,11 +71,11 @@ class Puzzle:
         idea = head.idea if head is not None else ""
         code = "\n".join(code_of(line, self.blank.language).strip() for line in self.blank.text.splitlines())
         names = ", ".join(dict.fromkeys(re.findall(r"[A-Za-z_][\w.]*", code)))
-        there = f"The rung before has here:\n{self.blank.before.strip()}\n" if self.blank.before else ""
+        there = _("The rung before has here:\n{code}\n", code=self.blank.before.strip()) if self.blank.before else ""
         shape = re.sub(r"\b(?:\d\w*|[a-z]\w?)\b", "_", code)
         return (
-            f"The idea of this rung: {idea}", f"{there}These names stand in what is missing: {names}",
-            f"With numbers and short names left out it reads:\n{shape}",
+            _("The idea of this rung: {idea}", idea=_(idea)), there + _("These names stand in what is missing: {names}", names=names),
+            _("With numbers and short names left out it reads:\n{shape}", shape=shape),
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rooftop.lab.learn.words import _
 from rooftop.lab.report.predictions import HIT
 
 FACTOR = 4.0  # an answer that is so many times too high or too low is worth nothing
@@ -50,7 +51,7 @@ class Question:
             return float(letters.index(typed))
         if typed.isascii() and typed.isdigit() and 1 <= int(typed) <= len(self.choices):
             return float(int(typed) - 1)
-        raise AnswerError(f"{_quoted(text)} is none of the answers: type {', '.join(letters[:-1])} or {letters[-1]}")
+        raise AnswerError(_("{typed} is none of the answers: type {letters} or {last}", typed=_quoted(text), letters=", ".join(letters[:-1]), last=letters[-1]))
 
     def right(self, given: float) -> bool:
         return given == self.answer if self.choices else close(given, self.answer, self.within)
@@ -62,7 +63,7 @@ def number_of(text: str) -> float:
     match = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?:%|[x×]|times|us|µs|KiB|MiB|GiB|bytes|B|sectors|wavefronts|percent)?", typed)
     value = float(match[1]) if match and typed.isascii() | ("µ" in typed) | ("×" in typed) else math.nan
     if not math.isfinite(value):
-        raise AnswerError(f"{_quoted(text)} is no number: type one, as in 4 or 0.25")
+        raise AnswerError(_("{typed} is no number: type one, as in 4 or 0.25", typed=_quoted(text)))
     return value
 
 
@@ -103,19 +104,22 @@ class Prediction:
 
     def told(self, theirs: float | None) -> str:
         """One line about it: theirs beside ours."""
-        mine = "" if self.ours is None else f"; the author of the rung predicted {shown(self.ours)} ({points(self.ours, self.found)} points)"
-        yours = "" if theirs is None else f"; you said {shown(theirs)}: {points(theirs, self.found)} points of 100"
-        return f"{shown(self.found)}{f' {self.unit}' if self.unit else ''} ({self.source}){yours}{mine}"
+        said = f"{shown(self.found)}{f' {self.unit}' if self.unit else ''} ({self.source})"
+        if theirs is not None:
+            said += _("; you said {yours}: {points} points of 100", yours=shown(theirs), points=points(theirs, self.found))
+        if self.ours is not None:
+            said += _("; the author of the rung predicted {ours} ({points} points)", ours=shown(self.ours), points=points(self.ours, self.found))
+        return said
 
 
 TEXTS: Mapping[str, tuple[str, str]] = {  # name of a prediction -> the question and the unit
-    "speedup": ("How many times as fast as the rung before", "times"),
-    "sectors_read": ("How many 32-byte sectors does a global read of a warp touch, on average", "sectors"),
-    "sectors_written": ("How many 32-byte sectors does a global write of a warp touch, on average", "sectors"),
-    "reads": ("How many bytes of sectors are read, as a multiple of what must be read", "times"),
-    "writes": ("How many bytes of sectors are written, as a multiple of what must be written", "times"),
-    "wavefronts": ("How many wavefronts does an access of a warp to shared memory take, on average", "wavefronts"),
-    "conflicts": ("At the line with the worst bank conflict: how many times the fewest wavefronts", "times"),
-    "wavefronts_per_fma": ("How many wavefronts of shared memory are there for each FMA of a warp", "wavefronts"),
-    "intensity": ("How many floating-point operations for each byte of global sectors, an FMA as two", "operations"),
+    "speedup": ("How many times as fast as the rung before?", "times"),
+    "sectors_read": ("How many 32-byte sectors does a global read of a warp touch, on average?", "sectors"),
+    "sectors_written": ("How many 32-byte sectors does a global write of a warp touch, on average?", "sectors"),
+    "reads": ("How many bytes of sectors are read, as a multiple of what must be read?", "times"),
+    "writes": ("How many bytes of sectors are written, as a multiple of what must be written?", "times"),
+    "wavefronts": ("How many wavefronts does an access of a warp to shared memory take, on average?", "wavefronts"),
+    "conflicts": ("At the line with the worst bank conflict: how many times the fewest wavefronts?", "times"),
+    "wavefronts_per_fma": ("How many wavefronts of shared memory are there for each FMA of a warp?", "wavefronts"),
+    "intensity": ("How many floating-point operations for each byte of global sectors, an FMA as two?", "operations"),
 }

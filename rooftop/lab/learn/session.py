@@ -18,6 +18,7 @@ from rooftop.lab.learn.kinds import questions as questions_of
 from rooftop.lab.learn.progress import Progress
 from rooftop.lab.learn.puzzles import Court, JudgeError, Puzzle, Said
 from rooftop.lab.learn.questions import AnswerError, Question, number_of, points
+from rooftop.lab.learn.words import ENGLISH, _, spoken
 from rooftop.lab.report import ladder_text
 from rooftop.lab.report.model import LadderPage, RungRow
 
@@ -48,6 +49,8 @@ class Session:
         return text.strip()
 
     def _filled(self, text: str, first: str, later: str) -> str:
+        if spoken() != ENGLISH:
+            return first + text  # a terminal breaks what has no spaces
         width = max(self.width, NARROWEST)
         return textwrap.fill(text, width, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
 
@@ -68,14 +71,14 @@ class Session:
             self._open(page, before, row)
             given = [(a, self._predicted(a.text, a.unit)) for a in lessons.asks(page, row)]
             if not counting.done:
-                self.say("counting in the simulator ...")
+                self.say(_("counting in the simulator ..."))
             row = counting.row()
         self.say("")
         for one, theirs in given:
             found = lessons.answer(one, page, row)
             if found is None:
-                said = row.counts.why if row.counts and row.counts.why and one.name != "speedup" else "not recorded with the kernel as it is"
-                self.wrapped(f"{one.text} No answer: {said}.")
+                said = row.counts.why if row.counts and row.counts.why and one.name != "speedup" else _("not recorded with the kernel as it is")
+                self.wrapped(_("{question} No answer: {why}.", question=one.text, why=said))
                 continue
             self.wrapped(f"{one.text} {found.told(theirs)}")
             if theirs is not None:
@@ -85,24 +88,24 @@ class Session:
 
     def _open(self, page: LadderPage, before: RungRow | None, row: RungRow) -> None:
         place = [r.name for r in page.rungs].index(row.name) + 1
-        self.say(f"{row.name}: lesson {place} of {len(page.rungs)} of {page.title}")
+        self.say(_("{rung}: lesson {n} of {all} of {title}", rung=row.name, n=place, all=len(page.rungs), title=_(page.title)))
         self.say("")
         if before is None:
-            self.wrapped(page.intro)
+            self.wrapped(_(page.intro))
             self.say("")
-        self.wrapped(row.idea or "The idea is not written down.")
+        self.wrapped(_(row.idea or "The idea is not written down."))
         if said := lessons.launch(row, page):
             self.wrapped(said)
         self.say("")
         lines = lessons.code(row) if before is None else ladder_text.difference(before, row)
-        for line in lines or ["The source is that of the rung before."]:
+        for line in lines or [_("The source is that of the rung before.")]:
             self.say(line)
         self.say("")
 
     def _predicted(self, text: str, unit: str) -> float | None:
         """A number, or None where the learner would rather not say."""
         while True:
-            typed = self.typed(f"What do you expect? {text} A number{f' of {unit}' if unit else ''}, Enter to skip, s to stop: ")
+            typed = self.typed(_("What do you expect? {question} A number of {unit}, Enter to skip, s to stop: ", question=text, unit=unit))
             if not typed:
                 return None
             try:
@@ -114,14 +117,14 @@ class Session:
         for line in lessons.notes(before, row):
             self.say(f"  {line}")
         for anchor, about in lessons.drawings(page, row):
-            self.wrapped(f"drawn on its page ({page.file}#{anchor} of rooftop report): {about}")
+            self.wrapped(_("drawn on its page ({place} of rooftop report): {about}", place=f"{page.file}#{anchor}", about=about))
         for device in page.devices:
             found = row.cells.get((device.name, page.headline))
             if found is not None and found.kernel is not None and found.stale is None:
-                share = "" if found.share is None else f", {100 * found.share:.0f} % of the roof"
-                self.say(f"recorded on the {device.short}: {found.seconds * 1e6:,.1f} µs{share}")
+                share = "" if found.share is None else _(", {percent} % of the roof", percent=f"{100 * found.share:.0f}")
+                self.say(_("recorded on the {card}: {time} µs", card=device.short, time=f"{found.seconds * 1e6:,.1f}") + share)
         if row.limit:
-            self.wrapped(f"What limits it now: {row.limit}")
+            self.wrapped(_("What limits it now: {limit}", limit=_(row.limit)))
 
     # -- a quiz -----------------------------------------------------------------------------------------------------------
 
@@ -130,7 +133,7 @@ class Session:
         right = answered = 0
         for n, question in enumerate(asked, 1):
             self.say("")
-            self.wrapped(f"{n} of {len(asked)}. {question.text}")
+            self.wrapped(_("{n} of {all}. {question}", n=n, all=len(asked), question=question.text))
             if question.code:
                 self.wrapped(question.code, "      ")
             for letter, choice in zip("abcdefgh", question.choices, strict=False):
@@ -142,16 +145,19 @@ class Session:
             good = question.right(given)
             right, answered = right + good, answered + 1
             due = self.progress.answered(question.id, question.kind, question.subject, given, good)
-            self.wrapped(f"{'Right.' if good else 'No.'} {question.solution}. {question.explanation}")
-            self.wrapped(f"({question.source}; asked again on {due})")
+            text = "Right. {solution}. {explanation}" if good else "No. {solution}. {explanation}"
+            self.wrapped(_(text, solution=question.solution, explanation=question.explanation))
+            self.wrapped(_("({source}; asked again on {due})", source=question.source, due=due))
         if answered:
             self.say("")
-            self.say(f"{right} of {answered} right")
+            self.say(_("{right} of {answered} right", right=right, answered=answered))
         return right, answered
 
     def _answer(self, question: Question) -> float:
         while True:
-            typed = self.typed(f"Your answer{f' (in {question.unit})' if question.unit and not question.choices else ''}, s to stop: ")
+            typed = self.typed(
+                _("Your answer (in {unit}), s to stop: ", unit=question.unit) if question.unit and not question.choices else _("Your answer, s to stop: ")
+            )
             try:
                 return question.read(typed)
             except AnswerError as error:
@@ -162,13 +168,13 @@ class Session:
     def puzzle(self, puzzle: Puzzle, folder: Path) -> bool:
         """A file with a gap, which the learner fills in an editor, or one of four fillings to choose from; whether it was solved."""
         path = written(puzzle, folder)
-        self.say(f"{puzzle.name}: what is missing in {path}? {_place(puzzle)}")
+        self.say(_("{puzzle}: what is missing in {path}? {place}", puzzle=puzzle.name, path=path, place=_place(puzzle)))
         for line in context(puzzle):
             self.say(f"    {line}")
         hints = 0
         with Court() as court:
             while True:
-                typed = self.typed("Edit the file, then Enter: it is judged. h: a hint, c: choose among four fillings, s: stop: ").lower()
+                typed = self.typed(_("Edit the file, then Enter: it is judged. h: a hint, c: choose among four fillings, s: stop: ")).lower()
                 if typed == "h":
                     self.wrapped(puzzle.hints()[min(hints, 2)], "  ")
                     hints = min(hints + 1, 3)
@@ -185,30 +191,30 @@ class Session:
                     if self.judged(puzzle, text, hints, court):
                         return True
                 else:
-                    self.say(f"{typed[:30]!r} is none of these: Enter, h, c or s")
+                    self.say(_("{typed} is none of these: Enter, h, c or s", typed=repr(typed[:30])))
 
     def _chosen(self, puzzle: Puzzle) -> str:
         texts = choices(puzzle)
         for letter, text in zip("abcd", texts, strict=True):
             self.say(f"  {letter})")
             for line in text.splitlines() or [""]:
-                self.say(f"      {line.strip() or '(nothing)'}")
+                self.say(f"      {line.strip() or _('(nothing)')}")
         while True:
-            typed = self.typed("Which one, a to d? ").lower()
+            typed = self.typed(_("Which one, a to d? ")).lower()
             if typed in ("a", "b", "c", "d"):
                 return texts["abcd".index(typed)]
-            self.say(f"{typed[:30]!r} is none of the four: type a, b, c or d")
+            self.say(_("{typed} is none of the four: type a, b, c or d", typed=repr(typed[:30])))
 
     def judged(self, puzzle: Puzzle, text: str, hints: int, court: Court) -> bool:
         """Judge a solution, keep and say the verdict."""
         if puzzles.MARK in text and text == puzzle.exercise:
-            self.say("The file is as it was: there is nothing in the gap yet.")
+            self.say(_("The file is as it was: there is nothing in the gap yet."))
             return False
-        self.say("judging: some seconds ...")
+        self.say(_("judging: some seconds ..."))
         try:
             verdict = court.judge(puzzle.blank.rung, text)
         except JudgeError as error:
-            self.say(f"it cannot be judged here: {error}")
+            self.say(_("it cannot be judged here: {why}", why=error))
             return False
         self.progress.tried(puzzle.name, verdict.kind, verdict.said, hints)
         for line in told(verdict):
@@ -219,14 +225,14 @@ class Session:
 def told(verdict: Said) -> list[str]:
     """A verdict in words."""
     if verdict.kind == "right":
-        counts = ", ".join(f"{n:,} {COUNTED[name]}" for name, n in verdict.counts.items() if n)
-        return [f"Right, and as good as the rung's: {counts}, at {verdict.case}."]
-    return [f"Not yet: {VERDICTS[verdict.kind]}.", verdict.said]
+        counts = ", ".join(f"{n:,} {_(COUNTED[name])}" for name, n in verdict.counts.items() if n)
+        return [_("Right, and as good as the rung's: {counts}, at {case}.", counts=counts, case=verdict.case)]
+    return [_("Not yet: {verdict}.", verdict=_(VERDICTS[verdict.kind])), verdict.said]
 
 
 def _place(puzzle: Puzzle) -> str:
     first, last = puzzle.blank.first, puzzle.blank.last
-    return f"(line {first})" if first == last else f"(lines {first} to {last})"
+    return _("(line {first})", first=first) if first == last else _("(lines {first} to {last})", first=first, last=last)
 
 
 def written(puzzle: Puzzle, folder: Path) -> Path:

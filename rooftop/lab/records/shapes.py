@@ -210,13 +210,15 @@ _FACTS = _keys(
     {"m": _count, "k": _count, "size": _count, "nnz": _whole, "blocks": _table(_whole), "semi": _flag}, {"pace": _positive}
 )
 ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table of docs/ shows, by subject
+    "learn": {"what": _name, "of": _name, "seconds": _positive},
     "models": {"what": _name, "of": _name, "variant": _name, "figures": _table(_number)},
     "naive timing": {"how": _name, "mib": _count, "seconds": _positive, "gb_per_s": _number, "says": _text},
     "perplexity": {"way": _name, "perplexity": _number, "over_float16": _number},
     "sparse ways": {"matrix": _name, "dtype": _name, "n": _count, "facts": _FACTS, "seconds": _keys({"dense": _positive})},
 }  # fmt: skip
 _BESIDE: dict[str, dict[str, Check]] = {  # the rows
-    "models": {"transformers": _name}, "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
+    "learn": {"browser": _name}, "models": {"transformers": _name},
+    "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
 }  # fmt: skip
 
 

@@ -79,7 +79,7 @@ class Gatherer(Joined):
 
     def site(self, now: datetime) -> SiteData:
         ladders = tuple(self.ladder_page(registry.ladder(name, self.house)) for name in registry.ladder_names(self.house))
-        ops = tuple(self.op_score(name) for name in self._op_names())
+        ops = tuple(self.op_score(name) for name in self._op_names)
         bench = self._of_kind("bench")
         stale = sum(self.stale(r) is not None for r in bench)
         languages = language_page.rows(self.records, self.measured, self.stale, self.house)
@@ -90,7 +90,7 @@ class Gatherer(Joined):
     def _sweeps(self) -> dict[str, tuple[SweepView, ...]]:
         """The newest sweep of each op of the tree on each card."""
         found = sweep_page.newest(self.records)
-        return {op: tuple(sweep_page.view(r, self.sweep_is_current(r)) for r in found[op]) for op in self._op_names() if op in found}
+        return {op: tuple(sweep_page.view(r, self.sweep_is_current(r)) for r in found[op]) for op in self._op_names if op in found}
 
     def devices(self, records: Iterable[Record]) -> tuple[DeviceView, ...]:
         """The cards of these records, the one with the most that are not stale first."""
@@ -150,7 +150,8 @@ class Gatherer(Joined):
         self, rung: registry.Rung, op: str, cases: Sequence[Case], headline: str, targets: Sequence[int], devices: Sequence[DeviceView],
         before: RungRow | None,
     ) -> RungRow:
-        subject = self.subjects[(op, rung.name)]
+        subject = self.subject(op, rung.name)
+        assert subject is not None
         shipped = rung.head.implementation if rung.head else None
         cells: dict[tuple[str, str], Measured] = {}
         for device in devices:

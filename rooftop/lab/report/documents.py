@@ -12,7 +12,7 @@ from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.report import comm_page, expected_page, language_page, models_page, precision, profiling_page
+from rooftop.lab.report import comm_page, expected_page, language_page, learn_page, models_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather
 from rooftop.lab.report.linear_page import front
 from rooftop.lab.report.model import SiteData
@@ -218,6 +218,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/comm.md", "collectives"): comm_page.collectives,
     ("docs/comm.md", "products"): comm_page.products,
     ("docs/models.md", "models"): models_page.table,
+    ("docs/learn.md", "time"): learn_page.table,
     ("docs/matmul.md", "precision"): precision.table,
     ("docs/profiling.md", "right"): profiling_page.right,
     ("docs/profiling.md", "levers"): profiling_page.levers,

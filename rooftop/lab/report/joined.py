@@ -35,6 +35,7 @@ class Joined:
     digests: Digests = field(default_factory=dict)
     asked: Asked = field(default_factory=Asked)
     _why: dict[Any, tuple[str | None, str]] = field(default_factory=dict)  # of `digests`, what was asked of this one
+    _subjects: dict[tuple[str, str], Subject | None] = field(default_factory=dict)
     _cases: dict[str, Mapping[str, Case]] = field(default_factory=dict)  # op -> its cases by id
     _ceilings: dict[str, tuple[Ceilings | None, Ceilings | None]] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
@@ -50,6 +51,7 @@ class Joined:
         key = ("sweep", record["op"], record.get("run"), record.get("at"), str(record["device"]["name"]))
         return self._once(key, lambda: None if sweep_page.current(record, self.asked) else CHANGED) is None
 
+    @cached_property
     def _op_names(self) -> list[str]:
         """Ops, and those backwards that have a contract of their own, next to their forward."""
         names: list[str] = []
@@ -61,24 +63,32 @@ class Joined:
 
     # -- the tree ---------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def subjects(self) -> dict[tuple[str, str], Subject]:
-        """(op, name) -> subject, of all that the tree holds."""
-        found: list[Subject] = []
-        for name in self._op_names():
-            op = registry.op(name, self.house)
-            found += [Subject(i.name, op, i) for i in registry.implementations(name, self.house)]
-            found += [Subject(f"peer:{peer}", op, peer=peer) for peer in {**op.peers, **op.ranks_peers}]
-        for name in registry.ladder_names(self.house):
-            ladder = registry.ladder(name, self.house)
-            op = registry.op(ladder.op, self.house)
-            found += [Subject(r.name, op, r.implementation, r) for r in ladder.rungs]
-        return {(s.op.name, s.name): s for s in found}
+    def subject(self, op_name: str, name: str) -> Subject | None:
+        """What the tree holds under these names; None where it holds nothing. Raises RegistryError for a file of it that does not read."""
+        key = op_name, name
+        if key not in self._subjects:
+            self._subjects[key] = self._found(op_name, name)
+        return self._subjects[key]
+
+    def _found(self, op_name: str, name: str) -> Subject | None:
+        base, (ladder, _, rung) = op_name.removesuffix("_bwd"), name.partition("/")
+        known = registry.op_names(self.house)
+        if op_name not in known and (base not in known or registry.op(base, self.house).bwd is None):
+            return None
+        op = registry.op(op_name, self.house)
+        if name.startswith("peer:"):
+            return Subject(name, op, peer=name[5:]) if name[5:] in {**op.peers, **op.ranks_peers} else None
+        if not rung:
+            return next((Subject(name, op, i) for i in registry.implementations(op_name, self.house) if i.name == name), None)
+        whole = registry.ladder(ladder, self.house) if ladder in registry.ladder_names(self.house) else None
+        if whole is None or whole.op != op_name:
+            return None
+        return next((Subject(name, op, r.implementation, r) for r in whole.rungs if r.name == name), None)
 
     def stale(self, record: Record) -> str | None:
         """None for a record of the tree as it is, else why it is not."""
         op_name, name = str(record.get("op")), str(record.get("subject"))
-        subject = self.subjects.get((op_name, name))
+        subject = self.subject(op_name, name)
         if subject is None:
             return f"{name} is no longer in the tree"
         cases = self._cases_of(subject.op)

@@ -28,7 +28,7 @@ SMALLEST = 1 << 21  # elements of the inputs below which a case is not made smal
 FMAS = 1 << 26  # of the blocks that are run: about half a second
 FEWEST, MOST = 2, 32  # blocks that are run
 SHARE = 0.01  # of all wavefronts: a line that takes less is not looked at for conflicts
-FORM = 3  # of what is kept
+FORM = 5  # of what is kept
 ACCESSES = 8  # of a rung that are kept
 NOT_YET = "not counted yet: rooftop report --compute counts it"
 
@@ -61,6 +61,10 @@ class Access:
     apart: int | None
     found: float
     ideal: float
+    phases: int = 0  # of the first warp: the last phase with a request, from 1; a phase ends at each barrier of the block
+    requests: tuple[int, ...] = ()  # in each of the first phases
+    onward: int | None = None  # bytes from its first request in a phase to the first in the next, where most keep to it
+    within: int | None = None  # and from one to the next in a phase
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def _accesses(report: Report, path: str) -> tuple[Access, ...]:
     found = [c for c in report.lines if c.file == path and c.requests and c.op != "atomic"]
     found = sorted(sorted(found, key=lambda c: -c.requests)[:ACCESSES], key=lambda c: (c.line, c.op))
     sums = [(c, c.wavefronts, c.ideal_wavefronts) if c.space == "shared" else (c, c.sectors, c.ideal_sectors) for c in found]
-    return tuple(Access(c.line, f"{c.space} {c.op}", c.width, c.apart, n / c.requests, least / c.requests) for c, n, least in sums)
+    return tuple(Access(c.line, f"{c.space} {c.op}", c.width, c.apart, n / c.requests, least / c.requests, **vars(c.walk)) for c, n, least in sums)
 
 
 def _lines(report: Report, path: str, most: int = 3) -> tuple[Line, ...]:
@@ -315,7 +319,7 @@ def _read(path: Path) -> RungCounts | None:
         data = disk_cache.read_json(path)
         values, ideals = ({str(n): float(v) for n, v in data[k].items()} for k in ("values", "ideals"))
         lines = tuple(Line(**x) for x in data["lines"])
-        accesses = tuple(Access(**x) for x in data["accesses"])
+        accesses = tuple(Access(**{**x, "requests": tuple(x["requests"])}) for x in data["accesses"])
         return RungCounts(str(data["case"]), int(data["blocks"]), int(data["grid_blocks"]), values, ideals, lines, accesses=accesses)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -153,6 +153,7 @@ def environment() -> jinja2.Environment:
     env.filters.update(ratio=lambda value: number(value, 4 if value >= 0.9995 else 3))
     env.filters.update(grouped=lambda n: f"{n:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), instructions=instructions, plain=counts.plain)
     env.filters.update(doc=reference.shown, sentence=reference.sentence)
+    env.globals.update(_=lambda text, /, **about: Markup(text).format(**about), language="en", others=(), course="learn.html")
     env.globals.update(
         summary=counts.summary, hit=round(100 * HIT), gained=gained, about=dict(COUNTS), shown=shown, packed=packed, alike=alike, classes=classes
     )
@@ -233,12 +234,23 @@ class Listing:
 
     @property
     def runs(self) -> list[tuple[str, int, str]]:
-        """Lines of a kind that follow each other: kind, number of the first one, text."""
-        found = []
-        for kind, group in groupby(self.lines, key=lambda line: line.kind):
-            lines = list(group)
-            found.append((kind, lines[0].number, "\n".join(line.text for line in lines)))
-        return found
+        return stretches((line.kind, line) for line in self.lines)
+
+
+def stretches(lines: Iterable[tuple[str, Line]]) -> list[tuple[str, int, str]]:
+    """Lines of a kind that follow each other: kind, number of the first one, text. A tab stands for four spaces of an indentation, which are a tenth of a
+    page; the script of the page turns it back."""
+    found = []
+    for kind, group in groupby(lines, key=lambda line: line[0]):
+        for _, beside in groupby(enumerate(line for _, line in group), key=lambda at: at[1].number - at[0]):
+            run = [line for _, line in beside]
+            found.append((kind, run[0].number, "\n".join(_tabbed(line.text) for line in run)))
+    return found
+
+
+def _tabbed(text: str) -> str:
+    deep = (len(text) - len(text.lstrip(" "))) // 4
+    return "\t" * deep + text[4 * deep :]
 
 
 def lesson(text: str) -> list[int]:
@@ -295,8 +307,8 @@ class Source:
     source: str
 
 
-def listing(before: Sourced | None, after: Sourced) -> Listing:
-    """The source of a rung, with what it changes on the one before."""
+def listing(before: Sourced | None, after: Sourced, context: int = CONTEXT) -> Listing:
+    """The source of a rung, with what it changes on the one before, and `context` lines around that."""
     new = after.source.splitlines()
     new_at = lesson(after.source)
     if before is None:
@@ -307,7 +319,7 @@ def listing(before: Sourced | None, after: Sourced) -> Listing:
     matcher = difflib.SequenceMatcher(None, [old[i].rstrip() for i in old_at], [new[i].rstrip() for i in new_at], autojunk=False)
     kinds = ["far"] * len(new)
     gone: dict[int, list[int]] = {}  # line of the new source -> those of the old one that stood before it
-    for group in matcher.get_grouped_opcodes(CONTEXT):
+    for group in matcher.get_grouped_opcodes(context):
         for kind, a, b, c, d in group:
             for i in new_at[c:d]:
                 kinds[i] = "same" if kind == "equal" else "added"

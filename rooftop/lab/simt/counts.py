@@ -10,7 +10,7 @@ from pathlib import Path
 from rooftop.lab.simt import host_code, machine, native
 from rooftop.lab.simt.lines import Place, places, text_of
 from rooftop.lab.simt.machine import Key, MachineCode
-from rooftop.lab.simt.report import LineCounts
+from rooftop.lab.simt.report import LineCounts, Walk
 
 SPACES = ("shared", "global", "local", "other")
 OPS = ("read", "write", "atomic")
@@ -76,7 +76,7 @@ def read(library: Path, raw: Sequence[native.RawCount], sources: dict[str, str],
             sum(c.ideal_wavefronts for c in all_), max(c.contention for c in all_),
             source_width=max(c.source_width for c in all_), source_requests=sum(c.source_requests for c in all_),
             source_sectors=sum(c.source_sectors for c in all_), source_wavefronts=sum(c.source_wavefronts for c in all_),
-            apart=_apart(all_), widths=_widths([c.of_width for c in all_]), source_widths=_widths([c.source_of_width for c in all_]),
+            apart=_apart(all_), walk=_walk(all_), widths=_widths([c.of_width for c in all_]), source_widths=_widths([c.source_of_width for c in all_]),
         )
         for (file, line, space, op), all_ in sorted(merged.items())
     )  # fmt: skip
@@ -98,6 +98,13 @@ def read(library: Path, raw: Sequence[native.RawCount], sources: dict[str, str],
 
 
 SCATTERED = -(2**31)
+
+
+def _walk(all_: Sequence[native.RawCount]) -> Walk:
+    """A step is one that three of four requests take: on a line that reads two tensors by turns half of them go from the first to the second."""
+    most = max(all_, key=lambda c: c.phases)
+    onward, within = (int(s) if n and s != SCATTERED and 4 * alike >= 3 * n else None for s, n, alike in zip(most.steps, most.pairs, most.alike, strict=True))
+    return Walk(max(c.phases for c in all_), tuple(map(sum, zip(*(c.in_phase for c in all_), strict=True))), onward, within)
 
 
 def _apart(all_: Sequence[native.RawCount]) -> int | None:

@@ -64,7 +64,8 @@ class RawCount(ctypes.Structure):
         ("site", _U64), ("space", _U32), ("op", _U32), ("width", _U32), ("contention", _U32), ("requests", _U64), ("lanes", _U64), ("sectors", _U64),
         ("ideal_sectors", _U64), ("bytes_useful", _U64), ("wavefronts", _U64), ("ideal_wavefronts", _U64),
         ("source_requests", _U64), ("source_sectors", _U64), ("source_wavefronts", _U64), ("source_width", _U32), ("apart", ctypes.c_int32),
-        ("of_width", _U64 * 5), ("source_of_width", _U64 * 5),
+        ("of_width", _U64 * 5), ("source_of_width", _U64 * 5), ("phases", _U32), ("in_phase", _U32 * 8),
+        ("steps", ctypes.c_int32 * 2), ("pairs", _U32 * 2), ("alike", _U32 * 2), ("began", _U64), ("last", _U64),
     ]  # fmt: skip
 
 

@@ -56,6 +56,16 @@ def _index(index: Index) -> str:
 
 
 @dataclass(frozen=True)
+class Walk:
+    """What the first warp of the first block that is run does at a line, phase by phase: a phase ends at each barrier of the block."""
+
+    phases: int = 0  # the last one with a request, from 1
+    requests: tuple[int, ...] = ()  # in each of the first phases
+    onward: int | None = None  # bytes from the first request of a phase to that of the next which has one, where most keep to it
+    within: int | None = None  # and from one request to the next in a phase
+
+
+@dataclass(frozen=True)
 class LineCounts:
     """Accesses of one source line to one kind of memory, summed over the blocks that were counted.
 
@@ -84,6 +94,7 @@ class LineCounts:
     widths: tuple[tuple[int, int], ...] = ()  # (bytes a thread, requests), the widest first
     source_widths: tuple[tuple[int, int], ...] = ()
     apart: int | None = None  # bytes from one thread's address to the next one's, where most of a request keeps to it
+    walk: Walk = Walk()
 
     @property
     def rewritten(self) -> bool:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 WIDTH = 880  # pixels, at most
 LETTER, BOLD = 6.3, 7.3  # pixels of a letter at the size of the page's figures, and of one of a label
-CAPITAL, BROAD = 1.2, 3.0  # what a capital letter, and an m or a w, takes more
+CAPITAL, BROAD, CHINESE = 1.2, 3.0, 6.0  # what a capital letter, an m or a w, and a Chinese character takes more
 COLOURS = ("a", "b", "c", "d", "e")  # classes of filled boxes, told apart by hue and by lightness
 
 
@@ -23,7 +23,7 @@ class Picture:
 
 def length(text: str, kind: str = "") -> float:
     """Pixels that a text takes, in the widest of the fonts that readers have."""
-    more = CAPITAL * sum(map(str.isupper, text)) + BROAD * sum(text.lower().count(c) for c in "mw")
+    more = CAPITAL * sum(map(str.isupper, text)) + BROAD * sum(text.lower().count(c) for c in "mw") + CHINESE * sum(c >= "\u2e80" for c in text)
     return (BOLD if kind == "label" else LETTER) * len(text) + more
 
 

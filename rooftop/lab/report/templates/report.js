@@ -67,7 +67,7 @@
   // The file is coloured whole: a comment may begin in one stretch and end in another. What was removed is no part of it.
   function numbered(blocks) {
     const kept = blocks.filter(function (block) { return !block.classList.contains("removed"); });
-    const textOf = function (block) { return block.textContent.replace(/\n$/, ""); };
+    const textOf = function (block) { return block.textContent.replace(/\n$/, "").replace(/^\t+/gm, function (tabs) { return "    ".repeat(tabs.length); }); };
     const counts = kept.map(function (block) { return textOf(block).split("\n").length; });
     const lines = linesOf(kept.map(textOf).join("\n"));
     blocks.filter(function (block) { return !kept.includes(block); }).forEach(function (block) { fill(block, linesOf(textOf(block))); });
@@ -91,6 +91,9 @@
   document.querySelectorAll("figure.drawing").forEach(function (figure) {
     figure.addEventListener("click", function () { figure.classList.toggle("large"); });
   });
+
+  const SAID = { zh: { "your number": "你的数字", "that is no number": "这不是数字", " points of 100": " 分（满分 100）", right: "正确", no: "不对", "nothing found": "没有找到" } };
+  function words(text) { return (SAID[document.documentElement.lang] || {})[text] || text; }
 
   // The course: a choice is marked when it is taken, and a number is asked for before the answer unfolds.
   document.querySelectorAll(".ask").forEach(function (ask) {
@@ -117,17 +120,17 @@
     const input = document.createElement("input");
     const said = document.createElement("span");
     input.inputMode = "decimal";
-    input.placeholder = "your number";
-    input.setAttribute("aria-label", "your number");
+    input.placeholder = words("your number");
+    input.setAttribute("aria-label", words("your number"));
     said.setAttribute("role", "status");
     input.addEventListener("change", function () {
       const text = input.value.trim().replace(/,(?=\d{3}\b)/g, "").replace(",", ".");
       const given = Number(text);
-      if (!text || !isFinite(given)) { said.textContent = text ? "that is no number" : ""; return; }
+      if (!text || !isFinite(given)) { said.textContent = text ? words("that is no number") : ""; return; }
       const within = Number(ask.dataset.within || 0.15);
       const near = Math.abs(given - found) <= within * Math.abs(found) + 1e-9;
       const points = given > 0 && found > 0 ? Math.round(100 * Math.max(0, 1 - Math.abs(Math.log(given / found)) / Math.log(4))) : near ? 100 : 0;
-      said.textContent = ask.dataset.found ? points + " points of 100" : near ? "right" : "no";
+      said.textContent = ask.dataset.found ? points + words(" points of 100") : words(near ? "right" : "no");
       answer.open = true;
     });
     answer.before(input, said);
@@ -169,7 +172,7 @@
       });
       if (words.length && window.rooftopPages && !rows.length) {
         const item = document.createElement("li");
-        item.textContent = "nothing found";
+        item.textContent = words("nothing found");
         list.append(item);
       }
       list.hidden = !list.childNodes.length;

@@ -14,8 +14,15 @@ struct Count {      // as rooftop/lab/simt/native.py reads it
     u32 source_width;
     i32 apart;                                                  // bytes from a lane's address to its neighbour's, in most of the first request; SCATTERED: in no such way
     u64 of_width[5], source_of_width[5];                        // requests of 1, 2, 4, 8 and 16 bytes a lane
+    // Of the first warp of the first block that is run, at all sites of the line: a phase ends at each barrier of the block.
+    u32 phases;                                                 // the last one with a request, from 1
+    u32 in_phase[8];                                            // requests in the first of them
+    i32 steps[2];                                               // bytes from its first request in a phase to the first in the next, and from one to the next within
+    u32 pairs[2], alike[2];                                     // of requests, and those that are as far apart
+    u64 began, last;                                            // where the first of its phase was, and the last
 };
 constexpr i32 SCATTERED = -2147483647 - 1;
+constexpr u32 PHASES = 8;
 constexpr size_t TRAIL = 1 << 13;        // events after which a lane lets the others of its warp catch up
 
 constexpr u32 END = 1;                   // where a lane's path ends: no place in the code
@@ -29,6 +36,9 @@ struct Paths {
 struct Mode {
     std::unordered_map<u64, Count> counts;                      // by site, space and op
     std::unordered_map<u32, std::pair<u64, u64>> passed;        // by place: lanes, and how often the warp parted after it
+    std::unordered_map<u64, u64> walked;                        // by line, space and op, as `counts`: the site that keeps the walk of all that the line became
+    u32 phase = 0;                                              // of the first warp, and the barrier that it began with
+    u64 barrier = 0;
     std::unordered_map<const Warp*, Paths> paths;
     std::unordered_map<u64, u32> turns;                         // by warp and split: executions so far
     u64 copied[32] = {};                                        // where the asynchronous copies of the last request read,
@@ -36,6 +46,8 @@ struct Mode {
     u64 read_sectors = 0;                                       // and the sectors counted for them
 };
 
+std::vector<Width> wide;
+std::vector<Split> splits;
 static std::vector<Count> all_counts;
 static size_t arena_bytes;
 static u32 dynamic_at;                   // where dynamic shared memory begins behind the static, as the GPU's compiler lays it out
@@ -102,6 +114,24 @@ static void copies(Worker& w, const Event& e, const u64* address, u32 lanes, Tal
     }
 }
 
+// Where the first warp is in its work, and how far it has come since its last request here.
+static void walk(const Mode& m, Count& c, u32 requests, u64 address) {
+    if (c.phases) {
+        const bool within = c.phases == m.phase + 1;
+        const i64 d = static_cast<i64>(address - (within ? c.last : c.began));
+        if (!c.pairs[within]++) c.steps[within] = d > SCATTERED && d <= 2147483647 ? static_cast<i32>(d) : SCATTERED;
+        c.alike[within] += d == c.steps[within];
+    }
+    if (c.phases != m.phase + 1) c.began = address;
+    c.phases = m.phase + 1, c.last = address;
+    if (m.phase < PHASES) c.in_phase[m.phase] += requests;
+}
+
+static bool is_first(const Worker& w, const Warp& warp) {
+    const Launch& l = *w.launch;
+    return !warp.index && !warp.block->rank && warp.block->me == l.me0 + (l.units ? l.units[0] : 0);
+}
+
 static void issue(Worker& w, const Warp& warp, const Event& e, const u64* address, u32 lanes) {
     const u64 key = static_cast<u64>(e.site) << 8 | static_cast<u64>(e.space) << 4 | e.kind;
     Count& c = w.mode->counts[key];
@@ -123,6 +153,10 @@ static void issue(Worker& w, const Warp& warp, const Event& e, const u64* addres
     if (e.parts > 1) add(source, e.space, source_bytes, address, lanes);   // the others lie in the same sector, or as far apart in their banks
     if (starts == 1) compiled = whole;
     if (e.parts == 1) source = whole;
+    if (is_first(w, warp)) {
+        const u64 line = e.site < wide.size() && wide[e.site].line ? static_cast<u64>(wide[e.site].line) << 8 | (key & 0xff) : 1ull << 63 | key;
+        walk(*w.mode, w.mode->counts[w.mode->walked.try_emplace(line, key).first->second], static_cast<u32>(compiled.requests), address[__builtin_ctz(lanes)]);
+    }
     c.requests += compiled.requests, c.lanes += compiled.requests * active;
     c.sectors += compiled.sectors, c.ideal_sectors += compiled.ideal_sectors;
     c.wavefronts += compiled.wavefronts, c.ideal_wavefronts += compiled.ideal_wavefronts;
@@ -163,9 +197,6 @@ static void pass(Mode& m, Paths& p, u32 place, u32 group) {
     p.from[path] = place, p.to[path] = 0, p.parted[path] = false, p.lanes[path] = group;
     for (u32 todo = group; todo; todo &= todo - 1) p.of[__builtin_ctz(todo)] = static_cast<u8>(path);
 }
-
-std::vector<Width> wide;
-std::vector<Split> splits;
 
 // -- the trails of a warp put together ------------------------------------------------------------------------------------------------
 // The lanes whose next event lies lowest in the code go first: loops are left together and both arms of a branch end where they meet. Where lanes meet,
@@ -231,6 +262,8 @@ static void merge_trails(Worker& w, Warp& warp, bool to_the_end) {
             pass(*w.mode, paths, e.site, group);
         } else if (!e.site) {
             pass(*w.mode, paths, END, group);
+        } else if (e.bytes && is_first(w, warp) && w.mode->barrier != e.address) {   // lanes may come in groups
+            ++w.mode->phase, w.mode->barrier = e.address;
         }
     }
     for (u32 todo = warp.valid; todo; todo &= todo - 1) {
@@ -270,7 +303,9 @@ void mode_sync(Worker& w, Fiber& f, u32 meeting) {
     std::vector<Meeting>& met = f.warp->met;
     if (met.size() <= meeting) met.resize(meeting + 1);
     met[meeting].lanes |= 1u << f.lane;
-    leave_event(w, {meeting, static_cast<u32>(f.state == DONE ? 0 : f.pc), 0, SYNC, 0, 1});
+    const u32* const barriers = f.warp->meeting;
+    const bool barrier = meeting && std::find(barriers, barriers + 16, meeting) != barriers + 16;
+    leave_event(w, {meeting, static_cast<u32>(f.state == DONE ? 0 : f.pc), barrier, SYNC, 0, 1});
 }
 void mode_met(Warp& warp, u32 meeting) { if (!worker->plain) warp.met[meeting].over = true; }
 
@@ -308,6 +343,7 @@ void mode_unit(Worker& w, Unit& u, bool begins) {
     if (begins)
         for (Fiber& f : u.fibers) f.trace.clear();
     w.mode->turns.clear(), w.mode->paths.clear();
+    w.mode->phase = 0, w.mode->barrier = 0;
 }
 void mode_access(Worker& w, const void* p, u32 bytes, bool write, u64 pc) { if (w.plain) return; note(w, p, bytes, write ? WRITE : READ, pc); }
 void mode_atomic(Worker& w, void* p, u32 bytes, int kind, u64 pc) { if (w.plain) return; note(w, p, bytes, (kind & 3) == 1 ? READ : (kind & 3) == 2 ? WRITE : RMW, pc); }
