@@ -128,6 +128,40 @@ def test_a_compilation_that_takes_too_long_or_too_much_is_ended(monkeypatch: pyt
     assert not list((settings.load().cache / "simt").glob(f"*/tmp-of-{os.getpid()}-*"))
 
 
+def test_a_compiler_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    """At once: the driver, and the compiler that it has started."""
+    words = "from rooftop.core import sandbox; import subprocess, sys; subprocess.run(sandbox.tool(sys.argv[1:], readable=[{0!r}], writable=[{0!r}], **{1}))"
+    (tmp_path / "long.cpp").write_text(LONG, encoding="utf-8")
+    compiler = [str(build.compiler().path), "-fconstexpr-ops-limit=100000000000", "-fconstexpr-loop-limit=2000000000", "-c", "long.cpp"]
+    own = settings.environment({"PYTHONPATH": settings.python_path(), "TMPDIR": str(tmp_path)})
+    code = words.format(str(tmp_path), {"seconds": 60, "memory": 8 << 30})
+    with subprocess.Popen([sys.executable, "-c", code, *compiler], cwd=tmp_path, env=own) as killed:
+        started: set[int] = set()
+
+        def compiles() -> bool:
+            parents = _parents()
+            started.update({killed.pid})
+            while more := {p for p, above in parents.items() if above in started} - started:
+                started.update(more)
+            return any("cc1plus" in _said(p) or "-cc1" in _said(p) for p in started)
+
+        _until(compiles)
+        killed.kill()
+        killed.wait()
+        _until(lambda: not started & set(_parents()), tries=30)
+
+
+LONG = "constexpr long f(long n) { long s = 0; for (long i = 0; i < n; ++i) s += i; return s; } static_assert(f(1000000000) > 0);"
+
+
+def _said(pid: int) -> str:
+    """The command line of a process; empty where there is none."""
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 @pytest.mark.parametrize(
     ("body", "says"), [("abort();", "SIGABRT"), ("_exit(3);", "exit code 3"), ("_exit(0);", "exit code 0")], ids=["abort", "exit", "exit-0"],
 )  # fmt: skip
@@ -254,23 +288,28 @@ def test_a_simulation_ends_with_whoever_asked_for_it(monkeypatch: pytest.MonkeyP
     _until(lambda: _workers() <= before)
 
 
-def _workers() -> int:
-    """Descendants of the server of this process."""
-    own = process._SERVERS.get(os.getpid())
-    if own is None:
-        return 0
+def _parents() -> dict[int, int]:
+    """Of each process that runs."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:
             continue
-        parents[int(stat.parent.name)] = int(fields[1])
-    return sum(1 for p in parents if own[0].pid in (parents[p], parents.get(parents[p])))
+        if fields[0] != "Z":
+            parents[int(stat.parent.name)] = int(fields[1])
+    return parents
 
 
-def _until(holds: Callable[[], bool]) -> None:
-    for _ in range(300):
+def _workers() -> int:
+    """Descendants of the server of this process."""
+    own = process._SERVERS.get(os.getpid())
+    parents = _parents()
+    return 0 if own is None else sum(1 for p in parents if own[0].pid in (parents[p], parents.get(parents[p])))
+
+
+def _until(holds: Callable[[], bool], tries: int = 300) -> None:
+    for _ in range(tries):
         if holds():
             return
         time.sleep(0.1)

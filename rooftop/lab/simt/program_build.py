@@ -87,10 +87,15 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
             name = next((n for n, p in places.items() if p == found), None)
             if name is None:
                 name = os.path.relpath(found, Path.cwd()) if not path.is_absolute() else str(found)
-                texts[name], places[name] = head_text.read(found), found
+                texts[name], places[name] = _beside(found), found
                 queue.append(name)
             includes[shown][match[2]] = name
     return Source(path, texts, includes, tuple(missing))
+
+
+def _beside(path: Path) -> str:
+    """The text of a file that nobody named: what of it is not UTF-8, in a comment say, is no reason to refuse the one that was named."""
+    return path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _known(name: str) -> bool:
@@ -117,14 +122,14 @@ def has_main(source: Source) -> bool:
 def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
     """The program in the file's folder: the one file there with a main(), and the others that have none. None where there is not one such file."""
     top = source.path.resolve()
-    mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(head_text.read(p)))]
+    mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(_beside(p)))]
     names = set(_defined(source.texts[source.shown]))
-    mains = [p for p in mains if names & set(re.findall(r"\w+", read(p, folders).whole))]
-    including = [p for p in mains if any(Path(n).name == top.name for n in list(read(p, folders).texts)[1:])]
+    mains = [p for p in mains if names & set(re.findall(r"\w+", read(p, folders, _beside(p)).whole))]
+    including = [p for p in mains if any(Path(n).name == top.name for n in list(read(p, folders, _beside(p)).texts)[1:])]
     chosen = including or (mains if len(mains) == 1 else [])
     if len(chosen) != 1:
         return None
-    other = read(chosen[0], folders)
+    other = read(chosen[0], folders, _beside(chosen[0]))
     return other if including else together(other, folders)
 
 
@@ -152,8 +157,8 @@ def together(source: Source, folders: Sequence[Path]) -> Source:
     """A program with the files beside it that have no main() of their own."""
     made = source
     for path in _units(source.path):
-        if str(path) not in made.texts and not _MAIN.search(without_comments(head_text.read(path))):
-            unit = read(path, folders)
+        if str(path) not in made.texts and not _MAIN.search(without_comments(_beside(path))):
+            unit = read(path, folders, _beside(path))
             made = replace(made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path)))
     return made
 
