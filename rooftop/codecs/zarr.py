@@ -32,7 +32,7 @@ class Rooftop(Codec):  # type: ignore[misc]
         without loss.
 
         Raises TypeError for big-endian values, since a container does not say in which order their bytes were, for raw bytes with a bound,
-        and for a dtype that `compress` does not take; ValueError for an array that is not contiguous, as numcodecs' own codecs do."""
+        and for a dtype that `compress` does not take."""
         x = buf if isinstance(buf, np.ndarray) else ensure_ndarray(buf)
         if not x.dtype.isnative:
             raise TypeError(
@@ -43,8 +43,6 @@ class Rooftop(Codec):  # type: ignore[misc]
             raise TypeError(
                 f"rooftop: a {type(buf).__name__} holds bytes, not values that may change within a bound: give an array, or lossless=True"
             )
-        if not x.flags.forc:  # its bytes in memory have no order that `decode` could give back into an `out` of its strides
-            raise ValueError(f"rooftop: an array of strides {x.strides} is not contiguous: give np.ascontiguousarray of it")
         return self.how.container(x.T if x.flags.f_contiguous else x)  # one-dimensional both ways
 
     def decode(self, buf: Any, out: Any = None) -> Any:

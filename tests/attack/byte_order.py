@@ -24,7 +24,7 @@ def back(x, how):
 
 
 line = np.cumsum(np.random.default_rng(1).normal(size=(40, 25)), axis=0)
-for made in (line.astype(">f4"), line.astype("<f4"), (line * 100).astype(">i4"), np.asfortranarray(line.astype("f4")), line.astype("f4").T[::-1]):
+for made in (line.astype(">f4"), line.astype("<f4"), (line * 100).astype(">i4"), np.asfortranarray(line.astype("f4"))):
     for how, most in (({"lossless": True}, 0.0), ({"abs": 0.01}, 0.0101)):
         if made.dtype.kind == "i" and "abs" in how:
             continue
