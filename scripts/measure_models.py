@@ -314,6 +314,9 @@ def run(args: argparse.Namespace, jobs: list[tuple[str, str, str]], until: float
             process.wait()
             shown = "  ".join(f"{n} {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in found[job].items())
             print(f"{job[0]:8s}{job[1]:22s}{job[2]:40s}{shown}", flush=True)
+        rows = [{"what": w, "of": n, "variant": v, "figures": found[w, n, v]} for w, n, v in wave if "failed" not in found[w, n, v]]
+        if args.records and rows:  # after each wave: a run that is ended early keeps what it has measured
+            record(args, rows)
     return found
 
 
@@ -343,7 +346,7 @@ def main() -> None:
     p.add_argument("--wave", type=int, default=4, help="processes that hold a model at once")
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--device", default="")
-    p.add_argument("--records", default="", help="a folder: the results become a record, of which docs/models.md is written")
+    p.add_argument("--records", default="", help="a folder: each wave of results becomes a record, of which docs/models.md is written")
     p.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = p.parse_args()
     if not args.device:
@@ -360,9 +363,6 @@ def main() -> None:
     jobs += [("loss", n, f"{how} seed {seed}") for n in names for how in ("eager", "patched") for seed in range(3)] if "loss" in what else []
     found = run(args, jobs, time.time() + args.budget)
     means(found, names)
-    rows = [{"what": w, "of": n, "variant": v, "figures": r} for (w, n, v), r in found.items() if "failed" not in r]
-    if args.records and rows:
-        record(args, rows)
 
 
 def record(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:

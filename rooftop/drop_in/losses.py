@@ -74,7 +74,7 @@ def causal_class(base: type, inner: str, head: str, factor: str, cap: str, auxil
         routers = _routers(self, call)
         layer = self._modules[head]
         wanted = asked and (self.training if without is None else without)
-        if not wanted or not _usable(layer) or _keeps(call) or (routers and balance is None):
+        if not wanted or _unusable(layer) or _keeps(call) or (routers and balance is None):
             return _told(plain, self, (), call)
         said = {n: call.pop(n) for n in ("return_dict",) if n in call}
         return can_return_tuple(_fused)(self, call, inner, layer, factor, cap, memory, balance if routers else None, result, **said)
@@ -115,10 +115,13 @@ def _body(module: nn.Module, **call: Any) -> Any:
     return module(**call)
 
 
-def _usable(layer: Any) -> bool:
-    """Whether the head is a linear layer whose weight may be read past its forward."""
-    hooked = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
-    return type(layer) is nn.Linear and not hooked and ordinary(layer.weight, layer.bias)
+def _unusable(layer: Any) -> str:
+    """Why the head is no linear layer whose weight may be read past its forward; "" where it is."""
+    if type(layer) is not nn.Linear:
+        return f"its output embedding is a {type(layer).__name__}, no torch.nn.Linear"
+    if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
+        return "its output embedding has hooks, or another forward"
+    return "" if ordinary(layer.weight, layer.bias) else "the weight of its output embedding is distributed, or of a dtype that no kernel takes"
 
 
 def _keeps(call: dict[str, Any]) -> bool:
@@ -180,8 +183,8 @@ def candidate(model: Any) -> str:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if head is None or not any(m is head for m in model._modules.values()):
         return "it has no output embedding of its own"
-    if not _usable(head):
-        return f"its output embedding is a {type(head).__name__}, or has hooks, or its weight is distributed"
+    if why := _unusable(head):
+        return why
     if getattr(model, "base_model_prefix", "") not in model._modules:
         return f"it has no child {getattr(model, 'base_model_prefix', '')!r}"
     return ""

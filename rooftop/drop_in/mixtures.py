@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rooftop.core.op import constant
 from rooftop.drop_in.gates import ACTS, gated
-from rooftop.drop_in.trials import quiet, same, twin
+from rooftop.drop_in.trials import ordinary, quiet, same, twin
 from rooftop.ops.grouped_matmul import grouped_matmul
 
 NAME = "rooftop"
@@ -109,6 +109,9 @@ def signature(module: nn.Module) -> tuple[Any, ...]:
 
 def find(module: nn.Module, gradients: bool = True) -> tuple[Any, ...] | str:
     """() where the experts function gives what the experts' own forward does, or why it does not."""
+    if not ordinary(*module._parameters.values()):
+        kinds = ", ".join(sorted({"distributed" if type(p).__name__ == "DTensor" else str(p.dtype) for p in module._parameters.values() if not ordinary(p)}))
+        return f"weights of it are {kinds}; grouped products take float32, float16 and bfloat16 of one device"
     with quiet():
         unit = 8 / max(min(min(p.shape[1:]) for p in module._parameters.values() if p is not None and p.dim() == 3), 1)
         count = min(int(module.num_experts), 4)

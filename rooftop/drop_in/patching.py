@@ -312,7 +312,7 @@ class _Patch:
         if not layers:
             return
         forms = rotations.forms_of(self.model)
-        found: dict[Any, tuple[str, str] | str] = {}
+        found: dict[Any, tuple[str, str, bool] | str] = {}
         counts: Counter[tuple[str, str]] = Counter()
         for module in layers:
             functions = named[type(module)]

@@ -38,8 +38,9 @@ def rotated(how: str, form: str, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor,
     return made
 
 
-def taken(how: str, form: str, plain: Callable[..., Any], by_size: bool = False) -> Callable[..., Any]:
-    """Ours, with the parameters of `plain`, which runs where ours does not take them, and in a compiled graph `by_size` where q has few elements."""
+def taken(how: str, form: str, keeps: bool, plain: Callable[..., Any], by_size: bool = False) -> Callable[..., Any]:
+    """Ours, with the parameters of `plain`, which runs where ours does not take them, and in a compiled graph `by_size` where q has few elements.
+    `keeps`: results are of the dtype of q and k, of whatever dtype the tables are."""
     positional = list(inspect.signature(plain).parameters)
 
     @functools.wraps(plain)
@@ -50,7 +51,7 @@ def taken(how: str, form: str, plain: Callable[..., Any], by_size: bool = False)
         axis = more.pop("unsqueeze_dim", 1)
         if axis not in (1, 2) or any(v is not None for v in more.values()) or not ordinary(q, k, cos, sin) or q.dim() != 4 or cos.dim() not in (2, 3):
             return plain(q, k, cos, sin, *rest, **named)
-        to = torch.promote_types(q.dtype, cos.dtype), torch.promote_types(k.dtype, cos.dtype)
+        to = (q.dtype, k.dtype) if keeps else (torch.promote_types(q.dtype, cos.dtype), torch.promote_types(k.dtype, cos.dtype))
         if q.dtype != k.dtype or cos.dtype not in (q.dtype, torch.float32):
             return plain(q, k, cos, sin, *rest, **named)
         made = rotated(how, form, q, k, cos, sin, "bhsd" if axis == 1 else "bshd")
@@ -60,11 +61,11 @@ def taken(how: str, form: str, plain: Callable[..., Any], by_size: bool = False)
 
 
 @builder("rope")
-def attention_class(base: type, names: tuple[tuple[str, str, str], ...], by_size: bool) -> dict[str, Any]:
-    """`names`: of functions, with how and on what form of tables they rotate; `by_size`: a compiler is left few elements."""
+def attention_class(base: type, names: tuple[tuple[str, str, str, bool], ...], by_size: bool) -> dict[str, Any]:
+    """`names`: of functions, with how and on what form of tables they rotate, and whether they keep the dtype; `by_size`: a compiler is left few elements."""
     plain = base.forward  # type: ignore[attr-defined]
     inner = inspect.unwrap(plain)
-    known = {name: taken(how, form, inner.__globals__[name], by_size) for name, how, form in names}
+    known = {name: taken(how, form, keeps, inner.__globals__[name], by_size) for name, how, form, keeps in names}
     return {"forward": _rebound(plain, known)}
 
 
@@ -125,16 +126,16 @@ def _has_form(form: str, t: Tensor) -> bool:
     return form == "once" or (t.shape[-1] % 2 == 0 and torch.equal(t[..., ::2], t[..., 1::2]))
 
 
-def find(function: Callable[..., Any], forms: set[str], gradients: bool = True) -> tuple[str, str] | str:
-    """(how, form) of a function that rotates, or why there is none."""
+def find(function: Callable[..., Any], forms: set[str], gradients: bool = True) -> tuple[str, str, bool] | str:
+    """(how, form, keeps) of a function that rotates, or why there is none."""
     with quiet():
         g = torch.Generator().manual_seed(7)
         for form, how in _candidates(forms):
             tables = [FORMS[form](torch.randn(2, 5, 8, generator=g)) for _ in range(2)]
             if all(_alike(function, how, form, tables, size, axis, gradients) for size in (16, 24) for axis in (1, 2)):
-                return how, form
+                return how, form, _keeps(function, tables)
             if all(_alike(function, how, form, tables, 16, axis, gradients) for axis in (1, 2)):  # takes whole heads alone
-                return how, form
+                return how, form, _keeps(function, tables)
     return "it rotates in another way"
 
 
@@ -149,7 +150,7 @@ def _alike(function: Any, how: str, form: str, tables: list[Tensor], size: int, 
     shapes = ((2, 3, 5, size), (2, 1, 5, size)) if axis == 1 else ((2, 5, 3, size), (2, 5, 1, size))
     g = torch.Generator().manual_seed(8)
     q, k = (torch.randn(s, generator=g) for s in shapes)
-    ours = taken(how, form, _never)
+    ours = taken(how, form, False, _never)
     runs: list[Any] = []
     try:
         for f, dtype in ((function, torch.float32), (function, torch.float64), (ours, torch.float32)):
@@ -164,6 +165,12 @@ def _alike(function: Any, how: str, form: str, tables: list[Tensor], size: int, 
         return False
     theirs, exact, mine = runs
     return near(mine[0], theirs[0], exact[0]) and near(mine[1], theirs[1], exact[1])
+
+
+def _keeps(function: Any, tables: list[Tensor]) -> bool:
+    """Whether it gives 16 bits for q and k of 16 bits and tables of float32."""
+    q = torch.randn(2, 1, 5, 16).bfloat16()
+    return bool(all(t.dtype == q.dtype for t in function(q, q, *tables)))
 
 
 def _never(*_: Any, **__: Any) -> Any:

@@ -161,12 +161,16 @@ def _by_torch(query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling
     return out.reshape(shape[0], shape[2], *out.shape[2:])
 
 
-def register_transformers(name: str = "rooftop", *, packed: bool = True) -> None:
+def register_transformers(name: str = "rooftop", *, packed: bool = True, holes: bool = False) -> None:
     """Make ``attn_implementation="rooftop"`` known to Hugging Face Transformers (5.5 or later): `transformers_attention` and
     `transformers_mask`.
 
     `packed`: False promises of models that are compiled as a whole, called without a mask, that `position_ids` never start anew within a
     row. Their attention then runs in causal order, or in a window, instead of over runs of keys that are computed from `position_ids`.
+
+    `holes`: True where the `attention_mask` of a compiled model may have 0 between the tokens of a row. Without it padding lies before and
+    after them, attention runs over the keys between, and another mask stops the graph by an assertion; with it each call makes a mask of
+    all pairs. Models that are not compiled look at their mask.
 
     Raises ImportError where Transformers is not installed, or older."""
     import transformers
@@ -176,4 +180,6 @@ def register_transformers(name: str = "rooftop", *, packed: bool = True) -> None
     if "q_offset" not in inspect.signature(sdpa_mask).parameters:
         raise ImportError(f"transformers is {transformers.__version__}; register_transformers needs 5.5 or later")
     AttentionInterface.register(name, transformers_attention)
-    AttentionMaskInterface.register(name, transformers_mask if packed else partial(transformers_mask, packed=False))
+    promised: dict[str, Any] = {} if packed else {"packed": False}
+    told = {**promised, "holes": True} if holes else promised
+    AttentionMaskInterface.register(name, partial(transformers_mask, **told) if told else transformers_mask)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_SKIPS = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+HOLES = (
+    "attention_mask has a 0 between tokens of a row, and the model is compiled for padding before and after them; "
+    "call rooftop.drop_in.register_transformers(holes=True) before it is compiled"
+)
 TOGETHER = 1 << 26  # elements of a mask that are looked at together
 
 
@@ -66,15 +70,16 @@ def transformers_mask(
     batch_size: int, q_length: int, kv_length: int, q_offset: int | Tensor = 0, kv_offset: int = 0,
     mask_function: Callable[..., Tensor] | None = None, attention_mask: Tensor | None = None, local_size: int | None = None,
     allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False, use_vmap: bool = False, device: torch.device | str = "cpu",
-    config: Any = None, packed: bool = True, **_: Any,
+    config: Any = None, packed: bool = True, holes: bool = False, **_: Any,
 ) -> Tensor | None:  # fmt: skip
     """A mask function of Hugging Face Transformers (`AttentionMaskInterface`), for `transformers_attention`. The parameters are those of
     its `sdpa_mask`, and `packed`: False promises that `position_ids` never start anew within a row. Where nothing is traced they are looked
     at; a traced graph computes from them what each query sees, at each call, unless this is promised, or the model is patched and called
-    without `position_ids`.
+    without `position_ids`. `holes`: a traced graph may be given an `attention_mask` with 0 between tokens, not only before and after them.
 
     Returns the smallest of the forms above that says it; None where one query sees all keys. While a graph is traced nothing can be read
-    from `attention_mask` (padding): given one, the mask is bool. Models that work on masks themselves get what `sdpa_mask` returns.
+    from `attention_mask` (padding): given one, the graph computes runs at each call and asserts that they have no holes; with `holes` the mask is
+    bool. Models that work on masks themselves get what `sdpa_mask` returns.
 
     Raises ValueError for a model that does not use `AttentionInterface`: its own attention would read this mask as another thing."""
     import torch
@@ -106,7 +111,7 @@ def transformers_mask(
 
     # Of the library's own functions all but unions leave one run. Padding and functions of models may leave more. Dynamo of torch 2.11 reads
     # no attributes of a closure: there the model's source tells.
-    certain = attention_mask is None and not use_vmap
+    certain = not use_vmap and (attention_mask is None or (tracing and not holes))
     if tracing:
         certain = certain and (TOLD.unpacked or not kind.unites)
     else:
@@ -129,6 +134,8 @@ def transformers_mask(
         return full()
     if tracing:  # the compiler fuses both; a loop would fix the length
         found = [_runs(full())]
+        if attention_mask is not None:
+            torch._assert_async(found[0][1], HOLES)
     else:
         step = max(1, TOGETHER // max(1, batch_size * kv_length))
         found = [_runs(full(i, min(step, q_length - i))) for i in range(0, q_length, step)]

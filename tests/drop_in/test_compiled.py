@@ -83,6 +83,65 @@ def test_packed_rows_are_seen() -> None:
     assert graphs.masks() == {torch.int32}
 
 
+def _padded(length: int, left: bool) -> Any:
+    """Two rows, of which the first has three tokens less."""
+    mask = torch.ones(2, length, dtype=torch.long)
+    mask[0, slice(0, 3) if left else slice(length - 3, length)] = 0
+    return mask
+
+
+@pytest.mark.sampled("compiled")
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "gpt_oss", "qwen3_moe", "bert"])
+@pytest.mark.parametrize("left", [True, False])
+def test_padding_reaches_attention_as_runs_of_keys(kind: str, left: bool) -> None:
+    """One graph for all lengths, no mask of all pairs; results and gradients of tokens are those of the model as it was."""
+    cls, config = _kinds.works(kind)
+    plain, model, graphs = _kinds.made(cls, config, "eager").train(), _patched(kind).train(), Graphs()
+    for m in (plain, model):
+        m.config.use_cache = False
+    for m in (plain, model):
+        for dropout in (x for x in m.modules() if isinstance(x, torch.nn.Dropout)):
+            dropout.p = 0.0
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=graphs)
+    for length in (9, 12, 30):
+        ids, mask, found = _ids(length), _padded(length, left), []
+        for m in (compiled, plain):
+            m.zero_grad()
+            logits = m(ids, attention_mask=mask).logits[mask == 1]
+            logits.square().mean().backward()
+            found.append((logits, torch.cat([p.grad.flatten() for p in m.parameters() if p.grad is not None])))
+        for got, want in zip(*found, strict=True):
+            torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
+    assert len(graphs.found) == 1 == counters["stats"]["unique_graphs"]
+    assert graphs.masks() == {torch.int32}
+
+
+@pytest.mark.sampled("compiled")
+def test_holes_in_the_padding_stop_a_graph_that_was_not_told() -> None:
+    from rooftop.drop_in.transformers import register_transformers
+
+    cls, config = _kinds.works("llama")
+    plain, mask = _kinds.made(cls, config, "eager"), torch.ones(2, 9, dtype=torch.long)
+    mask[0, 4] = 0
+    with torch.no_grad():
+        want = plain(_ids(9), attention_mask=mask, use_cache=False).logits
+        torch._dynamo.reset()
+        model = _patched("llama")
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        with pytest.raises(RuntimeError, match="0 between tokens of a row"):
+            compiled(_ids(9), attention_mask=mask, use_cache=False)
+        torch.testing.assert_close(model(_ids(9), attention_mask=mask, use_cache=False).logits[mask == 1], want[mask == 1], atol=2e-5, rtol=1e-4)
+        try:
+            register_transformers(holes=True)
+            torch._dynamo.reset()
+            got = torch.compile(model, fullgraph=True, backend="eager")(_ids(9), attention_mask=mask, use_cache=False).logits
+        finally:
+            register_transformers()
+        torch.testing.assert_close(got[mask == 1], want[mask == 1], atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.sampled("compiled")
 def test_layers_that_are_compiled_one_by_one_share_a_graph() -> None:
     model = _patched("llama", residual=True)

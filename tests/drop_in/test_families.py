@@ -121,6 +121,24 @@ def test_a_family_is_as_in_eager(kind: str) -> None:
 
 
 @pytest.mark.sampled("patched")
+@pytest.mark.parametrize("kind", [*FAMILIES, "olmo", "olmo3", "ernie4_5"])
+def test_a_family_in_16_bits(kind: str) -> None:
+    """Results of eager's dtypes, and about eager's error, as norms; tables of rotations stay in float32 where a model keeps them so."""
+    cls, config = _config(kind)
+    model, eager, exact = (_made(cls, config, dtype) for dtype in (torch.bfloat16, torch.bfloat16, torch.float64))
+    rooftop.patch(model, residual=True)
+    for training in (False, True):
+        runs = [_run(m, d, training)[0] for m, d in ((model, torch.bfloat16), (eager, torch.bfloat16), (exact, torch.float64))]
+        got, want, true = runs
+        for name in (n for n in want if n in got):
+            assert got[name].dtype == want[name].dtype, name
+            if name.startswith("grad"):  # a router's may be that of another expert
+                continue
+            own, apart, size = ((t.double() - true[name]).norm() for t in (want[name], got[name], torch.zeros_like(true[name])))
+            assert apart <= max(3 * own, 0.05 * size), (name, float(apart), float(own), float(size))
+
+
+@pytest.mark.sampled("patched")
 @pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "gpt_oss"])
 def test_the_loss_of_the_routers_is_added(kind: str) -> None:
     cls, config = _config(kind)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import os
 import pickle
 import subprocess
 import sys
 from typing import Any
 
+import _processes
 import pytest
 import torch
+from drop_in import _kinds
 from torch import nn
 
 import rooftop
@@ -213,6 +216,93 @@ def test_distributed_wrappers(hf: Any) -> None:
             rooftop.patch(plain)
     finally:
         dist.destroy_process_group()
+
+
+def test_a_model_that_is_wrapped_in_part_is_refused(hf: Any) -> None:
+    """One layer is wrapped by FSDP, the rest is not yet."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        plain, patched = _model(hf), _model(hf)
+        mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+        fully_shard(plain.model.layers[0], mesh=mesh)
+        with pytest.raises(ValueError, match=r"^patch: FSDPLlamaDecoderLayer is wrapped by FSDP; patch the model before it is wrapped$"):
+            rooftop.patch(plain)
+        assert not rooftop.drop_in.is_patched(plain) and plain.config._attn_implementation != "rooftop"
+        rooftop.patch(patched, residual=True)
+        fully_shard(patched.model.layers[0], mesh=mesh)
+        with pytest.raises(ValueError, match=r"^unpatch: LlamaForCausalLM was wrapped by FSDP after it was patched; unpatch it before$"):
+            rooftop.unpatch(patched)
+    finally:
+        dist.destroy_process_group()
+
+
+def _sharded(rank: int, ranks: int, path: str) -> tuple[Any, ...]:
+    """(the plan before and after, what was left and why, logits and gradients of norms: patched and not)."""
+    os.environ.update(LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(ranks))
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    model = AutoModelForCausalLM.from_pretrained(path, distributed_config=DistributedConfig(tp_plan="auto"))
+    plan = dict(model.tp_plan)
+    found = []
+    for patched in (False, True):
+        report = rooftop.patch(model) if patched else None
+        model.train()
+        model.zero_grad()
+        out = model(_ids(), labels=_ids(), use_cache=False)
+        out.loss.backward()
+        found += [out.loss.detach(), model.model.norm.weight.grad.clone(), model.model.layers[0].input_layernorm.weight.grad.clone()]
+    assert report is not None
+    return plan, dict(model.tp_plan), report.replaced, [r.why for r in report.left], found
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_tensor_parallel_ranks_compute_the_same(hf: Any, kind: str, tmp_path: Any) -> None:
+    """Two ranks that hold halves of the products, by the plan of the model."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    cls, config = _kinds.works(kind)
+    _kinds.made(cls, config, "eager").save_pretrained(tmp_path)
+    before, after, replaced, why, found = _processes.run(_sharded, 2, str(tmp_path))[0]
+    assert before == after and before
+    assert replaced["attention"] == 2 and replaced["rope"] == 2 and replaced["rms_norm"] >= 5 and ("mlp" in replaced) == (kind == "llama")
+    head = "its output embedding has hooks, or another forward"
+    assert head in why and (kind == "llama" or any("weights of it are distributed" in w for w in why))
+    for plain, patched in zip(found[:3], found[3:], strict=True):
+        _close(patched, plain)
+
+
+def test_quantised_experts_are_named(hf: Any) -> None:
+    """Grouped products take no 8 bits; the rest of the model is patched."""
+    cls, config = _kinds.works("qwen3_moe")
+    model = _kinds.made(cls, config, "eager")
+    for layer in model.model.layers:
+        layer.mlp.experts.down_proj = nn.Parameter(layer.mlp.experts.down_proj.data.to(torch.float8_e4m3fn), requires_grad=False)
+    report = rooftop.patch(model)
+    (row,) = (r for r in report.left if r.part == "experts")
+    assert (row.what, row.count) == ("Qwen3MoeExperts", 2) and report.replaced["rms_norm"] == 9
+    assert row.why == "weights of it are torch.float8_e4m3fn; grouped products take float32, float16 and bfloat16 of one device"
+
+
+def test_accelerate_prepares_it(hf: Any) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    found = []
+    for patched in (False, True):
+        model = _model(hf).train()
+        if patched:
+            rooftop.patch(model)
+        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(4):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(_ids(), labels=_ids(), use_cache=False).loss)
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append(torch.cat([p.detach().flatten() for p in accelerator.unwrap_model(model).parameters()]))
+        assert rooftop.drop_in.is_patched(model) == patched
+    _close(found[1], found[0])
 
 
 def test_trainer_trains_it(hf: Any, tmp_path: Any) -> None:

@@ -6,6 +6,9 @@ one producer warp, which loads the tiles of the other side by TMA into a ring, a
 exponentials of one overlap with the products of the other. The second launch computes transposed scores: weights and their gradients stay
 in registers, as the left operands of wgmma. Seven products of tiles; five would suffice if dq were summed by atomics.
 
+Where key heads are few, several blocks of the second launch share a key head, each with some of its query heads. They write float32 parts
+of dk and dv, which one more launch for each of the two adds in their order.
+
 For heads of more than 128 columns the registers of a group hold one gradient of 64 keys: a block of the second launch has 64 keys, one
 group computes dv and the other dk. That is an eighth product."""
 
@@ -13,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
@@ -133,7 +138,7 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
 @gluon.jit
 def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles, all_heads,
                   section, H, GROUP, SQ, SK, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-                  TILES: gl.constexpr):
+                  TILES: gl.constexpr, PARTS: gl.constexpr):
     """The producer warp of the second launch, of TILES times 64 keys."""
     tile, bh = place_of(tiles, all_heads, section)
     key_heads = H // GROUP
@@ -144,8 +149,8 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
     if end > begin:
         mbarrier.expect(kv_full.index(0), TILES * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
         for g in gl.static_range(TILES):
-            tma.async_copy_global_to_shared(k_desc, [batch, key_head, column + g * 64, 0], kv_full.index(0), k_tiles.index(g))
-            tma.async_copy_global_to_shared(v_desc, [batch, key_head, column + g * 64, 0], kv_full.index(0), v_tiles.index(g))
+            tma.async_copy_global_to_shared(k_desc, [batch, key_head // PARTS, column + g * 64, 0], kv_full.index(0), k_tiles.index(g))
+            tma.async_copy_global_to_shared(v_desc, [batch, key_head // PARTS, column + g * 64, 0], kv_full.index(0), v_tiles.index(g))
         n = 0
         for g in range(GROUP):
             for i in range(begin, end):
@@ -161,9 +166,10 @@ def _load_queries(q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ri
 @gluon.jit(do_not_specialize=("SQ", "SK", "PADDED", "tiles", "all_heads", "section", "H", "GROUP"))
 def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_heads, section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb,
           ws, wh, D: gl.constexpr, DV: gl.constexpr, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-          TILES: gl.constexpr):
+          TILES: gl.constexpr, PARTS: gl.constexpr):
     """dk and dv of TILES times 64 keys a block: with 2 tiles each warp group has 64 keys, with 1 one of the two gradients. Strides of
-    batch, token and head: dk (y), dv (w)."""
+    batch, token and head: dk (y), dv (w). PARTS: so many blocks share a key head, with GROUP query heads each; dk and dv are then of
+    parts of key heads."""
     k_tiles = gl.allocate_shared_memory(k_desc.dtype, [TILES] + k_desc.block_type.shape, k_desc.layout)
     v_tiles = gl.allocate_shared_memory(v_desc.dtype, [TILES] + v_desc.block_type.shape, v_desc.layout)
     q_ring = gl.allocate_shared_memory(q_desc.dtype, [STAGES] + q_desc.block_type.shape, q_desc.layout)
@@ -188,7 +194,7 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
                         section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
             (_load_queries,
                              (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
-                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
         ], [4, 1], [240, 24])
     else:
         gl.warp_specialize([
@@ -200,8 +206,22 @@ def _keys(q_desc, k_desc, v_desc, g_desc, norms, deltas, dk, dv, tiles, all_head
                        section, H, GROUP, SQ, SK, PADDED, scale, yb, ys, yh, wb, ws, wh, D, DV, STAGES, BM, LEFT, RIGHT)),
             (_load_queries,
                              (q_desc, k_desc, v_desc, g_desc, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_full, g_full, empty, tiles,
-                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES)),
+                             all_heads, section, H, GROUP, SQ, SK, STAGES, BM, LEFT, RIGHT, TILES, PARTS)),
         ], [4, 1], [240, 24])
+
+
+@triton.jit
+def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr,  # type: ignore[no-untyped-def]
+               ROWS_OF: tl.constexpr):
+    """out [B, S, H, D] = the sum over the parts of x [B, S, H, PARTS, D], in their order. N rows of B, S and H."""
+    row = tl.program_id(0).to(tl.int64) * ROWS_OF + tl.arange(0, ROWS_OF)
+    d = tl.arange(0, SIZE)
+    inside = (row < N)[:, None] & (d < D)[None, :]
+    total = tl.zeros((ROWS_OF, SIZE), tl.float32)
+    for part in tl.static_range(PARTS):
+        total += tl.load(x + ((row * PARTS + part) * D)[:, None] + d[None, :], mask=inside, other=0.0)
+    to = out + row // (S * H) * ob + row // H % S * os + row % H * oh
+    tl.store(to[:, None] + d[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
 @gluon.jit
@@ -327,12 +347,14 @@ def _queries(q_desc, k_desc, v_desc, g_desc, norms, deltas, dq, tiles, all_heads
 
 @dataclass(frozen=True)
 class Config:
-    """Queries of a tile and stages of the ring buffer in the second launch; keys and stages in the third."""
+    """Queries of a tile and stages of the ring buffer in the second launch; keys and stages in the third. `parts`: blocks of the second
+    launch that share a key head; with more than 1, two more launches add what they computed."""
 
     BM: int = 64
     KEY_STAGES: int = 3
     BN: int = 128
     QUERY_STAGES: int = 2
+    parts: int = 1
 
 
 def _width(n: int) -> int:
@@ -363,15 +385,41 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
+    parts = _parts(p)
     if _wide(p):
-        return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3)
+        return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3, parts=parts)
     narrow = max(_width(p["q"].shape[3]), _width(p["v"].shape[3])) == 64
-    return Config(KEY_STAGES=4, QUERY_STAGES=4) if narrow else Config()
+    return Config(KEY_STAGES=4, QUERY_STAGES=4, parts=parts) if narrow else Config(parts=parts)
+
+
+def _group(p: Problem) -> int:
+    return p["q"].shape[2] // max(p["k"].shape[2], 1)
+
+
+def _parts(p: Problem) -> int:
+    """Into how many blocks the query heads of a key head are divided: with few key heads most multiprocessors are idle, and the blocks of
+    the first keys, which all queries see in causal order, run alone. In pairs of a block's keys and a tile of queries; such a step takes
+    some 2 µs, in which the card adds some 2 MiB of parts."""
+    batch, queries, _, size = p["q"].shape
+    keys, key_heads = p["k"].shape[1:3]
+    group, owned = _group(p), 64 if _wide(p) else 128
+    tiles, steps, causal = -(-keys // owned), -(-queries // 64), p.option("right") == 0
+    added = batch * keys * key_heads * (size + p["v"].shape[3]) * 8 / (2 << 20)
+    best, least = 1, float("inf")
+    for n in range(1, group + 1):
+        if group % n:
+            continue
+        longest, blocks = group // n * steps, tiles * batch * key_heads * n
+        shared_out = blocks * longest / p.device.sms
+        time = max(longest, shared_out * 0.55) if causal else -(-blocks // p.device.sms) * longest
+        if (time := time + (added * n if n > 1 else 0.0)) < least * 0.97:
+            best, least = n, time
+    return best
 
 
 def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
-    found = [Config(bm, ks, bn, qs) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
+    found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
     most, keys = p.device.shared_per_block - 1024, 64 if _wide(p) else 128
     return [
         c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)
@@ -385,7 +433,11 @@ def _padded(p: Problem, config: Config) -> int:
 
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
     batch, _, heads, _ = p["q"].shape
-    return {name: Meta((batch * heads, _padded(p, config)), "f32") for name in ("norms", "deltas")}
+    found = {name: Meta((batch * heads, _padded(p, config)), "f32") for name in ("norms", "deltas")}
+    if config.parts > 1:
+        (_, keys, key_heads, size), size_v = p["k"].shape, p["v"].shape[3]
+        found |= {n: Meta((batch, keys, key_heads * config.parts, d), "f32") for n, d in (("dk_parts", size), ("dv_parts", size_v))}
+    return found
 
 
 def _heads_first(p: Problem, name: str):  # type: ignore[no-untyped-def]
@@ -416,25 +468,43 @@ def launches(p: Problem, config: Config) -> list[Launch]:
         "SQ": queries, "PADDED": padded, "H": heads, **shared.strides(p, "g", "dout"), **shared.strides(p, "o", "out"), "DV": size_v,
         "SIZE": _width(size_v),
     }
-    group = heads // key_heads
-    args = {"norms": "norms", "deltas": "deltas", "H": heads, "GROUP": group, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale",
-            "D": size, **shared.windows(p)}
+    parts = config.parts
+    args = {"norms": "norms", "deltas": "deltas", "H": heads, "SQ": queries, "SK": keys, "PADDED": padded, "scale": "scale", "D": size,
+            **shared.windows(p)}
     owned = 1 if _wide(p) else 2
     key_tiles, query_tiles = -(-keys // (64 * owned)), -(-queries // 128)
+    virtual = key_heads * parts  # key heads of the second launch
+    if parts > 1:
+        where = {"dk": "dk_parts", "dv": "dv_parts"}
+        strides = {
+            f"{letter}{n}": s
+            for letter, d in (("y", size), ("w", size_v)) for n, s in (("b", keys * virtual * d), ("s", virtual * d), ("h", d))
+        }  # fmt: skip
+    else:
+        where, strides = {"dk": "dk", "dv": "dv"}, {**shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv")}
     to_keys = {
         "q_desc": tiled("q", config.BM), "k_desc": tiled("k", ROWS), "v_desc": tiled("v", ROWS), "g_desc": tiled("dout", config.BM),
-        "dk": "dk", "dv": "dv", "tiles": key_tiles, "all_heads": batch * key_heads,
-        "section": min(section(queries * group, 1), batch * key_heads),
-        **shared.strides(p, "y", "dk"), **shared.strides(p, "w", "dv"), "DV": size_v, "STAGES": config.KEY_STAGES, "BM": config.BM,
-        "TILES": owned,
+        **where, "tiles": key_tiles, "all_heads": batch * virtual, "GROUP": _group(p) // parts,
+        "section": min(section(queries * _group(p) // parts, 1), batch * virtual), **strides, "DV": size_v, "STAGES": config.KEY_STAGES,
+        "BM": config.BM, "TILES": owned, "PARTS": parts,
     }
     to_queries = {
         "q_desc": tiled("q", ROWS), "k_desc": tiled("k", config.BN), "v_desc": tiled("v", config.BN), "g_desc": tiled("dout", ROWS),
-        "dq": "dq", "tiles": query_tiles, "all_heads": batch * heads, "section": min(section(keys, group), batch * heads),
+        "dq": "dq", "tiles": query_tiles, "all_heads": batch * heads, "GROUP": _group(p),
+        "section": min(section(keys, _group(p)), batch * heads),
         **shared.strides(p, "x", "dq"), "STAGES": config.QUERY_STAGES, "BN": config.BN,
     }
+    rows = batch * keys * key_heads
+    sums = []
+    for name, d in (("dk", size), ("dv", size_v)) if parts > 1 else ():
+        ob, os, oh = (p[name].strides[i] for i in (0, 1, 2))
+        of = max(1, 4096 // _width(d))
+        given = {"x": f"{name}_parts", "out": name, "N": rows, "H": key_heads, "ob": ob, "os": os, "oh": oh, "S": keys, "D": d,
+                 "SIZE": _width(d), "PARTS": parts, "ROWS_OF": of}  # fmt: skip
+        sums.append(Launch(_sum_parts, (-(-rows // of),), given, 4))
     return [
         Launch(common_of, (-(-padded // ROWS), heads, batch), common, 4),
-        Launch(_keys, (key_tiles * batch * key_heads,), {**args, **to_keys}, 4),
+        Launch(_keys, (key_tiles * batch * virtual,), {**args, **to_keys}, 4),
+        *sums,
         Launch(_queries, (query_tiles * batch * heads,), {**args, **to_queries}, 4),
     ]

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rooftop.lab.cli.app import JUDGE, WRONG, AsJson, app, echo
+from rooftop.lab.cli.configured import configuration, model_of
 
 
 @app.command(rich_help_panel=JUDGE)
@@ -30,34 +31,14 @@ def prove(
     kinds = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
     if dtype not in (*kinds, "auto"):
         raise ValueError(f"dtype is {dtype!r}; accepted are {', '.join(kinds)}, auto")
-    try:
-        said = json.loads(config.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError) as error:
-        raise ValueError(f"{config}: it is no JSON ({error})") from None
-    if not isinstance(said, dict) or not isinstance(said.get("model_type"), str):
-        raise ValueError(f"{config}: it names no model_type; a config.json of Transformers does")
-    try:
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
-        from transformers.utils import logging
-    except ImportError:
-        raise ValueError("prove needs Hugging Face Transformers: pip install transformers") from None
+    made = configuration(config, layers, "prove")
+    import torch
+
     from rooftop.drop_in.one_line import patch
     from rooftop.drop_in.proving import prove as proof_of
 
-    logging.set_verbosity_error()
     where = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = getattr(torch, kinds["bf16" if where == "cuda" else "f32"] if dtype == "auto" else kinds[dtype])
-    name = said.pop("model_type")
-    if layers:
-        said |= {"num_hidden_layers": layers} | ({"layer_types": said["layer_types"][:layers]} if isinstance(said.get("layer_types"), list) else {})
-    try:
-        made = AutoConfig.for_model(name, **said)
-        torch.manual_seed(0)
-        with torch.device(where):
-            model = AutoModelForCausalLM.from_config(made, dtype=kind)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{config}: Transformers makes no causal language model of it: {' '.join(str(error).split())[:200]}") from None
+    model = model_of(config, made, where, getattr(torch, kinds["bf16" if where == "cuda" else "f32"] if dtype == "auto" else kinds[dtype]))
     ids = torch.randint(0, made.get_text_config().vocab_size, (batch, length), generator=torch.Generator().manual_seed(1)).to(where)
     report = patch(model, residual=residual)
     proof = proof_of(model, {"input_ids": ids, "labels": ids}, steps)

@@ -1,4 +1,5 @@
-"""The tables of docs/models.md: training steps, decoding and experts of models with random weights, as scripts/measure_models.py timed them."""
+"""The tables of docs/models.md: training steps, decoding and experts of models with random weights, as scripts/measure_models.py timed
+them, and what each part gains, of `rooftop profile`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ TABLES: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
     "train": ("a training step, ms (peak GiB)", "ms", "{:,.1f}", {"GiB": "{:.1f}"}),
     "decode": ("decoding, tokens/s (share of the bandwidth)", "tokens/s", "{:,.0f}", {"of bandwidth": "{:.0%}"}),
     "experts": ("experts, both ways, ms", "ms", "{:,.2f}", {}),
+    "gains": ("what a part alone saves of forward and backward, ms (predicted)", "ms", "{:,.1f}", {"predicted ms": "{:.1f}"}),
     "loss": ("loss after 200 steps", "loss", "{:.4f}", {}),
 }
 

@@ -53,7 +53,7 @@ MODEL = Model(launch=1.344e-06, memory=0.9009, exp=0.75, fma=0.7967, p=13.5)  # 
 
 @dataclass(frozen=True)
 class Timed:
-    """The fastest of rooftop's kernels for a case on a card, of the newest record of each."""
+    """The fastest of rooftop's kernels for a case on a card, of the newest record of each; or a peer."""
 
     device: str
     op: str
@@ -61,6 +61,7 @@ class Timed:
     family: str
     seconds: float
     work: Work
+    peer: str = ""
 
     def error(self, model: Model) -> float | None:
         """|expected / measured - 1|, or None where nothing is expected."""
@@ -69,26 +70,29 @@ class Timed:
         return None if found is None else abs(found / self.seconds - 1)
 
 
-def timed(records: Iterable[Mapping[str, Any]]) -> list[Timed]:
-    """What bench records say of shipped kernels, whether or not they are stale: a time is one of the kernel as it was."""
+def timed(records: Iterable[Mapping[str, Any]], *, every: bool = False) -> list[Timed]:
+    """What bench records say of shipped kernels, whether or not they are stale: a time is one of the kernel as it was. `every`: of peers too, and of rungs
+    where an op's kernels have no record."""
     families = {f.op: f.path.parent.name for f in registry.kernel_files()}
-    newest: dict[tuple[str, str, str], dict[str, tuple[str, Timed]]] = {}
+    newest: dict[tuple[str, ...], dict[str, tuple[str, Timed]]] = {}
     for r in records:
         clock = r.get("clocks", {}).get("kernel", {}) if r["kind"] == "bench" else {}
         subject, work = str(r.get("subject", "")), r.get("work")
-        if (
-            "median" not in clock or not work or "/" in subject or subject.startswith("peer") or r["op"] not in families
-            or lookup(r["device"]["name"]) is None
-        ):
+        if "median" not in clock or not work or r["op"] not in families or lookup(r["device"]["name"]) is None:
+            continue
+        peer = subject.removeprefix("peer:") if subject.startswith("peer") else ""
+        if (peer or "/" in subject) and not every:
             continue
         made = Timed(
             r["device"]["name"], r["op"], r["case"], families[r["op"]], clock["median"],
-            Work(work["read"], work["write"], work.get("ops", {}))
+            Work(work["read"], work["write"], work.get("ops", {})), peer
         )
-        by = newest.setdefault((made.device, made.op, made.case), {})
+        by = newest.setdefault((made.device, made.op, made.case, made.peer, "rung" if "/" in subject else ""), {})
         if subject not in by or str(r.get("at", "")) > by[subject][0]:
             by[subject] = (str(r.get("at", "")), made)
-    return [min((t for _, t in by.values()), key=lambda t: t.seconds) for by in newest.values()]
+    shipped = {(device, op) for device, op, _, peer, rung in newest if not peer and not rung}
+    kept = [by for (device, op, _, _, rung), by in newest.items() if not rung or (device, op) not in shipped]
+    return [min((t for _, t in by.values()), key=lambda t: t.seconds) for by in kept]
 
 
 def median_error(found: Sequence[Timed], model: Model = MODEL) -> float | None:
