@@ -6,7 +6,6 @@ Each runs in a folder of its own, beside copies of all of them, with results of 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from pathlib import Path
 from rooftop.core import settings
 from rooftop.core.texts import CONTROL
 from rooftop.lab.ending import Parser, ended
-from rooftop.lab.fuzz import trials
+from rooftop.lab.records import trials
 
 FOLDER = Path(__file__).resolve().parent / "attack"
 PATIENCE = 300.0  # seconds
@@ -50,7 +49,8 @@ def _check(name: str, code: int, says: str, **more: object) -> Attack:
 ATTACKS = (
     _check("sleeps.cu", 0, r"\bok\b"), _check("kills.cu", 0, r"\bok\b"),  # what they would do is no code that a GPU has
     _check("other_macro.cu", 1, r"\bwrong\b"), _check("second_call.cu", 1, r"\bwrong\b"), _check("nan_dropped.cu", 1, r"\bwrong\b|NaN"),
-    _check("hidden_include.cu", 1, r"which stands beside the file; a kernel may\s+include CUDA's own headers"), _check("control_characters.cu", 1, r"\bwrong\b|outside"),
+    _check("hidden_include.cu", 1, r"which stands beside the file; a kernel may\s+include CUDA's own headers"),
+    _check("control_characters.cu", 1, r"\bwrong\b|outside"),
     _check("endless_template.cu", 1, "ROOFTOP_STEP_SECONDS", environment={"ROOFTOP_STEP_SECONDS": "4"}),
     _check("square__exits__torch.py", 1, r"exit code 0|SystemExit"),
     _check("square__endless__triton.py", 1, "ROOFTOP_STEP_SECONDS|no answer in", environment={"ROOFTOP_STEP_SECONDS": "8"}),

@@ -247,6 +247,11 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "took more than 1500 MiB of memory (ROOFTOP_SIMT_MIB)" in result.message
 
 
+def test_a_reason_of_any_length_is_cut(tmp_path: Path) -> None:
+    (result,) = own(tmp_path, run="raise ValueError('x\\x1b[2J ' * 3_000_000)")
+    assert len(result.message) <= 5000 and result.message.startswith("ValueError: x\\x1b[2J")
+
+
 @pytest.mark.parametrize("answer", ["[]", "nonsense", "[" * 100000, "3"])
 def test_an_answer_that_is_none_is_an_error(answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "odd_answers.py").write_text(f"import sys\nfor line in sys.stdin:\n    print({answer!r}, flush=True)\n", encoding="utf-8")

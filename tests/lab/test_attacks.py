@@ -8,7 +8,7 @@ from _support import committed
 
 from rooftop.core import settings
 from rooftop.lab import simt
-from rooftop.lab.fuzz import trials
+from rooftop.lab.records import trials
 
 LEAST = {  # what docs/trust.md must be able to quote
     "mutated containers": 100_000, "mutated records": 10_000, "runs of 4,096 random system calls": 200, "attacks of tests/attack": len(_attacks.ATTACKS),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,6 +153,37 @@ def test_what_is_not_here_is_named_with_exit_code_3(text: str, says: tuple[str, 
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 3, done.output
     assert all(words in done.output for words in says), done.output
+
+
+def test_a_header_that_is_left_out_is_said_and_no_other_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, away = tmp_path / "here" / "a" / "b" / "c", tmp_path / "away"
+    here.mkdir(parents=True)
+    away.mkdir()
+    (away / "secret").write_text("#error secret\n", encoding="utf-8")
+    (here / "link.h").symlink_to(away / "secret")
+    (here / "table").write_text("1, 2\n", encoding="utf-8")
+    monkeypatch.chdir(here)
+    text = '#ifndef ONCE\n#define ONCE\n#include "own.cu"\n#include "link.h"\nint t[] = {\n#include "table"\n};\n'
+    Path("own.cu").write_text(text + "int main() { return t[1] - 2; }\n#endif\n", encoding="utf-8")
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0, done.output
+    assert 'own.cu:4: "link.h": not found, and left out; -I names the folder of headers' in done.output
+    Path("own.cu").write_text(f'#include "{away}/secret"\nint main() {{}}\n', encoding="utf-8")
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 3 and "is not found" in done.output and "#error" not in done.output
+
+
+def test_a_source_is_a_file_of_the_length_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").touch()
+    os.truncate("own.cu", 8 << 30)
+    os.mkfifo("pipe.cu")
+    commands()
+    for name, says in (("own.cu", "it has 8,589,934,592 bytes; at most 16,777,216 are read"), ("pipe.cu", "pipe.cu is no regular file")):
+        monkeypatch.setattr(sys, "argv", ["rooftop", "simt", name])
+        done = CliRunner().invoke(app, ["simt", name])
+        assert done.exit_code != 0 and says in f"{done.output} {done.exception}"
 
 
 def test_a_fault_of_a_launch_that_is_assumed_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,10 @@ def simulate(source: Source, *given: Any) -> int:
     from rooftop.lab.simt import SimulatedCrash
 
     try:
-        return _simulated(source, *given)
+        code = _simulated(source, *given)
+        if source.missing:
+            echo(f"{', '.join(source.missing[:3])}: not found, and left out; -I names the folder of headers", err=True)
+        return code
     except CompileError as error:
         if not source.missing and not UNKNOWN.search(str(error)):
             raise

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rooftop.core import sandbox, settings
 from rooftop.lab.ending import Parser, ended, positive
-from rooftop.lab.fuzz import trials
+from rooftop.lab.records import trials
 
 CALLS = """
 extern "C" {{ long syscall(long, ...); int* __errno_location(); int getpid(); void* memset(void*, int, unsigned long); }}

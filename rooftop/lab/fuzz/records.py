@@ -23,8 +23,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.lab.ending import Parser, ended, positive
-from rooftop.lab.fuzz import trials
-from rooftop.lab.records import form, store
+from rooftop.lab.records import form, store, trials
 from rooftop.lab.records.form import Record
 
 PATIENCE = 5.0  # seconds of CPU time that reading one line may take

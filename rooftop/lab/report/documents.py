@@ -10,8 +10,7 @@ from statistics import geometric_mean, median
 
 from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
-from rooftop.lab.fuzz import trials
-from rooftop.lab.records import store
+from rooftop.lab.records import store, trials
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import comm_page, expected_page, language_page, models_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather

@@ -7,13 +7,13 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from rooftop.core import head_text, settings
+from rooftop.core import head_text, settings, whole_file
 from rooftop.core.compile import CompileError
 from rooftop.core.digests import without_comments
 from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_text
@@ -40,6 +40,7 @@ HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has b
     r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
     r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
 )
+HEADERS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".cu", ".c", ".cc", ".cpp", ".cxx", ".inl", ".inc", ".ipp", ".tpp")
 _NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
@@ -95,24 +96,30 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
 
 def _beside(path: Path) -> str:
     """The text of a file that nobody named: what of it is not UTF-8, in a comment say, is no reason to refuse the one that was named."""
-    return path.read_bytes().decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return whole_file.regular(path, head_text.SOURCE).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _known(name: str) -> bool:
-    return any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
+    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+    return inside and any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
 
 
 def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Path]) -> Path | None:
     for folder in (*([here] if quoted else []), *folders):
-        if (folder / name).is_file():
-            return (folder / name).resolve()
+        if (found := folder / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
+            return found.resolve()
     if _known(name) or (not quoted and HOSTS.fullmatch(name)):
         return None
     for above in (top, *list(top.parents)[:3]):
         for near in _NEAR:
-            if (found := above / near / name).is_file():
+            if (found := above / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
                 return found.resolve()
     return None
+
+
+def _may_be_read(found: Path, folders: Iterable[Path]) -> bool:
+    """A header: by its name, links followed, or since it lies in one of these folders. No other file of the user's is one, whatever an include says."""
+    return found.suffix in HEADERS or any(found.is_relative_to(f.resolve()) for f in folders)
 
 
 def has_main(source: Source) -> bool:
@@ -276,7 +283,11 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         pointed |= by_pointer
         includes = {name: names[other] for name, other in source.includes[shown].items()}
         made[shown] = translate(text, shown, unroll=unroll, tokens=tokens, includes=includes)
-    for shown in list(source.texts)[1:]:
+    top = [source.shown] * any(source.shown in named.values() for named in source.includes.values())  # it includes itself
+    if top and _once(source.texts[source.shown]):
+        top = []
+        (work / "include" / names[source.shown]).touch()
+    for shown in (*top, *list(source.texts)[1:]):
         if shown in source.units:
             continue
         (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rooftop.core import settings
-from rooftop.lab.ending import WRONG
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
 
@@ -46,7 +45,7 @@ def ended(what: str, given: argparse.Namespace, run: Callable[[], tuple[Counter[
     if given.records is not None:
         rows = [{"outcome": kind, "count": n} for kind, n in sorted((kinds + Counter({FINDING: max(len(findings) - kinds[FINDING], 0)})).items())]
         print(f"written: {keep(given.records, what, rows, seconds, given.seed)}")
-    raise SystemExit(WRONG if findings else 0)
+    raise SystemExit(bool(findings))
 
 
 def keep(folder: Path, what: str, rows: Sequence[Record], seconds: float, seed: int | None = None) -> Path:
