@@ -76,7 +76,7 @@ def parse(text: str, path: str | Path, *, op: str = "", toml: bool = False) -> H
 def _toml(body: str, first: int, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(body)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOML's own; a number of thousands of digits; brackets without end
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) + first - 1 if found else first
         raise HeadError(f"{where}:{line}: the head is not valid TOML: {error}") from None

@@ -66,11 +66,36 @@ def test_the_command_counts_and_judges_a_program(tmp_path: Path) -> None:
     assert "vecAdd" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_program_without_its_arguments_says_how_to_give_them() -> None:
+def test_a_program_without_its_arguments_is_called_with_small_numbers_or_says_how_to_give_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands()
     done = CliRunner().invoke(app, ["simt", str(FOLDER / "vector_add.cu")])
-    assert done.exit_code == 3
-    assert "--args" in done.output
+    assert done.exit_code == 0, done.output
+    assert "called as assumed (--args gives others): --args '8', for n" in done.output and "vecAdd<<<1, 256>>>(d_a, d_b, d_c, 8)" in done.output
+    monkeypatch.chdir(tmp_path)
+    text = (
+        '#include <cstdio>\n#include <cstdlib>\n__global__ void k(int* p, int n) {{ if (threadIdx.x < n) p[threadIdx.x{0}] = 1; }}\n'
+        'int main(int c, char** v) {{\n    if (c < 3{1}) {{ printf("Usage: %s {2}\\n", v[0]); return 1; }}\n'
+        "    int* p;\n    cudaMalloc(&p, 4 * atoi(v[1]));\n    k<<<1, 128>>>(p, atoi(v[2]));\n    cudaFree(p);\n}}\n"
+    )
+    for given, code, says in (
+        (("", " || atoi(v[1]) % 32", "<rows> [steps]"), 0, "--args '64 64', for <rows> [steps]"),  # 8 does not do
+        ((" + 1", "", "n m"), 3, "its arguments are assumed, and what is found may come of that: --args gives the true ones"),
+        (("", "", "table.txt n"), 3, "if it wants arguments, give them by --args"), (("", "", "input_file n"), 3, "if it wants arguments, give them by --args"),
+        (("", " || 1", "n m"), 3, "if it wants arguments, give them by --args"),
+    ):  # fmt: skip
+        Path("own.cu").write_text(text.format(*given), encoding="utf-8")
+        done = CliRunner().invoke(app, ["simt", "own.cu"])
+        assert done.exit_code == code and says in done.output, done.output
+
+
+def test_an_allocation_of_more_than_there_is_gives_its_error(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#include <cstdio>\n__global__ void k(int* p) { *p = 1; }\nint main() {\n    int *p, *q;\n    cudaMalloc(&p, 4);\n"
+        '    printf("%d %d\\n", cudaMalloc(&q, (size_t)-1), cudaMalloc(&q, (size_t)1 << 63));\n    k<<<1, 1>>>(p);\n    cudaFree(p);\n}\n', encoding="utf-8",
+    )  # fmt: skip
+    run = program.run(program.source_of(path)[0])
+    assert run.report.printed.split() == ["2", "2"] and not run.report.findings
 
 
 def test_what_the_host_may_not_do_is_contained_and_named(tmp_path: Path) -> None:
@@ -85,6 +110,18 @@ def test_what_the_host_may_not_do_is_contained_and_named(tmp_path: Path) -> None
     assert any("opens the file /etc/hostname" in d for d in run.denied)
     assert any("runs the command true" in d for d in run.denied)
     assert not Path("/tmp/written-by-a-program").exists()
+
+
+def test_what_a_program_writes_goes_nowhere_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        '#include <cstdio>\n__global__ void k() {}\nint main() {\n    FILE* f = fopen("out.txt", "w");\n    if (!f) return 1;\n'
+        '    for (int i = 0; i < 100000; ++i) fprintf(f, "%d ", i);\n    k<<<1, 1>>>();\n    return fclose(f);\n}\n', encoding="utf-8",
+    )  # fmt: skip
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0 and "line 4 writes the file out.txt: nothing of it is kept" in done.output, done.output
+    assert [p.name for p in tmp_path.iterdir()] == ["own.cu"]
 
 
 def test_timing_loops_are_shortened_and_their_results_kept(tmp_path: Path) -> None:
