@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from rooftop.lab import simt
@@ -122,6 +123,25 @@ def test_what_a_program_writes_goes_nowhere_and_is_named(tmp_path: Path, monkeyp
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 0 and "line 4 writes the file out.txt: nothing of it is kept" in done.output, done.output
     assert [p.name for p in tmp_path.iterdir()] == ["own.cu"]
+
+
+def test_tensors_are_reduced_as_torch_does(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#include <cstdio>\n#include <torch/extension.h>\nstd::shared_ptr<int> again(std::shared_ptr<int> p) { return p; }\n"
+        "std::tuple<torch::Tensor, torch::Tensor> copied(torch::Tensor x) { std::tuple<torch::Tensor, torch::Tensor> t = torch::max(x, 0); return t; }\n"
+        "__global__ void k(float* x) { x[threadIdx.x] = threadIdx.x % 4 == 1 ? -5.f : threadIdx.x; }\n"
+        "int main() {\n    auto x = torch::empty({2, 3, 4});\n    k<<<1, 24>>>(x.data_ptr<float>());\n"
+        "    std::tuple<torch::Tensor, torch::Tensor> m = torch::max(x, 1);\n    auto least = x.min(-1, true);\n"
+        '    printf("%g %ld %ld %ld\\n", std::get<0>(m).sum().item<float>(), std::get<1>(m).max().item().to<long>(), std::get<0>(m).dim(), std::get<1>(m).numel());\n'
+        '    printf("%g %ld %ld\\n", torch::sum(std::get<0>(least)).cpu().item().toDouble(), std::get<0>(least).size(2), std::get<1>(least).sum().item<int64_t>());\n'
+        '    printf("%g %g\\n", torch::mean(x, 0).sum().item<double>(), torch::max(x).item<double>());\n}\n', encoding="utf-8",
+    )  # fmt: skip
+    run = program.run(program.source_of(path)[0])
+    x = torch.tensor([-5.0 if i % 4 == 1 else i for i in range(24)]).reshape(2, 3, 4)
+    largest, least = x.max(1), x.min(-1, keepdim=True)
+    wanted = [largest.values.sum(), largest.indices.max(), 2, 8, least.values.sum(), 1, least.indices.sum(), x.mean(0).sum(), x.max()]
+    assert [float(n) for n in run.report.printed.split()] == [float(n) for n in wanted]
 
 
 def test_timing_loops_are_shortened_and_their_results_kept(tmp_path: Path) -> None:

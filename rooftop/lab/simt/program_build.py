@@ -110,7 +110,7 @@ def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Pa
             return found.resolve()
     if _known(name) or (not quoted and HOSTS.fullmatch(name)):
         return None
-    for above in (top, *list(top.parents)[:3]):
+    for above in (top, *list(top.parents)[:4]):
         for near in _NEAR:
             if (found := above / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
                 return found.resolve()
@@ -151,7 +151,7 @@ def _defined(text: str) -> list[str]:
         part = [t for t in tokens[at:end] if t.kind not in ("space", "newline", "comment", "directive")]
         body = None if opens else host.body(part)
         head = part[: body or 0]
-        found += [t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")][:1]
+        found += [t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__") and t.text != "operator"][:1]
         at = end
     return found
 
