@@ -133,8 +133,10 @@ def test_tensors_are_reduced_as_torch_does(tmp_path: Path) -> None:
         "__global__ void k(float* x) { x[threadIdx.x] = threadIdx.x % 4 == 1 ? -5.f : threadIdx.x; }\n"
         "int main() {\n    auto x = torch::empty({2, 3, 4});\n    k<<<1, 24>>>(x.data_ptr<float>());\n"
         "    std::tuple<torch::Tensor, torch::Tensor> m = torch::max(x, 1);\n    auto least = x.min(-1, true);\n"
-        '    printf("%g %ld %ld %ld\\n", std::get<0>(m).sum().item<float>(), std::get<1>(m).max().item().to<long>(), std::get<0>(m).dim(), std::get<1>(m).numel());\n'
-        '    printf("%g %ld %ld\\n", torch::sum(std::get<0>(least)).cpu().item().toDouble(), std::get<0>(least).size(2), std::get<1>(least).sum().item<int64_t>());\n'
+        '    printf("%g %ld %ld %ld\\n", '
+        'std::get<0>(m).sum().item<float>(), std::get<1>(m).max().item().to<long>(), std::get<0>(m).dim(), std::get<1>(m).numel());\n'
+        '    printf("%g %ld %ld\\n", '
+        'torch::sum(std::get<0>(least)).cpu().item().toDouble(), std::get<0>(least).size(2), std::get<1>(least).sum().item<int64_t>());\n'
         '    printf("%g %g\\n", torch::mean(x, 0).sum().item<double>(), torch::max(x).item<double>());\n}\n', encoding="utf-8",
     )  # fmt: skip
     run = program.run(program.source_of(path)[0])
