@@ -27,6 +27,7 @@ from typing import Any
 from rooftop.core import settings
 from rooftop.core.texts import CONTROL
 from rooftop.lab.ending import Parser, ended, positive
+from rooftop.lab.records import trials
 
 PATIENCE = 10.0  # seconds: what takes longer has found nothing wrong with its arguments, and is ended
 MARK = ".copy"  # a file that says of a tree that it is one that may be spoilt
@@ -233,7 +234,7 @@ def _run_here(count: int, seed: int, seconds: float) -> tuple[Counter[str], list
 def main() -> None:
     parser = Parser(prog="python -m _command_lines", description="Generated command lines.")
     parser.add_argument("--lines", type=positive, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
+    trials.options(parser)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new line after so many")
     parser.add_argument("--here", action="store_true", help="the package is the copy")
     given = parser.parse_args()
@@ -241,12 +242,7 @@ def main() -> None:
         kinds, findings = _run_here(given.lines, given.seed, given.seconds)
         print(json.dumps({"kinds": kinds, "findings": findings}))
         return
-    started = time.monotonic()
-    kinds, findings = run(given.lines, given.seed, given.seconds)
-    print(f"{kinds.total()} lines, seed {given.seed}, {time.monotonic() - started:.0f} s: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())))
-    for text in findings[:40]:
-        print(text)
-    raise SystemExit(bool(findings))
+    trials.ended("generated command lines", given, lambda: run(given.lines, given.seed, given.seconds))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ class Rooftop(Codec):  # type: ignore[misc]
     """`rooftop.codecs.compress` of the chunks of an array; its arguments are `compress`'s, one of abs, rel, psnr and lossless.
 
     As numcodecs asks of a codec, what `decode` gives has the bytes of the buffer that `encode` was given, in the order of its memory: it is
-    one-dimensional."""
+    one-dimensional. Of an array that is not contiguous it has the values in C order."""
 
     codec_id = "rooftop"
 

@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -53,6 +54,7 @@ class Process:
         timeout: type[ChildError] = ChildTimeout, slow: str = "",
     ) -> None:
         self._python, self._module, self._environment = python, module, dict(environment)
+        self._flags = ["-P"] if python == Path(sys.executable) else []  # what lies in the present folder is no module of Python's; 3.10 knows no such flag
         self._what, self._error, self._timeout, self._slow = what, error, timeout, slow
         self._child: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
@@ -108,7 +110,7 @@ class Process:
             self._answered = False
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
             self._child = subprocess.Popen(
-                [str(self._python), "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                [str(self._python), *self._flags, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env=settings.environment({**self._environment, "PYTHONPATH": settings.python_path()}), start_new_session=True, bufsize=0,
             )
             self._pid = self._child.pid

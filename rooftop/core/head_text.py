@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rooftop.core import helpers, settings, tensor_maps
+from rooftop.core import helpers, settings, tensor_maps, whole_file
 from rooftop.core.expressions import ExpressionError, integer, names
 from rooftop.core.head import Head
 from rooftop.core.head_parts import BRACES, Arg, HeadError, LaunchHead, MapArg, NumberArg, TensorArg
@@ -32,11 +32,12 @@ _ZEROED = re.compile(r"\s*=\s*0\s*$")
 # functions that the .py file beside a .cu may define
 PYTHON = ("supports", "choose", "configs", "launches", "scratch", "zeroed", "explains")
 _OPEN = re.compile(r"\s*/\*\s*rooftop\b")
+SOURCE = 1 << 24  # bytes of a file of source that is read
 
 
 def read(path: Path) -> str:
-    """The text of a kernel's file. Raises HeadError with the line if it is not UTF-8."""
-    content = path.read_bytes()
+    """The text of a kernel's file. Raises HeadError with the line if it is not UTF-8, OSError for what is no file, or too long for a source."""
+    content = whole_file.regular(path, SOURCE)
     try:
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
@@ -75,7 +76,7 @@ def parse(text: str, path: str | Path, *, op: str = "", toml: bool = False) -> H
 def _toml(body: str, first: int, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(body)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOML's own; a number of thousands of digits; brackets without end
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) + first - 1 if found else first
         raise HeadError(f"{where}:{line}: the head is not valid TOML: {error}") from None

@@ -140,7 +140,7 @@ def _laid_out(op: Contract, given: Sequence[Any], found: Any) -> Any:
     """The results with the strides of the shape function, which torch's function may not give to inputs that are not contiguous."""
     import torch
 
-    if found is NotImplemented or not op.output_names or all([not isinstance(t, torch.Tensor) or t.is_contiguous() for t in given]):
+    if found is NotImplemented or not op.output_names or all(not isinstance(t, torch.Tensor) or t.is_contiguous() for t in given):
         return found
     results, metas = found if isinstance(found, tuple) else (found,), _fake_metas(op, given)
     if not metas:  # it writes into its arguments
@@ -189,7 +189,7 @@ def fallback(op: Contract, given: Sequence[Any]) -> Any:
 
 def _absent_as_empty(results: Any, given: Sequence[Any]) -> Any:
     """Replaces absent results by empty tensors: ops of torch have a fixed number of results."""
-    if not isinstance(results, tuple) or all([r is not None for r in results]):
+    if not isinstance(results, tuple) or all(r is not None for r in results):
         return results
     like = next(t for t in (*results, *given) if hasattr(t, "new_empty"))
     return tuple([like.new_empty(0, dtype=_torch_dtype("f32")) if r is None else r for r in results])

@@ -372,6 +372,8 @@ def no_file(path: Path) -> str:
     """The error message for a `path` that is not a file, with the closest name beside it."""
     if path.is_dir():
         return f"{path} is a folder; a file is needed"
+    if path.exists():
+        return f"{path} is no regular file"
     present = [p.name for p in path.parent.iterdir() if p.suffix in (".cu", ".py")] if path.parent.is_dir() else []
     close = get_close_matches(path.name, present, 1)
     return f"no file {path}" + (f"; did you mean {close[0]!r}?" if close else "")

@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import struct
 import sys
 from collections.abc import Iterable, Sequence
@@ -92,7 +93,7 @@ SYSTEM = (
     "/dev/null"
 )
 PROGRAMS = (*SYSTEM, "/usr/bin", "/bin", "/usr/include", "/usr/local/include", "/usr/libexec")  # of a tool
-PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 38, 22
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_PDEATHSIG = 38, 22, 1
 CAPSET = (126, 91)
 FILE_BYTES = 1 << 30  # that a tool may write into one file
 NOTHING = "seccomp filters (the network and other programs are open to simulated code)"
@@ -150,8 +151,10 @@ def confine_tool(readable: Iterable[Path], writable: Iterable[Path] = ()) -> Non
 
 
 def tool(command: Sequence[str], *, readable: Iterable[Path], writable: Iterable[Path], seconds: int, memory: int) -> list[str]:
-    """`command` as it is run confined (`confine_tool`), within `seconds` of CPU time and `memory` bytes for each of its processes."""
-    told = {"readable": [str(p) for p in readable], "writable": [str(p) for p in writable], "seconds": seconds, "memory": memory}
+    """`command` as this process runs it confined (`confine_tool`), within `seconds` of CPU time and `memory` bytes for each of its processes. It ends, with
+    what it has started, when the thread that runs it does."""
+    folders = {"readable": [str(p) for p in readable], "writable": [str(p) for p in writable]}
+    told = {**folders, "seconds": seconds, "memory": memory, "asks": os.getpid()}
     return [sys.executable, "-I", "-S", __file__, json.dumps(told), *command]
 
 
@@ -246,10 +249,29 @@ def _filter(instructions: list[tuple[int, int, int, int]]) -> None:
         raise OSError(ctypes.get_errno(), "a seccomp filter cannot be set")
 
 
+def _watched(asks: int) -> None:
+    """From here on this is a process of its own. The one that was called waits for it and ends as it does; should the process `asks`, which called it, end
+    before, it ends the group: a compiler's driver and what that has started."""
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    _libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != asks:  # it has ended already
+        os._exit(1)
+    child = os.fork()
+    if not child:
+        return
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        if code not in (-signal.SIGKILL, -signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
 def _become(told: str, command: list[str]) -> None:
     given = json.loads(told)
     os.setpgid(0, 0)  # who ends it ends what it has started
     limits(given["seconds"], FILE_BYTES, given["memory"])
+    _watched(given["asks"])
     confine_tool(map(Path, given["readable"]), map(Path, given["writable"]))
     os.execv(command[0], command)
 

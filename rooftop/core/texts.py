@@ -8,12 +8,19 @@ from typing import Any
 # What a terminal obeys and nobody sees: control characters, marks that turn the direction of writing, halves of surrogate pairs.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
+WORD, LINE = 400, 4000  # characters of an error
 MARKED = re.compile(r"[\\`*\[\]<>|\n]")
 
 
 def printable(text: str) -> str:
     """`text` with control characters other than newline and tab written as in Python: `\\x1b`, `\\u202e`."""
     return CONTROL.sub(lambda found: repr(found[0])[1:-1], text) if CONTROL.search(text) else text
+
+
+def brief(text: str) -> str:
+    """`printable`, of which no word is longer than WORD and no line than LINE: what was given is named, not repeated whole."""
+    words = re.sub(rf"\S{{{WORD + 1},}}", lambda found: line(found[0], WORD), printable(text))
+    return "\n".join(one if len(one) <= LINE else line(one, LINE) for one in words.split("\n"))
 
 
 def markdown(value: Any) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+MOST = 1 << 28  # bytes of a file that is read whole
+
 
 @contextlib.contextmanager
 def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
@@ -37,11 +39,14 @@ def open_whole(path: str | Path) -> Iterator[IO[bytes]]:
             beside.unlink(missing_ok=True)
 
 
-def regular(path: str | Path) -> bytes:
-    """The content of a file. Raises OSError for what is none: to read a pipe that nobody writes into would wait for ever."""
+def regular(path: str | Path, most: int = MOST) -> bytes:
+    """The content of a file. Raises OSError for what is none, since to read a pipe that nobody writes into would wait for ever, and for more than `most` bytes,
+    which an empty file can say that it has."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "no regular file", str(path))
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {most:,} are read", str(path))
         return file.read()
 
 

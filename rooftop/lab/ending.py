@@ -18,7 +18,7 @@ import typer
 
 from rooftop.core import disk_cache, settings
 from rooftop.core.names import package_of
-from rooftop.core.texts import printable
+from rooftop.core.texts import brief, printable
 
 
 class NoGpuError(RuntimeError):
@@ -167,7 +167,7 @@ def echo(text: object = "", err: bool = False) -> None:
 
 
 def _end(text: str, code: int) -> NoReturn:
-    echo(f"rooftop: {text}", err=True)
+    echo(f"rooftop: {brief(text)}", err=True)
     sys.exit(code)
 
 

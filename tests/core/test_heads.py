@@ -43,7 +43,8 @@ def test_a_head_becomes_launches() -> None:
     [
         ("/* rooftop", "/* kernel", "no head"),
         ("*/", "", "not closed"),
-        ("args    = [", "args    = [[", "my.cu:.*not valid TOML"),
+        ("args    = [", "args    = [[", "my.cu:.*not valid TOML"), ("args    = [", "args    = [" + "[" * 100_000, "my.cu:.*not valid TOML"),
+        ("args    = [", "x = " + "9" * 5000 + "\nargs    = [", "my.cu:.*not valid TOML"),
         ("dtypes", "dtyps", "did you mean 'dtypes'"),
         ('"C: i32"', '"C: int"', "'int' is not one of"),
         ('grid    = ["R"]', 'grid    = ["R; import os"]', "not an expression"),

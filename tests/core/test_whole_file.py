@@ -55,6 +55,10 @@ def test_a_pipe_is_no_file_to_read(tmp_path: Path) -> None:
         whole_file.regular(pipe)
     with pytest.raises(OSError, match="no regular file"):
         store.read(tmp_path)
+    (tmp_path / "long.jsonl").touch()
+    os.truncate(tmp_path / "long.jsonl", 8 << 30)
+    with pytest.raises(OSError, match=r"it has 8,589,934,592 bytes; at most 268,435,456 are read: .*long\.jsonl"):
+        store.read(tmp_path / "long.jsonl")
     os.mkfifo(tmp_path / "kept.json")
     assert disk_cache.read_json(tmp_path / "kept.json") is None
     for suffix in (".cubin", ".json"):

@@ -93,7 +93,9 @@ def test_the_command(tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     assert done.exit_code == 0 and said["equal"] and len(said["losses"]["ours"]) == 2
     assert [r["times"] for r in said["replaced"] if r["part"] == "rms_norm"] == [3]
-    for text, message in (("{", "it is no JSON"), ("[]", "it names no model_type"), ('{"model_type": "no"}', "makes no causal language model of it: .*no")):
+    for text, message in (("{", "it is no JSON"), ("[]", "it names no model_type"), ("[" * 100_000, "it is no JSON"),
+                          ('{"model_type": "llama", "hidden_size": -4}', "makes no causal language model of it: "),
+                          ('{"model_type": "no"}', "makes no causal language model of it: .*no")):
         config.write_text(text)
         failed = CliRunner().invoke(app, ["prove", str(config)])
         assert isinstance(failed.exception, ValueError)

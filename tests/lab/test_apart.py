@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -43,6 +44,26 @@ def own(folder: Path, run: str) -> list[Result]:
         return [r for r, _ in file.results()]
     finally:
         file.end()
+
+
+@pytest.mark.parametrize("module", ["rooftop.core.compile_child", "rooftop.lab.check.apart_child"])
+def test_no_file_in_the_present_folder_is_a_module_of_pythons(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("json", "typing", "base64", "contextlib", "numpy", "rooftop"):
+        (tmp_path / f"{name}.py").write_text(f"open('made', 'a').write('{name} ')\nraise SystemExit(0)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    process = Process(Path(sys.executable), module, {}, what="it")
+    try:
+        with pytest.raises(ChildError, match="it ended: KeyError: 'source'") if "compile" in module else contextlib.nullcontext():
+            assert "index" in process.ask({"what": "nothing", "number": 0})["raised"]["text"]
+    finally:
+        process.end()
+    assert not (tmp_path / "made").exists()
+
+
+def test_modules_beside_a_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside.py").write_text("factor = 1\n", encoding="utf-8")
+    assert [r.status for r in own(tmp_path, "import beside; inputs['x'] * beside.factor")] == ["ok"]
 
 
 @pytest.mark.sampled("slow")
@@ -224,6 +245,11 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("ROOFTOP_SIMT_MIB", "1500")
     (result,) = own(tmp_path, run="held = [bytearray(os.urandom(1 << 20) * 64) for _ in range(64)]; time.sleep(5)")
     assert "took more than 1500 MiB of memory (ROOFTOP_SIMT_MIB)" in result.message
+
+
+def test_a_reason_of_any_length_is_cut(tmp_path: Path) -> None:
+    (result,) = own(tmp_path, run="raise ValueError('x\\x1b[2J ' * 3_000_000)")
+    assert len(result.message) <= 5000 and result.message.startswith("ValueError: x\\x1b[2J")
 
 
 @pytest.mark.parametrize("answer", ["[]", "nonsense", "[" * 100000, "3"])

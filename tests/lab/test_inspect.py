@@ -49,6 +49,15 @@ def test_a_file_that_does_not_compile_shows_its_line(
     assert re.search(rf"{re.escape(str(path))}\({line}\): (catastrophic )?{re.escape(says)}", said), said
 
 
+def test_what_a_kernel_does_not_use_must_compile_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though its machine code is that of the file before, which is in the cache."""
+    path = tmp_path / "mine.cu"
+    for more, code in (("", 0), ("__device__ void unused() { undeclared(); }\n", 1)):
+        path.write_text(KERNEL + more)
+        assert command(monkeypatch, "inspect", str(path), "--arch", "90") == code
+    assert 'identifier "undeclared" is undefined' in capsys.readouterr().err
+
+
 def test_a_kernel_that_is_never_launched_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.cu"
     path.write_text(KERNEL.replace("block   = [256]", 'block   = [256]\nwhen    = "0"'))

@@ -52,6 +52,13 @@ def test_a_right_one_is_right_and_a_wrong_one_is_told_by_its_element(tmp_path: P
 
 
 @needs_simulator
+def test_a_file_beside_need_not_be_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other.cu").write_bytes(b"// caf\xe9\n__global__ void other() {}\n")
+    code, said = command(tmp_path, monkeypatch, SOFTMAX, "--like", "torch.softmax", *GIVEN)
+    assert (code, said[:6]) == (0, "right:"), said
+
+
+@needs_simulator
 def test_one_kernel_of_a_file_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(tmp_path / "own.py").write_text("import torch\n\n\ndef f(a, c):\n    return 2 * a + c\n", encoding="utf-8")
     text = "__global__ void k(const float* a, const float* c, float* out, int n) { int i = threadIdx.x; if (i < n) out[i] = 2 * a[i] + c[i]; }\n"

@@ -10,7 +10,7 @@ import pytest
 from _support import command, committed
 
 from rooftop.core import settings
-from rooftop.core.texts import line, markdown, printable
+from rooftop.core.texts import LINE, brief, line, markdown, printable
 from rooftop.lab import ending
 from rooftop.lab.cli.app import table
 from rooftop.lab.report import documents
@@ -36,6 +36,19 @@ def test_commands_print_them_so(capsys: pytest.CaptureFixture[str], monkeypatch:
         assert command(monkeypatch, *words) == 1
     said = capsys.readouterr()
     assert plain(said.out + said.err) and re.sub(r"\s", "", said.out).count("[bold]x[/bold]") == 4 and "forged" in said.err
+
+
+@pytest.mark.parametrize("words", [["check", "{}"], ["{}"], ["show", "{}"], ["explain", "softmax", "--arch", "{}"], ["bench", "softmax", "--budget", "{}"]])
+def test_a_long_name_is_named_not_repeated(words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command(monkeypatch, *(w.format("a" * 100_000) for w in words)) in (1, 3)
+    said = capsys.readouterr().err
+    assert 100 < len(said) < 3000 and "aaa..." in said.replace("\n", "")
+
+
+def test_an_error_keeps_its_remedy() -> None:
+    said = brief(f"no op {'x' * 5000}, rooftop ls lists them")
+    assert said.startswith("no op xxx") and said.endswith("x... rooftop ls lists them") and len(said) < 500
+    assert brief("\x1b[1m") == "\\x1b[1m" and len(brief("a b " * 5000)) == LINE
 
 
 def test_one_place_prints() -> None:

@@ -34,6 +34,8 @@ PROSE = {  # how each sentence and each row of the first table begins -> the pro
     "`rooftop check` compares with float64": ("A function of yours judges by the edge cases",),
     "In the simulator the target is what a GPU would run": ("A file with a head finds the macros", "What NVRTC refuses"),
     "A kernel may still be written to deceive": (), "Use your own case": (),
+    "Each line is a record of what was tried": ("Kernels, records and commands that once", "No call, with whatever arguments", "A command line ends"),
+    "A finding is what the tables": (), "To try it with a seed of your own": (),
 }  # fmt: skip
 NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -69,7 +71,7 @@ def sentences() -> list[str]:
         text = part.strip()
         if text.startswith("| what |"):
             found += text.splitlines()[2:]
-        elif text and not text.startswith(("| promise", "#")):
+        elif text and not text.startswith(("| promise", "#", "<!-- generated")):
             found += re.split(r"(?<=[.:])\s+(?=[A-Z*`])", " ".join(text.split()))
     return found
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from rooftop.lab import simt
@@ -64,11 +67,36 @@ def test_the_command_counts_and_judges_a_program(tmp_path: Path) -> None:
     assert "vecAdd" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_program_without_its_arguments_says_how_to_give_them() -> None:
+def test_a_program_without_its_arguments_is_called_with_small_numbers_or_says_how_to_give_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands()
     done = CliRunner().invoke(app, ["simt", str(FOLDER / "vector_add.cu")])
-    assert done.exit_code == 3
-    assert "--args" in done.output
+    assert done.exit_code == 0, done.output
+    assert "called as assumed (--args gives others): --args '8', for n" in done.output and "vecAdd<<<1, 256>>>(d_a, d_b, d_c, 8)" in done.output
+    monkeypatch.chdir(tmp_path)
+    text = (
+        '#include <cstdio>\n#include <cstdlib>\n__global__ void k(int* p, int n) {{ if (threadIdx.x < n) p[threadIdx.x{0}] = 1; }}\n'
+        'int main(int c, char** v) {{\n    if (c < 3{1}) {{ printf("Usage: %s {2}\\n", v[0]); return 1; }}\n'
+        "    int* p;\n    cudaMalloc(&p, 4 * atoi(v[1]));\n    k<<<1, 128>>>(p, atoi(v[2]));\n    cudaFree(p);\n}}\n"
+    )
+    for given, code, says in (
+        (("", " || atoi(v[1]) % 32", "<rows> [steps]"), 0, "--args '64 64', for <rows> [steps]"),  # 8 does not do
+        ((" + 1", "", "n m"), 3, "its arguments are assumed, and what is found may come of that: --args gives the true ones"),
+        (("", "", "table.txt n"), 3, "if it wants arguments, give them by --args"), (("", "", "input_file n"), 3, "if it wants arguments, give them by --args"),
+        (("", " || 1", "n m"), 3, "if it wants arguments, give them by --args"),
+    ):  # fmt: skip
+        Path("own.cu").write_text(text.format(*given), encoding="utf-8")
+        done = CliRunner().invoke(app, ["simt", "own.cu"])
+        assert done.exit_code == code and says in done.output, done.output
+
+
+def test_an_allocation_of_more_than_there_is_gives_its_error(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#include <cstdio>\n__global__ void k(int* p) { *p = 1; }\nint main() {\n    int *p, *q;\n    cudaMalloc(&p, 4);\n"
+        '    printf("%d %d\\n", cudaMalloc(&q, (size_t)-1), cudaMalloc(&q, (size_t)1 << 63));\n    k<<<1, 1>>>(p);\n    cudaFree(p);\n}\n', encoding="utf-8",
+    )  # fmt: skip
+    run = program.run(program.source_of(path)[0])
+    assert run.report.printed.split() == ["2", "2"] and not run.report.findings
 
 
 def test_what_the_host_may_not_do_is_contained_and_named(tmp_path: Path) -> None:
@@ -83,6 +111,39 @@ def test_what_the_host_may_not_do_is_contained_and_named(tmp_path: Path) -> None
     assert any("opens the file /etc/hostname" in d for d in run.denied)
     assert any("runs the command true" in d for d in run.denied)
     assert not Path("/tmp/written-by-a-program").exists()
+
+
+def test_what_a_program_writes_goes_nowhere_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").write_text(
+        '#include <cstdio>\n__global__ void k() {}\nint main() {\n    FILE* f = fopen("out.txt", "w");\n    if (!f) return 1;\n'
+        '    for (int i = 0; i < 100000; ++i) fprintf(f, "%d ", i);\n    k<<<1, 1>>>();\n    return fclose(f);\n}\n', encoding="utf-8",
+    )  # fmt: skip
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0 and "line 4 writes the file out.txt: nothing of it is kept" in done.output, done.output
+    assert [p.name for p in tmp_path.iterdir()] == ["own.cu"]
+
+
+def test_tensors_are_reduced_as_torch_does(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "#include <cstdio>\n#include <torch/extension.h>\nstd::shared_ptr<int> again(std::shared_ptr<int> p) { return p; }\n"
+        "std::tuple<torch::Tensor, torch::Tensor> copied(torch::Tensor x) { std::tuple<torch::Tensor, torch::Tensor> t = torch::max(x, 0); return t; }\n"
+        "__global__ void k(float* x) { x[threadIdx.x] = threadIdx.x % 4 == 1 ? -5.f : threadIdx.x; }\n"
+        "int main() {\n    auto x = torch::empty({2, 3, 4});\n    k<<<1, 24>>>(x.data_ptr<float>());\n"
+        "    std::tuple<torch::Tensor, torch::Tensor> m = torch::max(x, 1);\n    auto least = x.min(-1, true);\n"
+        '    printf("%g %ld %ld %ld\\n", '
+        'std::get<0>(m).sum().item<float>(), std::get<1>(m).max().item().to<long>(), std::get<0>(m).dim(), std::get<1>(m).numel());\n'
+        '    printf("%g %ld %ld\\n", '
+        'torch::sum(std::get<0>(least)).cpu().item().toDouble(), std::get<0>(least).size(2), std::get<1>(least).sum().item<int64_t>());\n'
+        '    printf("%g %g\\n", torch::mean(x, 0).sum().item<double>(), torch::max(x).item<double>());\n}\n', encoding="utf-8",
+    )  # fmt: skip
+    run = program.run(program.source_of(path)[0])
+    x = torch.tensor([-5.0 if i % 4 == 1 else i for i in range(24)]).reshape(2, 3, 4)
+    largest, least = x.max(1), x.min(-1, keepdim=True)
+    wanted = [largest.values.sum(), largest.indices.max(), 2, 8, least.values.sum(), 1, least.indices.sum(), x.mean(0).sum(), x.max()]
+    assert [float(n) for n in run.report.printed.split()] == [float(n) for n in wanted]
 
 
 def test_timing_loops_are_shortened_and_their_results_kept(tmp_path: Path) -> None:
@@ -151,6 +212,37 @@ def test_what_is_not_here_is_named_with_exit_code_3(text: str, says: tuple[str, 
     done = CliRunner().invoke(app, ["simt", "own.cu"])
     assert done.exit_code == 3, done.output
     assert all(words in done.output for words in says), done.output
+
+
+def test_a_header_that_is_left_out_is_said_and_no_other_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, away = tmp_path / "here" / "a" / "b" / "c", tmp_path / "away"
+    here.mkdir(parents=True)
+    away.mkdir()
+    (away / "secret").write_text("#error secret\n", encoding="utf-8")
+    (here / "link.h").symlink_to(away / "secret")
+    (here / "table").write_text("1, 2\n", encoding="utf-8")
+    monkeypatch.chdir(here)
+    text = '#ifndef ONCE\n#define ONCE\n#include "own.cu"\n#include "link.h"\nint t[] = {\n#include "table"\n};\n'
+    Path("own.cu").write_text(text + "int main() { return t[1] - 2; }\n#endif\n", encoding="utf-8")
+    commands()
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 0, done.output
+    assert 'own.cu:4: "link.h": not found, and left out; -I names the folder of headers' in done.output
+    Path("own.cu").write_text(f'#include "{away}/secret"\nint main() {{}}\n', encoding="utf-8")
+    done = CliRunner().invoke(app, ["simt", "own.cu"])
+    assert done.exit_code == 3 and "is not found" in done.output and "#error" not in done.output
+
+
+def test_a_source_is_a_file_of_the_length_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.cu").touch()
+    os.truncate("own.cu", 8 << 30)
+    os.mkfifo("pipe.cu")
+    commands()
+    for name, says in (("own.cu", "it has 8,589,934,592 bytes; at most 16,777,216 are read"), ("pipe.cu", "pipe.cu is no regular file")):
+        monkeypatch.setattr(sys, "argv", ["rooftop", "simt", name])
+        done = CliRunner().invoke(app, ["simt", name])
+        assert done.exit_code != 0 and says in f"{done.output} {done.exception}"
 
 
 def test_a_fault_of_a_launch_that_is_assumed_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from rooftop.core import settings
 from rooftop.core.child import ChildError, Process
 from rooftop.core.compile import ToolchainError
+from rooftop.core.texts import brief
 from rooftop.lab.check.result import Result
 from rooftop.lab.ending import NoGpuError, echo
 
@@ -118,7 +119,7 @@ class Own(Apart):
         """Of each case the result, and the identity that a record of it has. After a case that ended the process none is judged any
         more."""
         if self.lost:
-            yield Result(Path(self.word).stem, "", "all", "error", message=self.lost), {}
+            yield Result(Path(self.word).stem, "", "all", "error", message=brief(self.lost)), {}
         ended = ""
         for number, (name, op, case) in enumerate(self._named):
             if ended:
@@ -126,7 +127,8 @@ class Own(Apart):
                 continue
             try:
                 said = self.ask("case", Judged, number=number)
-                yield (Result(name, op, case, "error", message=said.lost), {}) if isinstance(said, Lost) else (said.result, said.facts)
+                result = Result(name, op, case, "error", message=said.lost) if isinstance(said, Lost) else said.result
+                yield replace(result, message=brief(result.message)), {} if isinstance(said, Lost) else said.facts
             except ChildError as error:
                 ended = case
                 yield Result(name, op, case, "error", message=str(error)), {}

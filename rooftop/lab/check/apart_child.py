@@ -3,6 +3,7 @@ to it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def raised(error: BaseException) -> dict[str, Any]:
 
 
 def main() -> None:
+    sys.path.append(str(Path.cwd()))  # modules beside the file, after Python's own
     jobs = Jobs()
     judge = Judge()
     for job in jobs:

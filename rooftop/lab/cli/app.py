@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rooftop.core.texts import printable
+from rooftop.core.texts import brief, printable
 from rooftop.lab.ending import ENVIRONMENT as ENVIRONMENT
 from rooftop.lab.ending import OK as OK
 from rooftop.lab.ending import SLOWER as SLOWER
@@ -26,20 +26,20 @@ LOOK, JUDGE, MEASURE, SHOW = "Overview", "Check", "Measure", "Records and pages"
 
 
 class _Commands(TyperGroup):
-    """The commands. A usage error holds words as they were typed: it is shown without control characters."""
+    """The commands. A usage error holds words as they were typed: it is shown without control characters, and shortened."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        return self._printable(lambda: super(_Commands, self).make_context(*args, **kwargs))
+        return self._brief(lambda: super(_Commands, self).make_context(*args, **kwargs))
 
     def invoke(self, ctx: Any) -> Any:
-        return self._printable(lambda: super(_Commands, self).invoke(ctx))
+        return self._brief(lambda: super(_Commands, self).invoke(ctx))
 
-    def _printable(self, task: Callable[[], Any]) -> Any:
+    def _brief(self, task: Callable[[], Any]) -> Any:
         try:
             return task()
         except Exception as error:
             if isinstance(error, USAGE):
-                error.message = printable(str(error.message))  # type: ignore[attr-defined]
+                error.message = brief(str(error.message))  # type: ignore[attr-defined]
             raise
 
 

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rooftop.core import whole_file
+
 
 def configuration(path: Path, layers: int, command: str) -> Any:
     """What Transformers makes of the file, with so many layers (0: as it says). Raises ValueError for another file, and where Transformers is absent."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError) as error:
+        said = json.loads(whole_file.regular(path))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: it is no JSON ({error})") from None
     if not isinstance(said, dict) or not isinstance(said.get("model_type"), str):
         raise ValueError(f"{path}: it names no model_type; a config.json of Transformers does")
@@ -26,7 +28,9 @@ def configuration(path: Path, layers: int, command: str) -> Any:
         said |= {"num_hidden_layers": layers} | ({"layer_types": said["layer_types"][:layers]} if isinstance(said.get("layer_types"), list) else {})
     try:
         return AutoConfig.for_model(name, **said)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # its checks have classes of their own
         raise _refused(path, error) from None
 
 
@@ -43,7 +47,9 @@ def model_of(path: Path, config: Any, where: str, dtype: Any, *, values: bool = 
                 return AutoModelForCausalLM.from_config(config, dtype=dtype)
         with no_init_weights():
             return AutoModelForCausalLM.from_config(config, dtype=dtype)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # its checks have classes of their own
         raise _refused(path, error) from None
 
 

@@ -91,6 +91,7 @@ def _command(process: apart.Apart) -> int:
 def main() -> None:
     from rooftop.lab.check.apart_child import raised
 
+    sys.path.append(str(Path.cwd()))  # modules beside the file, after Python's own
     jobs = Jobs()
     for job in jobs:
         try:

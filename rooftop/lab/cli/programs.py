@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.program_build import Source
 
 BY_HAND = "--kernel, --grid, --block and --arg give"
+TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives"}
+ASSUMED = (8, 64)  # numbers for the arguments of a program that says how many it wants
+USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
 PRINTED = 40  # lines of what the program prints that are shown
 
 
@@ -33,7 +36,10 @@ def simulate(source: Source, *given: Any) -> int:
     from rooftop.lab.simt import SimulatedCrash
 
     try:
-        return _simulated(source, *given)
+        code = _simulated(source, *given)
+        if source.missing:
+            echo(f"{', '.join(source.missing[:3])}: not found, and left out; -I names the folder of headers", err=True)
+        return code
     except CompileError as error:
         if not source.missing and not UNKNOWN.search(str(error)):
             raise
@@ -57,12 +63,20 @@ def _simulated(
     process.going_on = lambda seconds: echo(f"{source.path.name}: running for {seconds:.0f} s", err=True)
     path = source.path
     words = shlex.split(args) if args else []
+
+    def ran(words: Sequence[str]) -> tuple[Run | None, Run | None]:
+        return program.both(source, words, blocks=blocks, **given) if check else (None, program.run(source, words, mode="count", blocks=blocks, **given))
+
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "most": 6 * budget, "seed": seed}
-    checked: Run | None = None
-    if check:
-        checked, counted = program.both(source, words, blocks=blocks, **given)
-    else:
-        counted = program.run(source, words, mode="count", blocks=blocks, **given)
+    checked, counted = ran(words)
+    wanted = [] if args is not None else _wanted(checked or counted)  # type: ignore[arg-type]
+    for number in ASSUMED[: len(wanted) * len(ASSUMED)]:
+        others = ran(tried := [str(number)] * len(wanted))
+        if any(r is not None and r.launches for r in others):
+            (checked, counted), words = others, tried
+            assumed = f"--args '{' '.join(words)}', for {' '.join(wanted)}"
+            source = replace(source, guessed="its arguments are assumed")
+            break
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
@@ -78,7 +92,7 @@ def _simulated(
     if not why and kernel is None and (unseen := [x for x in first.launches if not x.watched and not x.late]):
         why = f"{len(unseen)} of its launches could not be watched: {unseen[0]}"
     if source.guessed and report.faults:
-        why = f"{source.guessed}, and what is found may come of that: {'--arg gives' if 'inputs' in source.guessed else BY_HAND} the true ones"
+        why = f"{source.guessed}, and what is found may come of that: {TRUE.get(source.guessed, BY_HAND)} the true ones"
     unknown = bool(why) or any(f.kind == "not-simulated" for f in report.findings)
     code = WRONG if report.faults and not source.guessed else ENVIRONMENT if unknown else OK
     noted.simulation(str(path), report)
@@ -91,7 +105,7 @@ def _simulated(
         }, indent=2))  # fmt: skip
         return code
     if assumed:
-        echo(f"called as assumed (--arg gives others): {assumed}")
+        echo(f"called as assumed ({TRUE.get(source.guessed, '--arg gives')} others): {assumed}")
     _show(first, source, report, remarks, why, checked is not None)
     return code
 
@@ -120,6 +134,8 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
         echo(str(s) if s.file == source.shown else f"{s.file}: {s}")
     for f in report.findings:
         echo(str(f))
+    if first.unkept:
+        echo(f"{'; '.join(first.unkept)}: nothing of it is kept")
     if not first.launches and not why:
         echo("it has no kernel of its own, so that its host code alone was watched")
     faults = len(report.faults)
@@ -130,6 +146,13 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
         times = sum(x.times for x in first.launches)
         echo(f"its time was over after {first.cut:,} of its {times:,} launches: the others were left out, and what it calculates from them is not its result")
     echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if (why or first.cut) and not faults else ''}")
+
+
+def _wanted(run: Run) -> list[str]:
+    """The arguments that a program names which ended without any launch, by a line such as `usage: prog N steps`."""
+    said = USAGE.search(run.report.printed) if run.ended in ("exit", "returned") and not run.launches and not run.denied else None
+    names = said[1].split() if said else []
+    return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
 
 
 def _unfinished(run: Run, words: Sequence[str]) -> str:

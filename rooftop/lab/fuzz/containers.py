@@ -22,6 +22,7 @@ from rooftop.codecs.api import compress, decompress
 from rooftop.formats.container import HEADER, FormatError, checksums, from_bytes
 from rooftop.formats.elements import ELEMENTS
 from rooftop.lab.ending import Parser, device, ended, positive
+from rooftop.lab.records import trials
 
 PATIENCE = 20.0  # seconds of CPU time that one stream may take
 
@@ -163,18 +164,10 @@ def run(count: int, seed: int, to: str | None = None) -> tuple[Counter[str], lis
 def main() -> None:
     parser = Parser(prog="python -m rooftop.lab.fuzz.containers", description="Mutated and truncated containers.")
     parser.add_argument("--streams", type=positive, default=100_000)
-    parser.add_argument("--seed", type=int, default=1)
+    trials.options(parser)
     parser.add_argument("--to", type=device, help="decompress to tensors on this device: cpu, cuda")
     given = parser.parse_args()
-    started = time.monotonic()
-    kinds, findings = run(given.streams, given.seed, given.to)
-    print(
-        f"{given.streams} streams, seed {given.seed}, {time.monotonic() - started:.0f} s: "
-        + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items()))
-    )
-    for text in findings[:20]:
-        print(text)
-    raise SystemExit(bool(findings))
+    trials.ended("mutated containers", given, lambda: run(given.streams, given.seed, given.to))
 
 
 if __name__ == "__main__":

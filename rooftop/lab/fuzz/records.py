@@ -1,6 +1,6 @@
 """Mutated records: a line is refused with its reason, or everything that reads records can read it.
 
-    python -m rooftop.lab.fuzz.records --records 10000
+    python -m rooftop.lab.fuzz.records --lines 10000
 
 One to three changes are made to a line of the records of a folder: a value of another type or size, a key gone or new, tables that stand
 for several, texts with control characters. What `rooftop.lab.records.store.parse` accepts is then merged, pruned, and shown on every
@@ -23,7 +23,7 @@ from typing import Any
 
 from rooftop.core import settings
 from rooftop.lab.ending import Parser, ended, positive
-from rooftop.lab.records import form, store
+from rooftop.lab.records import form, store, trials
 from rooftop.lab.records.form import Record
 
 PATIENCE = 5.0  # seconds of CPU time that reading one line may take
@@ -207,18 +207,10 @@ def run(folder: Path, count: int, seed: int, read: Callable[[Path], None] = read
 
 def main() -> None:
     parser = Parser(prog="python -m rooftop.lab.fuzz.records", description="Mutated records.")
-    parser.add_argument("--records", type=positive, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lines", type=positive, default=10_000)
+    trials.options(parser)
     given = parser.parse_args()
-    started = time.monotonic()
-    kinds, findings = run(settings.load().results, given.records, given.seed)
-    print(
-        f"{given.records} lines, seed {given.seed}, {time.monotonic() - started:.0f} s: "
-        + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items()))
-    )
-    for text in findings[:20]:
-        print(text)
-    raise SystemExit(bool(findings))
+    trials.ended("mutated records", given, lambda: run(settings.load().results, given.lines, given.seed))
 
 
 if __name__ == "__main__":

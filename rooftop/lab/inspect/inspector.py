@@ -68,7 +68,10 @@ def key_of(subject: Subject, case: Case, target: int | str, asked: Asked | None 
     device = device_of(target)
     assert subject.implementation is not None
     demands = json.dumps(dict(subject.implementation.demands), sort_keys=True, default=str)
-    parts = (tools(), str(device), subject.name, case.id, subject.digest(case, device, asked), demands)
+    path = subject.implementation.path
+    # of a user's file also what the kernel does not use, which may be what does not compile
+    own = "" if path.is_relative_to(settings.PACKAGE) else path.read_text(encoding="utf-8", errors="replace")
+    parts = (tools(), str(device), subject.name, case.id, subject.digest(case, device, asked), demands, own)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

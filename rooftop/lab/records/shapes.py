@@ -213,12 +213,13 @@ ROWS: dict[str, dict[str, Check]] = {  # of records of kind `clock` that a table
     "learn": {"what": _name, "of": _name, "seconds": _positive},
     "models": {"what": _name, "of": _name, "variant": _name, "figures": _table(_number)},
     "naive timing": {"how": _name, "mib": _count, "seconds": _positive, "gb_per_s": _number, "says": _text},
-    "perplexity": {"way": _name, "perplexity": _number, "over_float16": _number},
+    "perplexity": {"way": _name, "perplexity": _number, "over_float16": _number}, "trials": {"outcome": _name, "count": _whole},
     "sparse ways": {"matrix": _name, "dtype": _name, "n": _count, "facts": _FACTS, "seconds": _keys({"dense": _positive})},
 }  # fmt: skip
 _BESIDE: dict[str, dict[str, Check]] = {  # the rows
     "learn": {"browser": _name}, "models": {"transformers": _name},
     "naive timing": {"repeats": _count}, "perplexity": {"parameters": _count, "steps": _count, "versions": _keys({})},
+    "trials": {"case": _name, "seconds": _positive, "revision": _text, "seed": _whole_or_null},
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from statistics import geometric_mean, median
 
 from rooftop.core import registry, settings, whole_file
 from rooftop.core.texts import markdown
-from rooftop.lab.records import store
+from rooftop.lab.records import store, trials
 from rooftop.lab.records.store import Record
 from rooftop.lab.report import comm_page, expected_page, language_page, learn_page, models_page, precision, profiling_page
 from rooftop.lab.report.data import Digests, gather
@@ -227,6 +227,7 @@ TABLES: Mapping[tuple[str, str], Callable[[list[Record], SiteData], str]] = {  #
     ("docs/sparse.md", "where dense wins"): sparse_table,
     ("docs/sparse.md", "advice"): sparse_auto.table,
     ("docs/targets.md", "targets"): targets,
+    ("docs/trust.md", "trials"): trials.table,
     ("docs/predictions.md", "judged"): expected_page.judged,
     ("docs/predictions.md", "expected"): expected_page.cards,
 }

@@ -64,13 +64,15 @@ class Launched:
 
 @dataclass(frozen=True)
 class Run:
-    """What a program came to. `ended`: one of ENDED; `status`: its exit code; `denied`: what it wanted and may not have."""
+    """What a program came to. `ended`: one of ENDED; `status`: its exit code; `denied`: what it wanted and may not have; `unkept`: files that it has
+    written, of which nothing is."""
 
     report: Report
     launches: tuple[Launched, ...]
     ended: str
     status: int
     denied: tuple[str, ...] = ()
+    unkept: tuple[str, ...] = ()
     over: bool = False  # its time ran out, and it was ended
     cut: int = 0  # its time ran out at so many launches: those after it were left out
     digest: str = ""
@@ -230,9 +232,9 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
         grid_blocks=sum(x.blocks for x in launched.values()),
         threads=sum(x.watched_blocks * _product(x.block) for x in launched.values()), printed=answered.printed, build_seconds=built.seconds,
     )  # fmt: skip
-    denied = tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e['denied']}" for e in events if "denied" in e))
+    denied, unkept = (tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e[way]}" for e in events if way in e)) for way in ("denied", "unkept"))
     return Run(
-        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, any("over" in e for e in events),
+        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, any("over" in e for e in events),
         next((int(e["cut"]) for e in events if "cut" in e), 0), str(end["digest"]), events,
     )
 

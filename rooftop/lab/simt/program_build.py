@@ -7,13 +7,13 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from rooftop.core import head_text, settings
+from rooftop.core import head_text, settings, whole_file
 from rooftop.core.compile import CompileError
 from rooftop.core.digests import without_comments
 from rooftop.lab.simt import build, host, link, ordinary, precompiled, program_text
@@ -40,6 +40,7 @@ HOSTS = re.compile(  # of C, of C++, of the system, and of CUDA what NVRTC has b
     r"|getopt|dirent|inttypes|wchar|glob|direct|io|fcntl|device_launch_parameters|(?:cuda(?:_\w+)?|driver_types|vector_\w+|host_defines|builtin_types|math_\w+"
     r"|device_\w+|curand|cublas\w*|sm_\d+_\w+|texture_\w+|surface_\w+|common_functions))\.h"
 )
+HEADERS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".cu", ".c", ".cc", ".cpp", ".cxx", ".inl", ".inc", ".ipp", ".tpp")
 _NEAR = ("", "include", "inc", "common", "Common", "src", "utils", "util", "headers")  # folders, here and above, in which a header may lie
 _BY_NAME = ("T", "t", "W", "w", "V", "v", "u")
 
@@ -87,27 +88,38 @@ def read(path: Path, folders: Sequence[Path] = (), text: str | None = None) -> S
             name = next((n for n, p in places.items() if p == found), None)
             if name is None:
                 name = os.path.relpath(found, Path.cwd()) if not path.is_absolute() else str(found)
-                texts[name], places[name] = head_text.read(found), found
+                texts[name], places[name] = _beside(found), found
                 queue.append(name)
             includes[shown][match[2]] = name
     return Source(path, texts, includes, tuple(missing))
 
 
+def _beside(path: Path) -> str:
+    """The text of a file that nobody named: what of it is not UTF-8, in a comment say, is no reason to refuse the one that was named."""
+    return whole_file.regular(path, head_text.SOURCE).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+
+
 def _known(name: str) -> bool:
-    return any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
+    inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+    return inside and any((build.RUNTIME / folder / name).is_file() for folder in ("include", "libraries"))
 
 
 def _header(name: str, quoted: bool, here: Path, top: Path, folders: Sequence[Path]) -> Path | None:
     for folder in (*([here] if quoted else []), *folders):
-        if (folder / name).is_file():
-            return (folder / name).resolve()
+        if (found := folder / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
+            return found.resolve()
     if _known(name) or (not quoted and HOSTS.fullmatch(name)):
         return None
-    for above in (top, *list(top.parents)[:3]):
+    for above in (top, *list(top.parents)[:4]):
         for near in _NEAR:
-            if (found := above / near / name).is_file():
+            if (found := above / near / name).is_file() and _may_be_read(found.resolve(), (top, *folders)):
                 return found.resolve()
     return None
+
+
+def _may_be_read(found: Path, folders: Iterable[Path]) -> bool:
+    """A header: by its name, links followed, or since it lies in one of these folders. No other file of the user's is one, whatever an include says."""
+    return found.suffix in HEADERS or any(found.is_relative_to(f.resolve()) for f in folders)
 
 
 def has_main(source: Source) -> bool:
@@ -117,14 +129,14 @@ def has_main(source: Source) -> bool:
 def main_beside(source: Source, folders: Sequence[Path]) -> Source | None:
     """The program in the file's folder: the one file there with a main(), and the others that have none. None where there is not one such file."""
     top = source.path.resolve()
-    mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(head_text.read(p)))]
+    mains = [p for p in _units(source.path) if p.resolve() != top and _MAIN.search(without_comments(_beside(p)))]
     names = set(_defined(source.texts[source.shown]))
-    mains = [p for p in mains if names & set(re.findall(r"\w+", read(p, folders).whole))]
-    including = [p for p in mains if any(Path(n).name == top.name for n in list(read(p, folders).texts)[1:])]
+    mains = [p for p in mains if names & set(re.findall(r"\w+", read(p, folders, _beside(p)).whole))]
+    including = [p for p in mains if any(Path(n).name == top.name for n in list(read(p, folders, _beside(p)).texts)[1:])]
     chosen = including or (mains if len(mains) == 1 else [])
     if len(chosen) != 1:
         return None
-    other = read(chosen[0], folders)
+    other = read(chosen[0], folders, _beside(chosen[0]))
     return other if including else together(other, folders)
 
 
@@ -139,7 +151,7 @@ def _defined(text: str) -> list[str]:
         part = [t for t in tokens[at:end] if t.kind not in ("space", "newline", "comment", "directive")]
         body = None if opens else host.body(part)
         head = part[: body or 0]
-        found += [t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__")][:1]
+        found += [t.text for t, after in pairwise(head) if t.kind == "word" and after.text == "(" and not t.text.startswith("__") and t.text != "operator"][:1]
         at = end
     return found
 
@@ -152,8 +164,8 @@ def together(source: Source, folders: Sequence[Path]) -> Source:
     """A program with the files beside it that have no main() of their own."""
     made = source
     for path in _units(source.path):
-        if str(path) not in made.texts and not _MAIN.search(without_comments(head_text.read(path))):
-            unit = read(path, folders)
+        if str(path) not in made.texts and not _MAIN.search(without_comments(_beside(path))):
+            unit = read(path, folders, _beside(path))
             made = replace(made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path)))
     return made
 
@@ -271,7 +283,11 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         pointed |= by_pointer
         includes = {name: names[other] for name, other in source.includes[shown].items()}
         made[shown] = translate(text, shown, unroll=unroll, tokens=tokens, includes=includes)
-    for shown in list(source.texts)[1:]:
+    top = [source.shown] * any(source.shown in named.values() for named in source.includes.values())  # it includes itself
+    if top and _once(source.texts[source.shown]):
+        top = []
+        (work / "include" / names[source.shown]).touch()
+    for shown in (*top, *list(source.texts)[1:]):
         if shown in source.units:
             continue
         (work / "include" / names[shown]).write_text("#pragma once\n" * _once(source.texts[shown]) + made[shown], encoding="utf-8")

@@ -31,6 +31,14 @@ void* __tsan_memset(void* to, int v, size_t n) {
     copied<true>(to, n, SIMT_PC());
     return std::memset(to, v, n);
 }
+// Atomics of the host's library, as of shared pointers; those of kernels are calls of their own (atomics.h).
+#define SIMT_ATOMIC(n)                                                                                                              \
+    u##n __tsan_atomic##n##_load(const volatile u##n* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }                      \
+    void __tsan_atomic##n##_store(volatile u##n* p, u##n v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }                      \
+    u##n __tsan_atomic##n##_fetch_add(volatile u##n* p, u##n v, int) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }         \
+    u##n __tsan_atomic##n##_fetch_sub(volatile u##n* p, u##n v, int) { return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST); }
+SIMT_ATOMIC(32) SIMT_ATOMIC(64)
+#undef SIMT_ATOMIC
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

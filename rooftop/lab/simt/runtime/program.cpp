@@ -159,7 +159,7 @@ static cudaError_t allocate(void** p, size_t bytes, int kind, u64 pc) {
     const u64 first = kind == cudaMemoryTypeDevice ? 0 : REGION;
     const u64 at = first + (used + GAP_BYTES + 255) / 256 * 256;
     if (bytes > LARGEST_ALLOCATION && bytes <= REGION) not_on_the_host("an allocation of more than 2 GiB: give the program smaller sizes");
-    if (at + bytes + GAP_BYTES > first + REGION) return failed(cudaErrorMemoryAllocation);
+    if (bytes > REGION || at + bytes + GAP_BYTES > first + REGION) return failed(cudaErrorMemoryAllocation);
     Open open;
     used = at - first + bytes;
     Open::set(PROT_READ | PROT_WRITE);
@@ -706,12 +706,16 @@ int simt_own_printf(const char* format, ...) {
     return n;
 }
 // What a simulated program may not do, named.
-static void named(const char* what, const char* name, u64 pc) {
-    put(program.journal, "%s{\"denied\":", program.journal.empty() ? "" : ",\n");
+static void named(const char* what, const char* name, u64 pc, const char* as = "denied") {
+    put(program.journal, "%s{\"%s\":", program.journal.empty() ? "" : ",\n", as);
     put_text(program.journal, (std::string(what) + " " + (name ? name : "")).substr(0, 160).c_str());
     put(program.journal, ",\"pc\":%llu}", static_cast<unsigned long long>(pc));
 }
 FILE* simt_own_fopen(const char* name, const char* how) {
+    if (how && (*how == 'w' || *how == 'a') && !std::strchr(how, '+')) {       // what it writes goes nowhere
+        named("writes the file", name, SIMT_PC(), "unkept");
+        return fopencookie(nullptr, "w", {nullptr, [](void*, const char*, size_t n) { return static_cast<ssize_t>(n); }, nullptr, nullptr});
+    }
     FILE* f = fopen(name, how);
     if (!f) named("opens the file", name, SIMT_PC());
     return f;

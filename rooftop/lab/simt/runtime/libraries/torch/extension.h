@@ -1,11 +1,14 @@
 // As much of torch's C++ as a file with kernels for torch needs: tensors on the device that such a file makes, looks at and hands to its kernels.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <tuple>
 #include "cuda_fp8.h"
 #include "library_types.h"
 
@@ -107,6 +110,16 @@ struct PackedTensorAccessor {
     };
 };
 template <class T> struct RestrictPtrTraits { typedef T* PtrType; };
+/// What `item()` gives.
+struct Scalar {
+    double v;
+    template <class T> T to() const { return static_cast<T>(v); }
+    float toFloat() const { return to<float>(); }
+    double toDouble() const { return v; }
+    int toInt() const { return to<int>(); }
+    int64_t toLong() const { return to<int64_t>(); }
+};
+
 class Tensor {
 public:
     Tensor() = default;
@@ -152,6 +165,7 @@ public:
     void* mutable_data_ptr() const { return at(); }
     const void* const_data_ptr() const { return at(); }
     Tensor cuda() const { return *this; }
+    Tensor cpu() const { return *this; }
     Tensor detach() const { return *this; }
     template <class... A> Tensor to(ScalarType t, A...) const { return t == kind_ ? *this : converted(t); }
     Tensor to(Device) const { return *this; }
@@ -199,6 +213,15 @@ public:
     template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P, int32_t> packed_accessor32() const { return packed_accessor<T, N, P, int32_t>(); }
     template <class T, int N, template <class> class P = std::add_pointer> PackedTensorAccessor<T, N, P, int64_t> packed_accessor64() const { return packed_accessor<T, N, P, int64_t>(); }
     template <class T> T item() const { return static_cast<T>(get(0)); }
+    Scalar item() const { return {get(0)}; }
+    Tensor max() const;
+    Tensor min() const;
+    Tensor sum() const;
+    Tensor mean() const;
+    std::tuple<Tensor, Tensor> max(int64_t d, bool keep = false) const;
+    std::tuple<Tensor, Tensor> min(int64_t d, bool keep = false) const;
+    Tensor sum(int64_t d, bool keep = false) const;
+    Tensor mean(int64_t d, bool keep = false) const;
     Tensor norm(double p = 2) const {
         double sum = 0;
         for (int64_t i = 0; i < numel(); ++i) sum += std::pow(std::abs(get(i)), p);
@@ -270,6 +293,43 @@ inline Tensor zeros_like(const Tensor& t) { return zeros(t.sizes(), t.options())
 inline Tensor zeros_like(const Tensor& t, TensorOptions o) { return zeros(t.sizes(), o); }
 inline Tensor ones_like(const Tensor& t) { return full(t.sizes(), 1, t.options()); }
 inline Tensor full_like(const Tensor& t, double v) { return full(t.sizes(), v, t.options()); }
+/// `of` the values along dimension `d`, in double.
+template <class F> Tensor reduced(const Tensor& x, int64_t d, bool keep, ScalarType kind, F of) {
+    std::vector<int64_t> shape = x.sizes().v;
+    const auto at = static_cast<size_t>(d < 0 ? d + x.dim() : d);
+    const int64_t n = shape.at(at);
+    int64_t inner = 1, outer = 1;
+    for (size_t i = 0; i < shape.size(); ++i) (i < at ? outer : inner) *= i == at ? 1 : shape[i];
+    shape[at] = 1;
+    Tensor made(shape, kind);
+    std::vector<double> v(static_cast<size_t>(n));
+    for (int64_t o = 0; o < outer; ++o)
+        for (int64_t i = 0; i < inner; ++i) {
+            for (int64_t k = 0; k < n; ++k) v[static_cast<size_t>(k)] = x.get((o * n + k) * inner + i);
+            made.set(o * inner + i, of(v));
+        }
+    return keep ? made : made.squeeze(static_cast<int64_t>(at));
+}
+#define SIMT_EXTREME(name)                                                                                                       \
+    inline std::tuple<Tensor, Tensor> Tensor::name(int64_t d, bool keep) const {                                                 \
+        if (!numel()) throw c10::Error(#name " of no elements");                                                                 \
+        return {reduced(*this, d, keep, kind_, [](auto& v) { return *std::name##_element(v.begin(), v.end()); }),                \
+                reduced(*this, d, keep, ScalarType::Long, [](auto& v) { return static_cast<double>(std::name##_element(v.begin(), v.end()) - v.begin()); })}; \
+    }                                                                                                                            \
+    inline Tensor Tensor::name() const { return std::get<0>(flatten().name(0)); }
+SIMT_EXTREME(max) SIMT_EXTREME(min)
+#undef SIMT_EXTREME
+inline Tensor Tensor::sum(int64_t d, bool keep) const {
+    return reduced(*this, d, keep, is_floating_point() ? kind_ : ScalarType::Long, [](auto& v) { return std::accumulate(v.begin(), v.end(), 0.0); });
+}
+inline Tensor Tensor::mean(int64_t d, bool keep) const {
+    return reduced(*this, d, keep, kind_, [](auto& v) { return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); });
+}
+inline Tensor Tensor::sum() const { return flatten().sum(0); }
+inline Tensor Tensor::mean() const { return flatten().mean(0); }
+#define SIMT_OF(name) template <class... A> auto name(const Tensor& x, A... how) { return x.name(how...); }
+SIMT_OF(max) SIMT_OF(min) SIMT_OF(sum) SIMT_OF(mean)
+#undef SIMT_OF
 namespace cuda {
 struct CUDAStream { operator cudaStream_t() const { return nullptr; } cudaStream_t stream() const { return nullptr; } };
 inline CUDAStream getCurrentCUDAStream(int = 0) { return {}; }
