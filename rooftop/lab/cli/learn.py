@@ -130,6 +130,7 @@ def _where(progress: Progress, as_json: bool) -> None:
 
     from rooftop.lab.learn import course
     from rooftop.lab.learn import puzzles as known
+    from rooftop.lab.learn.words import _
 
     done, solved, due = progress.lessons(), progress.solved(), progress.due()
     plans = _plans(progress)
@@ -146,25 +147,26 @@ def _where(progress: Progress, as_json: bool) -> None:
         }  # fmt: skip
         echo(json.dumps(state, indent=2))
         return
-    echo("The course: a rung is a lesson. You predict, then see what was counted and measured.")
+    echo(_("The course: a rung is a lesson. You predict, then see what was counted and measured."))
     for node in course.graph().values():
         if node.topic:
             continue
         read = sum(lesson in done for lesson in node.lessons)
         has = [p.name for p in known.puzzles(node.name)]
         mark = f"{read}/{len(node.lessons)}"
-        more = f", puzzles {sum(p in solved for p in has)}/{len(has)}" if has else ""
-        echo(f"  {node.name:<18} {mark:>6} lessons{more:<16} {node.title}")
+        more = _(", puzzles {solved}/{all}", solved=sum(p in solved for p in has), all=len(has)) if has else ""
+        echo(f"  {node.name:<18} {mark:>6} {_('lessons')}{more:<16} {_(node.title)}")
     echo("")
     if days := progress.streak():
-        scored = f"; {predictions} predictions, {mean:.0f} points of 100 on average" if predictions else ""
-        echo(f"{days} {'day' if days == 1 else 'days'} in a row; {right} of {answers} questions right{scored}")
+        scored = _("; {n} predictions, {mean} points of 100 on average", n=predictions, mean=f"{mean:.0f}") if predictions else ""
+        row = _("{days} day in a row; " if days == 1 else "{days} days in a row; ", days=days)
+        echo(row + _("{right} of {answers} questions right", right=right, answers=answers) + scored)
     for plan in plans:
-        echo(f"goal: {plan.words}")
+        echo(_("goal: {plan}", plan=plan.words))
     if due:
-        echo(f"{len(due)} {'question comes' if len(due) == 1 else 'questions come'} again today: rooftop learn --quiz")
+        echo(_("{n} question comes again today: rooftop learn --quiz" if len(due) == 1 else "{n} questions come again today: rooftop learn --quiz", n=len(due)))
     if following:
-        echo(f"next: rooftop learn {_short(following)}")
+        echo(_("next: rooftop learn {lesson}", lesson=_short(following)))
 
 
 def _short(rung: str) -> str:
@@ -184,14 +186,15 @@ def _lessons(progress: Progress, what: str) -> None:
     else:
         node = course.node(what)
         if node.topic:
-            echo(f"{node.title}: {node.about}")
+            echo(f"{_(node.title)}: {_(node.about)}")
         done = progress.lessons()
         missing = [n for n in course.before(what)[:-1] if any(x not in done for x in n.lessons) and n.ladder != node.ladder]
         if missing:
-            echo(f"note: {what} builds on {', '.join(n.name for n in missing)}; --know skips what you know already")
+            echo(_("note: {what} builds on {others}; --know skips what you know already", what=what, others=", ".join(n.name for n in missing)))
         todo = [x for x in node.lessons if x not in done]
         if not todo:
-            echo(f"you have read all {len(node.lessons)} lessons of {what}: rooftop learn {node.ladder} --quiz asks about them")
+            read = len(node.lessons)
+            echo(_("you have read all {n} lessons of {what}: rooftop learn {ladder} --quiz asks about them", n=read, what=what, ladder=node.ladder))
             return
     material = _material(todo[0].partition("/")[0], compiled=False)
     session = _session(progress)
@@ -217,6 +220,7 @@ def _quiz(progress: Progress, what: str | None) -> None:
     from rooftop.core import registry
     from rooftop.lab.learn import course, kinds
     from rooftop.lab.learn.session import A_QUIZ, chosen
+    from rooftop.lab.learn.words import _
 
     rung = registry.rung(what).name if what and "/" in what else None
     if what is not None:
@@ -225,13 +229,13 @@ def _quiz(progress: Progress, what: str | None) -> None:
         wanted = [x.partition("/")[0] for x in (*progress.due().values(), *sorted(progress.lessons()))]
         ladders = [x for x in dict.fromkeys(wanted) if x in registry.ladder_names()][:LADDERS]
         if not ladders:
-            echo("no lesson is read yet, so there is nothing to be asked about: rooftop learn transpose_cuda, or rooftop learn LADDER --quiz")
+            echo(_("no lesson is read yet, so there is nothing to be asked about: rooftop learn transpose_cuda, or rooftop learn LADDER --quiz"))
             return
     asked = [q for ladder in ladders for q in kinds.questions(_material(ladder, compiled=True)) if rung in (None, q.subject)]
     draw = Random()
     found = chosen(asked, progress, A_QUIZ, draw)
     if not found:
-        echo("every question of this is answered, and none is due today")
+        echo(_("every question of this is answered, and none is due today"))
         return
     _session(progress).quiz(found)
 
@@ -240,6 +244,7 @@ def _know(progress: Progress, what: str | None) -> None:
     from random import Random
 
     from rooftop.lab.learn import course, session
+    from rooftop.lab.learn.words import _
 
     if what is None:
         raise ValueError("--know needs a ladder or a topic: rooftop learn transpose_cuda --know")
@@ -249,27 +254,28 @@ def _know(progress: Progress, what: str | None) -> None:
     if asked and answered == len(asked) and right >= len(asked) - 1:
         for lesson in node.lessons:
             progress.read(lesson, known=True)
-        echo(f"{len(node.lessons)} lessons of {what} are taken as known")
+        echo(_("{n} lessons of {what} are taken as known", n=len(node.lessons), what=what))
     else:
-        echo(f"{what} is left in the course: {max(len(asked) - 1, 1)} of {len(asked)} right answers skip it")
+        echo(_("{what} is left in the course: {least} of {all} right answers skip it", what=what, least=max(len(asked) - 1, 1), all=len(asked)))
 
 
 def _goal(progress: Progress, text: str) -> None:
     from rooftop.lab.learn import course
+    from rooftop.lab.learn.words import _
 
     if text.strip() == "none":
         for one in progress.goals():
             progress.forget(one.ladder)
-        echo("there are no goals now")
+        echo(_("there are no goals now"))
         return
     name, by = course.goal_of(text, progress.today)
     progress.aim(name, by)
     plan = next(p for p in _plans(progress) if p.name == name)
-    echo(f"goal: {plan.words}")
+    echo(_("goal: {plan}", plan=plan.words))
     for node in course.before(name):
         left = [x for x in node.lessons if x in plan.left]
         if left and not node.topic:
-            echo(f"  {node.name:<18} {len(left)} lessons, {_short(left[0])} to {_short(left[-1])}")
+            echo(f"  {node.name:<18} " + _("{n} lessons, {first} to {last}", n=len(left), first=_short(left[0]), last=_short(left[-1])))
 
 
 # -- puzzles --------------------------------------------------------------------------------------------------------------------
@@ -280,14 +286,17 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
     from rooftop.lab.learn import puzzles as known
     from rooftop.lab.learn.puzzles import Court
     from rooftop.lab.learn.session import Stopped
+    from rooftop.lab.learn.words import _
 
     if name.endswith("next") or "/" not in name:
         ladder = name.partition("/")[0]
         solved = progress.solved()
         left = [p for n in (_ladders() if ladder == "next" else [ladder]) for p in known.puzzles(n) if p.name not in solved]
         if not left:
-            others = "" if ladder == "next" else f" of {ladder}, if it has any; there are some of {', '.join(_ladders())}"
-            echo(f"you have solved every puzzle{others}")
+            if ladder == "next":
+                echo(_("you have solved every puzzle"))
+            else:
+                echo(_("you have solved every puzzle of {ladder}, if it has any; there are some of {others}", ladder=ladder, others=", ".join(_ladders())))
             return
         found = left[0]
     else:
@@ -305,7 +314,7 @@ def _puzzle(progress: Progress, name: str, solution: Path | None, into: Path) ->
         session.puzzle(found, into)
     except Stopped:
         echo("")
-        echo(f"stopped; your file stays, and rooftop learn --puzzle {found.name} goes on with it")
+        echo(_("stopped; your file stays, and rooftop learn --puzzle {puzzle} goes on with it", puzzle=found.name))
 
 
 def _ladders() -> list[str]:

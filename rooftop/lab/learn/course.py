@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rooftop.core import registry
 from rooftop.core.names import RegistryError
+from rooftop.lab.learn.words import _
 
 TOPICS = Path(__file__).parent / "course.toml"
 
@@ -132,12 +133,13 @@ class Plan:
     def words(self) -> str:
         """Where the learner is today, in one line."""
         if not self.left:
-            return f"{self.name}: reached, {self.whole} lessons read"
+            return _("{goal}: reached, {all} lessons read", goal=self.name, all=self.whole)
         if self.days <= 0:
-            return f"{self.name}: the day ({self.by}) has passed with {len(self.left)} of {self.whole} lessons left"
-        pace = "ahead of an even pace" if self.done > self.expected else "behind an even pace" if self.done < self.expected else "at an even pace"
-        lessons = "lesson" if self.a_day == 1 else "lessons"
-        return f"{self.name} by {self.by}: {self.done} of {self.whole} lessons read, {pace}; {self.a_day} {lessons} a day from now on"
+            left = len(self.left)
+            return _("{goal}: the day ({by}) has passed with {left} of {all} lessons left", goal=self.name, by=self.by, left=left, all=self.whole)
+        pace = _("ahead of an even pace" if self.done > self.expected else "behind an even pace" if self.done < self.expected else "at an even pace")
+        from_now = _("{n} lesson a day from now on" if self.a_day == 1 else "{n} lessons a day from now on", n=self.a_day)
+        return _("{goal} by {by}: {done} of {all} lessons read, {pace}; ", goal=self.name, by=self.by, done=self.done, all=self.whole, pace=pace) + from_now
 
 
 def plan(name: str, made: date, by: date, today: date, done: Collection[str]) -> Plan:
