@@ -95,11 +95,17 @@ def name_of(r: dict[str, Any]) -> str:
     return json.dumps([r.get(k) for k in ("kind", "run", "at", "op", "subject", "case", "backend", "cases", "first_s", "tier", "launch", "sizes")] + [device])
 
 
+def subject_of(joined: Any, r: dict[str, Any]) -> Any:
+    """Of either tree: the older one has all of its subjects in a table."""
+    key = str(r.get("op")), str(r.get("subject"))
+    return joined.subject(*key) if hasattr(joined, "subject") else joined.subjects.get(key)
+
+
 def launched(joined: Any, r: dict[str, Any]) -> Any:
     """The launches and the code of a record's cases, contract apart."""
     from rooftop.lab.check.proofs import device_of
 
-    subject = joined.subjects.get((str(r.get("op")), str(r.get("subject"))))
+    subject = subject_of(joined, r)
     if r["kind"] not in KINDS or subject is None or subject.implementation is None:
         return None
     import identity_of_now as identity
@@ -229,7 +235,7 @@ def known() -> Any:
 
 
 def cases_of(r: dict[str, Any]) -> tuple[Any, list[Any]]:
-    subject = known().subjects[str(r["op"]), str(r["subject"])]
+    subject = subject_of(known(), r)
     cases = known()._cases_of(subject.op)
     return subject, [cases[name] for name in (r["cases"] if r["kind"] == "sanitize" else [r["case"]])]
 

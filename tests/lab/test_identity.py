@@ -320,7 +320,7 @@ def check_record(s: Subject, **more: Any) -> dict[str, Any]:
 def test_what_is_proven_by_machine_code_gets_the_hash_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s = subject(tmp_path, KERNEL)
     now = made(s)
-    monkeypatch.setattr(Joined, "subjects", {(s.op.name, s.name): s})
+    monkeypatch.setattr(Joined, "subject", lambda _, *names: s if names == (s.op.name, s.name) else None)
     monkeypatch.setattr(identity, "machine", lambda *_: "abc")
     folder = tmp_path / "results"
     (folder / "h100").mkdir(parents=True)
@@ -343,7 +343,7 @@ def test_what_is_proven_by_machine_code_gets_the_hash_of_the_text(tmp_path: Path
 
 def test_a_record_of_the_former_form_is_read_and_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s = subject(tmp_path, KERNEL)
-    monkeypatch.setattr(Joined, "subjects", {(s.op.name, s.name): s})
+    monkeypatch.setattr(Joined, "subject", lambda _, *names: s if names == (s.op.name, s.name) else None)
     path = tmp_path / "old.jsonl"
     path.write_text(json.dumps(check_record(s, digest="0123456789ab")) + "\n", encoding="utf-8")
     (record,) = store.read(path)

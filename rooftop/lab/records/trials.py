@@ -100,4 +100,4 @@ def table(found: list[Record], _site: Any) -> str:
         seed = "" if record.get("seed") is None else record["seed"]
         of = ", ".join(f"{n:,} {kind}" for kind, n in sorted(came.items(), key=lambda one: -one[1]))
         lines.append(f"| {what} | {came.total():,} | {seed} | {of}; {came[FINDING]:,} findings | {record['seconds']:,.0f} | {record['revision']} |")
-    return "\n".join(lines) if len(lines) > 2 else "Nothing has been tried yet."
+    return "\n".join(lines) if len(lines) > 2 else "Nothing has been measured yet."
