@@ -56,6 +56,9 @@ def test_a_file_that_is_not_of_records_is_refused_before_anything_is_written(tmp
     (tmp_path / "bad" / "a.jsonl").write_text('{"kind": "clock", "subject": "copy", "device": {"name": "card"}}\nnonsense\n{"kind": "bench"}\n')
     with pytest.raises(store.RecordError, match=r"a\.jsonl:2"):
         store.merge(tmp_path / "bad", tmp_path / "here")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(store.RecordError, match=r"pipe\.jsonl is neither a file nor a folder"):
+        store.merge(tmp_path / "pipe.jsonl", tmp_path / "here")
     assert not (tmp_path / "here").exists()
     with store.Writer(tmp_path, "card") as writer, pytest.raises(store.RecordError, match="number"):
         writer.write({"kind": "bench", "subject": "x", "t": float("nan")})

@@ -271,20 +271,18 @@ def test_a_server_that_was_ended_is_started_anew() -> None:
 def test_a_simulation_ends_with_whoever_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the asking process gives up, nothing goes on computing."""
     monkeypatch.setenv("ROOFTOP_SIMT_SECONDS", "120")
-    real = process._exactly
-    assert real is not None
-    before = _workers()
-    gone = threading.Event()
+    run("y[0] = 0;")
+    before, under_way = _workers(), []
 
-    def give_up(self: object, *_: object) -> bytes:
-        gone.set()
+    def give_up(_: float) -> None:
+        under_way.append(_workers())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process.socket.socket, "recv", give_up, raising=True)
+    monkeypatch.setattr(process, "TELL_S", 0.5)
+    monkeypatch.setattr(process, "going_on", give_up)
     with pytest.raises(KeyboardInterrupt):
-        run("for (long i = 0; i < 1l << 34; ++i) if (i % 3 == 1) y[0] = i;")
-    monkeypatch.undo()
-    assert gone.is_set()
+        run("for (long i = 0; i < 1l << 40; ++i) if (i % 3 == 1) y[0] = i;")
+    assert under_way[0] > before
     _until(lambda: _workers() <= before)
 
 

@@ -346,6 +346,8 @@ def merge(source: Path, into: Path, renew: Callable[[Record], bool] = lambda rec
     first. Raises RecordError, before anything is written, if a file is not one of records, FileNotFoundError if `source` is not there."""
     if not source.exists():
         raise FileNotFoundError(f"no {source}")
+    if not (source.is_file() or source.is_dir()):
+        raise RecordError(f"{source} is neither a file nor a folder")
     files = [source] if source.is_file() else sorted(source.rglob("*.jsonl"))
     if not files:
         raise RecordError(f"{source} holds no .jsonl file")
