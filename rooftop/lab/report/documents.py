@@ -26,7 +26,7 @@ END = "<!-- /generated -->"
 NOTHING = "Nothing has been measured yet."
 
 
-def figures(_found: list[Record], site: SiteData) -> str:
+def figures(found: list[Record], site: SiteData) -> str:
     """What the README's first screen says of the fastest cases, of the card with the most fresh records."""
     cards = sorted((c for c in site.cards if c.device.known), key=lambda c: -sum(bool(s.summary.measured) for op in site.ops if (s := op.on(c.device))))
     shown = []
@@ -39,6 +39,7 @@ def figures(_found: list[Record], site: SiteData) -> str:
             peer = f", {m.best_peer.speed:.2f}x {m.best_peer.label}" if m.best_peer else ""
             share = f" ({100 * m.share:.0f} % of the roof)" if m.share else ""
             shown.append(f"{title} {m.throughput or 0.0:,.0f} {m.roofs.unit}{share}{peer}")
+    shown += models_page.front(found)
     return f"Measured on an {cards[0].device.short}: {'; '.join(shown)}." if shown else NOTHING
 
 

@@ -12,6 +12,7 @@ from rooftop.lab.report.model import SiteData
 
 SUBJECT = "models"
 PEERS = ("compile", "liger")  # what the steps of a variant are compared with
+NAMES = {"compile": "torch.compile", "liger": "Liger"}
 # The heading of a table, the figure that its cells show first, how it is written, and the ones in brackets.
 TABLES: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
     "train": ("a training step, ms (peak GiB)", "ms", "{:,.1f}", {"GiB": "{:.1f}"}),
@@ -24,17 +25,13 @@ TABLES: Mapping[str, tuple[str, str, str, Mapping[str, str]]] = {
 
 def table(found: list[Record], _site: SiteData) -> str:
     """The newest figure of each model and variant, and the geometric means over the models of one run."""
-    mine = sorted((r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT), key=lambda r: str(r.get("at", "")))
-    if not mine:
+    newest = _newest(found)
+    if newest is None:
         return "Nothing has been measured yet."
-    device = mine[-1]["device"]["name"]
-    newest: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
-    for record in (r for r in mine if r["device"]["name"] == device):
-        for row in record["rows"]:
-            newest.setdefault(row["what"], {})[row["of"], row["variant"]] = row["figures"]
-    parts = [f"{device}, {mine[-1]['transformers']}."]
+    device, transformers, cells_of = newest
+    parts = [f"{device}, {transformers}."]
     for what, (title, first, form, more) in TABLES.items():
-        cells = newest.get(what, {})
+        cells = cells_of.get(what, {})
         variants = list(dict.fromkeys(v for _, v in cells))
         if not cells:
             continue
@@ -44,6 +41,36 @@ def table(found: list[Record], _site: SiteData) -> str:
         if what == "train":
             parts += ["", *_means(cells, variants)]
     return "\n".join(parts)
+
+
+def front(found: list[Record]) -> list[str]:
+    """What the README's first screen says of models."""
+    newest = _newest(found)
+    if newest is None:
+        return []
+    train, decode = newest[2].get("train", {}), newest[2].get("decode", {})
+    said = []
+    ratios = {peer: [train[of, peer]["ms"] / f["ms"] for (of, v), f in train.items() if v == "patched+compile" and (of, peer) in train] for peer in PEERS}
+    if all(ratios.values()):
+        means = " and ".join(f"{geometric_mean(r):.2f}x {NAMES[peer]}" for peer, r in ratios.items())
+        said.append(f"a training step of patched models {means} in the geometric mean of {max(map(len, ratios.values()))}")
+    if ours := decode.get(("1", "rooftop")):
+        beside = f", {ours['tokens/s'] / other['tokens/s']:.2f}x Transformers" if (other := decode.get(("1", "transformers"))) else ""
+        said.append(f"decoding of a Llama {ours['tokens/s']:,.0f} tokens/s{beside}")
+    return said
+
+
+def _newest(found: list[Record]) -> tuple[str, str, Mapping[str, Mapping[tuple[str, str], Mapping[str, float]]]] | None:
+    """(device, version of Transformers, of each table the newest figures of each model and variant), of the device measured last."""
+    mine = sorted((r for r in found if r["kind"] == "clock" and r.get("subject") == SUBJECT), key=lambda r: str(r.get("at", "")))
+    if not mine:
+        return None
+    device = mine[-1]["device"]["name"]
+    newest: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
+    for record in (r for r in mine if r["device"]["name"] == device):
+        for row in record["rows"]:
+            newest.setdefault(row["what"], {})[row["of"], row["variant"]] = row["figures"]
+    return device, mine[-1]["transformers"], newest
 
 
 def _cell(figures: Mapping[str, float] | None, first: str, form: str, more: Mapping[str, str]) -> str:
