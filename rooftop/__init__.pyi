@@ -1263,3 +1263,11 @@ def debug(enabled: bool=True) -> AbstractContextManager[None]:
     Indices, offsets and page tables that are out of range give a harmless result, which each op's docstring states, and never a write outside the output. Under
     `debug` they raise an IndexError that names the op, and errors that the driver reports are raised by the call that caused them. Applies to the whole process
     until the block ends. Every call synchronises with the device: for debugging, not for production."""
+
+def invariant(enabled: bool=True) -> AbstractContextManager[None]:
+    """The result of a row has the same bits, whatever else is in the call: ``with rooftop.invariant(): y = rooftop.rms_norm(x, w)``.
+
+    The kernel, its config and with them the order of sums are those of a fixed number of rows, so that few rows are slower than without. What cannot promise
+    it raises `rooftop.core.invariance.InvarianceError`, which names the op and the reason: an op whose contract names no rows, a kernel that divides a row by
+    how many there are, tensors of the CPU. Applies to the whole process until the block ends, also to graphs that torch.compile has made before; a CUDA graph
+    keeps what was captured."""

@@ -17,7 +17,7 @@ from rooftop.core.tensor_kinds import refusing
 if TYPE_CHECKING:
     from torch import Tensor
 
-OWN = ("linear", "load", "register", "explain", "debug")
+OWN = ("linear", "load", "register", "explain", "debug", "invariant")
 STUB = settings.PACKAGE / "__init__.pyi"
 
 
@@ -91,6 +91,18 @@ def debug(enabled: bool = True) -> AbstractContextManager[None]:
     from rooftop.core import debugging
 
     return debugging.debug(enabled)
+
+
+def invariant(enabled: bool = True) -> AbstractContextManager[None]:
+    """The result of a row has the same bits, whatever else is in the call: ``with rooftop.invariant(): y = rooftop.rms_norm(x, w)``.
+
+    The kernel, its config and with them the order of sums are those of a fixed number of rows, so that few rows are slower than without. What cannot promise
+    it raises `rooftop.core.invariance.InvarianceError`, which names the op and the reason: an op whose contract names no rows, a kernel that divides a row by
+    how many there are, tensors of the CPU. Applies to the whole process until the block ends, also to graphs that torch.compile has made before; a CUDA graph
+    keeps what was captured."""
+    from rooftop.core import invariance
+
+    return invariance.invariant(enabled)
 
 
 def linear(

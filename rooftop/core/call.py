@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import registry
+from rooftop.core import invariance, registry
 from rooftop.core.backends.table import order
 from rooftop.core.choice import ChoiceError, Chosen
 from rooftop.core.contract import Contract
@@ -266,11 +266,39 @@ def named(op: Contract, implementation: str) -> Implementation:
     return chosen[0]
 
 
+def for_any_rows(op: Contract, problem: Problem, implementation: str | Implementation | None = None) -> Choice:
+    """What runs under `rooftop.invariant()`: the kernel and config of a fixed number of rows. Raises InvarianceError."""
+    base = op.twin_of or op
+    if op.idle(problem):
+        return Choice(None, ())
+    kernel_problem, copies = problem_for_kernels(op, problem)
+    stand_in, seen = invariance.stand_in(base, kernel_problem), invariance.seen(base, kernel_problem)
+    chosen = None
+    if implementation is not None:
+        candidates = [implementation if isinstance(implementation, Implementation) else named(op, implementation)]
+    else:
+        found, chosen = first(base, stand_in)
+        candidates = [c for c in sorted(registry.implementations(base.name), key=order) if c.automatic and c is not found]
+        candidates = candidates if found is None else [found, *candidates]
+    refused = ""
+    for candidate in candidates:
+        reason = next((r for p in (stand_in, seen) if (r := candidate.supports(p) or candidate.varies(p))), None)
+        if reason is None:
+            said = chosen if chosen is not None and chosen.kernel == candidate.name else None
+            config, source = candidate.resolve(stand_in, None, said)
+            if (reason := candidate.breaks(seen, config)) is None:
+                return Choice(Call(op, candidate, problem, seen, copies, config, source, "" if said is None else said.why), ())
+        refused = refused or f"{candidate.name}: {reason}"
+    raise invariance.InvarianceError(f"{op.name} under rooftop.invariant(): {refused or 'no kernel runs here'}")
+
+
 def select(op: Contract, problem: Problem, implementation: str | None = None, config: Mapping[str, Any] | None = None) -> Choice:
     """The implementation and config for a problem: a pure function of shapes, strides, dtypes and device.
 
     Raises UnsupportedError if a *named* implementation does not support the problem, RegistryError if there is none of that name,
     ChoiceError for a choice that names no kernel, or a config that the kernel refuses."""
+    if invariance.on:
+        return for_any_rows(op, problem, implementation)
     if implementation is not None:
         candidate = named(op, implementation)
         return Choice(Call.of(op, candidate, problem, config), ())

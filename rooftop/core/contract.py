@@ -62,6 +62,7 @@ class Grad:
     cpu        as the contract's: torch's own function for the gradients on the CPU, where torch does not differentiate the forward's
     undefined  the gradients as plain arithmetic has them, parameters as `backward`'s: where one of them is NaN or infinite, a kernel's may
                be too. So a kernel may multiply the NaN of a hidden pair by 0, or skip it
+    rows       as `Judging.rows`, of the backward's tensors: the gradients of rows; those that sum over rows (a weight's) are left out
 
     The gradient of an output may be absent (the output was not used, or is absent itself) if `backward` annotates it `Tensor | None`."""
 
@@ -80,6 +81,7 @@ class Grad:
     narrow: Callable[..., Any] | None = None
     cpu: Callable[..., Any] | None = None
     undefined: Callable[..., Any] | None = None
+    rows: Callable[[Problem], Mapping[str, int] | str] | None = None
 
     @property
     def saved_names(self) -> tuple[str, ...]:
@@ -135,13 +137,16 @@ class Judging:
     compare    output -> its own comparison instead of the error: None, or what is wrong (a round trip, a bound, ties, a distribution)
     sizes      output -> the output that holds the number of its valid leading elements; the others are not compared
     undefined  (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
-    deterministic  two runs give equal bits"""
+    deterministic  two runs give equal bits
+    rows       (problem as kernels see it) -> tensor -> its dimension of rows, whose results do not depend on each other, or why they do:
+               which calls `rooftop.invariant()` takes"""
 
     same: Callable[..., Any] | None = None
     compare: Mapping[str, Callable[[Judged], str | None]] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     undefined: Callable[..., Any] | None = None
     deterministic: bool = True
+    rows: Callable[[Problem], Mapping[str, int] | str] | None = None
 
 
 @dataclass(frozen=True)
@@ -235,7 +240,7 @@ class Contract:
         self.peers, self.wrong = dict(peers or {}), dict(wrong or {})
         self.arrange, self.runtime_options = values.arrange, tuple(values.runtime_options)
         self.same, self.compare, self.sizes = judging.same, dict(judging.compare), dict(judging.sizes)
-        self.undefined, self.deterministic = judging.undefined, judging.deterministic
+        self.undefined, self.deterministic, self.rows = judging.undefined, judging.deterministic, judging.rows
         self.cpu, self.public, self.objects, self.faults, self.strict = calls.cpu, calls.public, calls.objects, calls.faults, calls.strict
         self.ranks, self.ranks_peers = calls.ranks, dict(calls.ranks_peers)
         self.measured_work, self.bucket, self.beside = timed.measured_work, timed.bucket, dict(timed.beside)
@@ -445,7 +450,7 @@ class Contract:
             tolerance=grad.tolerance or (self._tolerance if isinstance(self._tolerance, Tolerance) else None),
             peers=grad.peers, wrong=grad.wrong, name=f"{self.name}_bwd", swept=self.swept,
             values=Values(runtime_options=[n for n in self.runtime_options if n in inspect.signature(grad.backward).parameters]),
-            judging=Judging(same=grad.narrow, undefined=grad.undefined, deterministic=self.deterministic), calls=Calls(cpu=grad.cpu),
+            judging=Judging(same=grad.narrow, undefined=grad.undefined, deterministic=self.deterministic, rows=grad.rows), calls=Calls(cpu=grad.cpu),
         )
         made.forward, made.into = self, dict(grad.into)
         return made

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core import debugging, gradients, library, tensor_kinds
+from rooftop.core import debugging, gradients, invariance, library, tensor_kinds
 from rooftop.core.call import Choice, refusals, select
 from rooftop.core.contract import Contract, metas_of
 from rooftop.core.implementation import device_of
@@ -104,7 +104,7 @@ def runner(op: Contract) -> Callable[[Sequence[Any], str | None], Any]:
     execute = _executor(op)
 
     def run(args: Sequence[Any], implementation: str | None) -> Any:
-        key: list[Any] = [implementation]
+        key: list[Any] = [implementation, invariance.on]
         tensors: list[Tensor | None] = []
         lengths = []
         for i, many in parts:
@@ -188,7 +188,7 @@ def caller(op: Contract) -> Callable[..., Any]:
 
     def unrecorded(args: Sequence[Any], implementation: str | None) -> Any:
         on_gpu = any(args[i] is not None and args[i].is_cuda for i in tensor_positions)
-        if native and not on_gpu and implementation is None:
+        if native and not on_gpu and implementation is None and not invariance.on:
             found = library.by_torch(op, args)
             if found is not NotImplemented and not library.leaves_out(op, args, found):
                 return found
@@ -237,7 +237,7 @@ def caller(op: Contract) -> Callable[..., Any]:
             and all(args[i] is None or _dense_on_cpu(args[i]) for i in tensor_positions)
         ):
             return library.transformed(op, args)
-        if native and top is None and implementation is None and not modes():
+        if native and top is None and implementation is None and not modes() and not invariance.on:
             for i in tensor_positions:
                 t = args[i]
                 if t is not None and (keys(t).raw_repr() not in common or type(t) not in plain):
@@ -259,7 +259,7 @@ def caller(op: Contract) -> Callable[..., Any]:
             forward.unpack_dual(args[i]).tangent is not None for i in tensor_positions if args[i] is not None
         ):
             raise NotImplementedError(f"{op.name}: forward-mode differentiation does not reach registered ops; torch.autograd does")
-        key: list[Any] = [implementation]
+        key: list[Any] = [implementation, invariance.on]
         tensors: list[Tensor | None] = []
         records = False
         for i in tensor_positions:

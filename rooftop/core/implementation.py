@@ -155,6 +155,10 @@ class Implementation:
         """None, or why a problem cannot run with this config: the validity predicate."""
         return None
 
+    def varies(self, problem: Problem) -> str | None:
+        """None, or why the bits of a row depend on the number of rows although the config does not."""
+        return None
+
     def launches(self, problem: Problem, config: Any) -> list[Launch]:
         raise NotImplementedError
 

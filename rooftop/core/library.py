@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rooftop.core import debugging
+from rooftop.core import debugging, invariance
 from rooftop.core.contract import KINDS, Contract, metas_of
 from rooftop.core.gradients import Gradients, autocast_off, refuse_second_derivative
 from rooftop.core.layouts import widen
@@ -115,6 +115,10 @@ def on_cpu(op: Contract, given: Sequence[Any], implementation: str | None) -> An
 
         named(op, implementation)  # raises for a name that does not exist
         raise UnsupportedError(f"{op.name}: implementation={implementation!r} runs on CUDA tensors; these lie on the CPU")
+    if invariance.on:
+        raise invariance.InvarianceError(
+            f"{op.name} under rooftop.invariant(): on tensors of the CPU plain torch runs, whose sums depend on the number of rows"
+        )
     if debugging.on or op.strict:
         debugging.check(op, given)
     return fallback(op, given)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
 from rooftop.core.layouts import widen
-from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Judged, Judging, Op, Sizes, Tolerance, first_of, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import compiled
 
@@ -184,6 +184,10 @@ def outputs(input: Meta, target: Meta, reduction: str, **_: Any) -> dict[str, Me
     rows = Meta(input.shape[:-1], "f64" if input.dtype == "f64" else "f32")
     single = Meta((), rows.dtype)
     return {"loss": rows if reduction == "none" else single, "normaliser": Meta((*rows.shape, 2), rows.dtype), "divisor": single}
+
+
+def _rows(p: Problem) -> dict[str, int]:
+    return dict.fromkeys(("input", "target", "normaliser", *(["loss"] if p.option("reduction") == "none" else [])), 0)
 
 
 def outputs_bwd(dloss: Meta, input: Meta, **_: Any) -> dict[str, Meta]:
@@ -423,10 +427,11 @@ OP = Op(
     swept=Sizes(_swept, {"rows": (1, 1 << 26), "columns": (64, 1 << 22)}, rows="rows", models={"columns": "vocabulary"}, axis="columns"),
     work=work,
     tolerance=Tolerance(multiple=4.0),
-    judging=Judging(compare={"normaliser": _same_normaliser}),
+    judging=Judging(compare={"normaliser": _same_normaliser}, rows=_rows),
     grad=Grad(
         wrt=("input",),
         saves=("input", "target", "normaliser", "divisor"),
+        rows=first_of("input", "target", "normaliser", "dinput"),
         non_differentiable=("normaliser", "divisor"),
         into={"dinput": "input"},
         backward=backward,

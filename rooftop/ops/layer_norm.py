@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.layouts import widen
-from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
 
@@ -224,11 +224,12 @@ OP = Op(
     cases=cases(bias=True),
     swept=sizes(bias=True),
     work=work,
-    judging=Judging(same=of_rounded_sum(reference)),
+    judging=Judging(same=of_rounded_sum(reference), rows=first_of("x", "residual", "y", "s")),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
         saves=("s|x", "weight", "bias"),
+        rows=first_of("dy", "ds", "s", "dx"),
         backward=backward,
         outputs=outputs_bwd,
         work=work_bwd,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.core.argument_checks import number
 from rooftop.core.autocasting import widened
 from rooftop.core.layouts import widen
-from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
 from rooftop.core.spec import Case
 from rooftop.ops._norms import canonical, cases, of_rounded_sum, outputs, outputs_bwd, public, sizes, total, validate, work, work_bwd
 from rooftop.ops._peers import Kept, compiled, one_dtype
@@ -253,11 +253,12 @@ OP = Op(
     cases=CASES,
     swept=sizes(bias=False),
     work=work,
-    judging=Judging(same=of_rounded_sum(reference)),
+    judging=Judging(same=of_rounded_sum(reference), rows=first_of("x", "residual", "addend", "y", "s")),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x=residual", "weight", "bias"),
         saves=("s|x", "weight", "bias"),
+        rows=first_of("dy", "ds", "s", "dx"),
         same={"addend": "y"},
         backward=backward,
         outputs=outputs_bwd,

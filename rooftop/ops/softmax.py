@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse, contiguous_strides
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ def canonical(p: Problem) -> Problem | None:
     ):
         return None
     return p.replace(**tensors)
+
+
+def _rows(p: Problem, name: str = "x") -> dict[str, int] | str:
+    return {n: 0 for n, _ in p.tensors} if p[name].shape[2] == 1 else "along another dimension than the last, neighbours share a tile"
 
 
 def _repeats(m: Meta) -> bool:
@@ -225,10 +229,12 @@ OP = Op(
         rows="rows", models={"columns": "vocabulary"}, axis="columns",
     ),
     work=work,
+    judging=Judging(rows=_rows),
     tolerance=Tolerance(multiple=4.0),
     grad=Grad(
         wrt=("x",),
         saves=("y",),
+        rows=lambda p: _rows(p, "dx"),
         backward=backward,
         outputs=lambda dy, y,
         dim: {"dx": Meta(y.shape, y.dtype, y.strides if like(y).strides == y.strides else contiguous_strides(y.shape))}, work=work_bwd,

@@ -49,6 +49,9 @@ def check(
     stale: Annotated[bool, typer.Option("--stale", help="Only cases without a check record of the present code on this card.")] = False,
     jobs: Annotated[int, typer.Option(help="Number of kernels that are checked at once, each in its own process; the processes share the GPUs evenly.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="A sample: at most 40 cases of each kernel, of every dtype and kind, drawn by the seed.")] = False,
+    invariant: Annotated[
+        bool, typer.Option("--invariant", help="Whether the bits of a row depend on what else is in the call, under rooftop.invariant().")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show every case, not the summary and the failures.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -61,7 +64,7 @@ def check(
     Examples: [bold]rooftop check softmax[/bold] · [bold]rooftop check softmax_cuda/06[/bold] · [bold]rooftop check my.cu --case "odd 3x7"[/bold] ·
     [bold]rooftop check my.cu --quick[/bold] · [bold]rooftop check my.cu --like torch.softmax[/bold] ·
     [bold]rooftop check my.py:softmax --like torch.softmax[/bold] ·
-    [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold]"""
+    [bold]rooftop check my.cu --reference my.py:scale --shape N=1000[/bold] · [bold]rooftop check rms_norm --invariant[/bold]"""
     import secrets
 
     from rooftop.lab import candidates
@@ -72,6 +75,9 @@ def check(
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.records import identity
 
+    if invariant:
+        _check_invariant(what or [], backend, secrets.randbits(31) if seed is None else seed, as_json)
+        return
     what = triton_files.cuda(what) if what else what
     plain = [word for word in what or [] if triton_files.own(word)]
     if like is not None or (reference is not None and what and (plain or own_op.headless(Path(what[0])))):
@@ -143,6 +149,36 @@ def check(
     if all(r.status == "skipped" for r in results):
         echo("nothing was judged: every case was skipped", err=True)
         raise typer.Exit(ENVIRONMENT if all(checks.backend_of(s, backend)[1] for s in found) and all(f.unable for f in files) else WRONG)
+
+
+def _check_invariant(names: list[str], backend: str, seed: int, as_json: bool) -> None:
+    """Ops, forward and backward: rows of several lengths, alone and among others. Ops that the mode refuses are named with the reason."""
+    import torch
+
+    from rooftop.core import registry
+    from rooftop.core.invariance import InvarianceError
+    from rooftop.lab.check.batches import batches, lengths
+
+    forward = [registry.op(n) for n in names or registry.op_names()]
+    rows: list[dict[str, Any]] = []
+    for op in (o for f in forward for o in (f, f.bwd) if o is not None):
+        if op.rows is None or op.swept is None or not op.swept.rows:
+            rows.append({"op": op.name, "case": "", "kernel": "", "calls": 0, "status": "refused", "message": "its contract names no dimension of rows"})
+            continue
+        for sizes, dtype in lengths(op, seed, torch.cuda.is_available()):
+            try:
+                found = batches(op, sizes, dtype, backend=backend, seed=seed)
+            except InvarianceError as error:
+                rows.append({"op": op.name, "case": f"{sizes} {dtype}", "kernel": "", "calls": 0, "status": "refused", "message": str(error)})
+                continue
+            status = "skipped" if found.skipped else "wrong" if found.wrong else "ok"
+            message = found.skipped or "; ".join(found.wrong[:2])
+            rows.append({"op": op.name, "case": found.case, "kernel": found.kernel, "calls": found.calls, "status": status, "message": message})
+    table(rows, {"op": "op", "case": "rows of", "kernel": "kernel", "calls": "calls", "status": "", "message": "finding"}, as_json, f"seed {seed}")
+    if any(r["status"] == "wrong" for r in rows):
+        raise typer.Exit(WRONG)
+    if not any(r["status"] == "ok" for r in rows):
+        raise typer.Exit(ENVIRONMENT)
 
 
 @contextlib.contextmanager
