@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from rooftop.core import normal_form
 from rooftop.core.digests import digest
@@ -23,6 +23,9 @@ KINDS: Mapping[str, str] = {
     "Tensor": "Tensor", "Tensor | None": "Tensor?", "list[Tensor]": "Tensor[]", "int": "SymInt", "float": "float", "bool": "bool",
     "str": "str",
 }
+
+
+Rows: TypeAlias = Callable[[Problem], "Mapping[str, int | tuple[int, ...]] | str"]  # of `Judging.rows`
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Grad:
     narrow: Callable[..., Any] | None = None
     cpu: Callable[..., Any] | None = None
     undefined: Callable[..., Any] | None = None
-    rows: Callable[[Problem], Mapping[str, int] | str] | None = None
+    rows: Rows | None = None
 
     @property
     def saved_names(self) -> tuple[str, ...]:
@@ -138,15 +141,15 @@ class Judging:
     sizes      output -> the output that holds the number of its valid leading elements; the others are not compared
     undefined  (the reference's parameters) -> the outputs as plain arithmetic has them: where one is NaN or infinite, a kernel's may be too
     deterministic  two runs give equal bits
-    rows       (problem as kernels see it) -> tensor -> its dimension of rows, whose results do not depend on each other, or why they do:
-               which calls `rooftop.invariant()` takes"""
+    rows       (problem as kernels see it) -> tensor -> its dimension that counts rows, whose results do not depend on each other, or its
+               dimensions, or why they do: which calls `rooftop.invariant()` takes"""
 
     same: Callable[..., Any] | None = None
     compare: Mapping[str, Callable[[Judged], str | None]] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     undefined: Callable[..., Any] | None = None
     deterministic: bool = True
-    rows: Callable[[Problem], Mapping[str, int] | str] | None = None
+    rows: Rows | None = None
 
 
 @dataclass(frozen=True)

@@ -35,29 +35,30 @@ def invariant(enabled: bool = True) -> Iterator[None]:
         on = before
 
 
-def rows_of(op: Contract, problem: Problem) -> dict[str, int]:
-    """Tensor -> its dimension of rows, of a problem as kernels see it. Raises InvarianceError for an op, or such a problem, that has none."""
+def rows_of(op: Contract, problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Tensor -> its dimensions that count rows, of a problem as kernels see it. Raises InvarianceError for an op, or such a problem, that has none."""
     found = "its contract names no dimension of rows" if op.rows is None else op.rows(problem)
     if isinstance(found, str):
         raise InvarianceError(f"{op.name} under rooftop.invariant(): {found}")
-    return {name: dim for name, dim in found.items() if problem.get(name) is not None}
+    return {name: dims if isinstance(dims, tuple) else (dims,) for name, dims in found.items() if problem.get(name) is not None}
 
 
 def seen(op: Contract, problem: Problem) -> Problem:
     """The problem with each tensor of rows as aligned as any of its rows: what the kernel of the mode is launched for."""
-    return problem.replace(**{n: _aligned(problem[n], dim, problem[n].strides) for n, dim in rows_of(op, problem).items()})
+    return problem.replace(**{n: _aligned(problem[n], dims, problem[n].strides) for n, dims in rows_of(op, problem).items()})
 
 
 def stand_in(op: Contract, problem: Problem) -> Problem:
     """The problem for which kernel and config are chosen: `ROWS` rows without gaps."""
     changed = {}
-    for name, dim in rows_of(op, problem).items():
+    for name, dims in rows_of(op, problem).items():
         m = problem[name]
-        shape = (*m.shape[:dim], ROWS, *m.shape[dim + 1 :])
-        changed[name] = _aligned(Meta(shape, m.dtype, (), m.align), dim, contiguous_strides(shape))
+        shape = tuple(ROWS if i == dims[-1] else 1 if i in dims else n for i, n in enumerate(m.shape))
+        changed[name] = _aligned(Meta(shape, m.dtype, (), m.align), dims, contiguous_strides(shape))
     return problem.replace(**changed)
 
 
-def _aligned(m: Meta, dim: int, strides: tuple[int, ...]) -> Meta:
-    step = contiguous_strides(m.shape)[dim] if m.shape[dim] == 1 else strides[dim]
-    return Meta(m.shape, m.dtype, m.strides, gcd(m.align, 16, step * m.itemsize))
+def _aligned(m: Meta, dims: tuple[int, ...], strides: tuple[int, ...]) -> Meta:
+    """As aligned as any row is; of a single one, as if others lay behind it without a gap."""
+    steps = [contiguous_strides(m.shape)[dim] if m.shape[dim] == 1 else strides[dim] for dim in dims]
+    return Meta(m.shape, m.dtype, m.strides, gcd(m.align, 16, *(step * m.itemsize for step in steps)))

@@ -55,6 +55,6 @@ class Sizes:
         return Case(" ".join(f"{n} {v}" for n, v in sizes.items()), self.inputs(dtype, **sizes), frozenset({"sweep"}))
 
 
-def first_of(*tensors: str) -> Callable[[Any], Mapping[str, int]]:
+def first_of(*tensors: str) -> Callable[[Any], Mapping[str, int | tuple[int, ...]]]:
     """For `Judging.rows`: the first dimension of these tensors counts rows; of all tensors, if none is named."""
     return lambda problem: {n: 0 for n, m in problem.tensors if m is not None and m.shape and (n in tensors or not tensors)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Op, Tolerance, Values
+from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, first_of
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _ordering, sort
@@ -91,6 +91,7 @@ OP = Op(
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=[c for c in sort.OP.cases if c.dtype in ("f32", "i64") or "edge" not in c.tags or c.name in _ordering.FEW],
+    judging=Judging(rows=first_of()),
     swept=Sizes(
         lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "lengths": None, "descending": False, "nan": "largest"},
         {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"),

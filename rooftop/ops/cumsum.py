@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, like
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, first_of, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case, collapse
 
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    judging=Judging(rows=lambda p: first_of()(p) if p["x"].shape[2] == 1 else "along another dimension than the last, neighbours share a tile"),
     swept=Sizes(
         lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "dim": 1, "reverse": False},
         {"rows": (1, 1 << 26), "columns": (16, 1 << 26)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",

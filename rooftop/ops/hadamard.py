@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Calls, Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _quantized_rows as rows
@@ -114,6 +114,7 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
+    judging=Judging(rows=first_of()),
     swept=Sizes(
         lambda dtype, rows, groups: {"x": Input((rows, 128 * groups), dtype), "size": 128},
         {"rows": (1, 1 << 26), "groups": (1, 1 << 13)}, rows="rows", axis="groups",

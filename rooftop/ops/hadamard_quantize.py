@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Op, Tolerance, Values
+from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, first_of
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -147,6 +147,7 @@ OP = Op(
     outputs=outputs,
     canonical=rows.canonical("x"),
     cases=_cases(),
+    judging=Judging(rows=first_of()),
     swept=Sizes(
         lambda dtype, rows, groups: {
             "x": Input((rows, 128 * groups), dtype), "size": 128,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Calls, Grad, Op, Tolerance
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 from rooftop.ops import _ordering
@@ -141,6 +141,7 @@ OP = Op(
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
+    judging=Judging(rows=first_of()),
     swept=Sizes(
         lambda dtype, rows, columns, k: {"x": Input((rows, columns), dtype), "k": min(k, columns), "nan": "largest"},
         {"rows": (1, 1 << 26), "columns": (64, 1 << 22), "k": (1, 2048)}, rows="rows", models={"columns": "vocabulary"}, axis="columns",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Grad, Op, Tolerance, like
+from rooftop.core.op import Grad, Judging, Op, Tolerance, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.core.sweeps import Sizes
 
@@ -168,6 +168,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    judging=Judging(rows=lambda p: {n: (0, 2 if "lse" in n else 1) for n, m in p.tensors if m is not None}),
     swept=Sizes(
         lambda dtype, tokens, heads, head: {
             "a": Input((1, tokens, heads, head), dtype), "lse_a": Input((1, heads, tokens), "f32"),

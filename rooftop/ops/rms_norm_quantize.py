@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Calls, Judging, Op, Tolerance, Values
+from rooftop.core.op import Calls, Judging, Op, Tolerance, Values, first_of
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -186,7 +186,7 @@ OP = Op(
     ),
     work=work,
     tolerance=Tolerance(multiple=2.0),
-    judging=Judging(compare=rows.laws(values, ("x", "residual"))),
+    judging=Judging(rows=first_of("x", "residual", "s", "codes", "scale"), compare=rows.laws(values, ("x", "residual"))),
     values=Values(arrange=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "mean", "weight", "sum")},

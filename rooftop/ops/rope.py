@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values, like
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops._peers import Kept, compiled
 from rooftop.ops._rotary import angles, integers, rotary_size, rotated, tables
@@ -413,6 +413,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
+    judging=Judging(rows=lambda p: {n: (0, 1) for n, m in p.tensors if m is not None and len(m.shape) > 2}),
     swept=Sizes(
         _swept, {"tokens": (1, 1 << 22), "heads": (1, 128), "head": (16, 256)}, rows="tokens", models={"head": "head"}, axis="head"
     ),

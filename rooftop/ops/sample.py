@@ -377,7 +377,7 @@ OP = Op(
     ),
     work=work,
     values=Values(runtime_options=("temperature", "top_k", "top_p", "min_p", "seed")),
-    judging=Judging(compare={"out": _fits}),
+    judging=Judging(rows=lambda p: "the random numbers of a row follow from its place in the call", compare={"out": _fits}),
     peers={"torch": _torch},
     wrong={
         "another seed": _wrong("seed"), "one more of top_k": _wrong("k"), "min_p ignored": _wrong("min_p"),

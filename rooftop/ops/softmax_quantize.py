@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Judging, Op, Values
+from rooftop.core.op import Calls, Judging, Op, Values, first_of
 from rooftop.core.spec import Input, Meta, Problem, Work
 from rooftop.core.sweeps import Sizes
 from rooftop.formats import random_bits
@@ -111,7 +111,7 @@ OP = Op(
         {"rows": (1, 1 << 26), "columns": (64, 1 << 17)}, rows="rows", models={"columns": "inner"}, axis="columns",
     ),
     work=work,
-    judging=Judging(compare=rows.laws(values, ("x",))),
+    judging=Judging(rows=first_of("x", "codes", "scale"), compare=rows.laws(values, ("x",))),
     values=Values(arrange=rows.arranged, runtime_options=("seed",)),
     peers={"torch": lambda: _eager, "torch.compile": compiled(_eager)},
     wrong={what: _changed(what) for what in (*rows.CHANGES, "tail")},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values, first_of
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _ordering
 
@@ -165,6 +165,7 @@ OP = Op(
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
+    judging=Judging(rows=first_of()),
     swept=Sizes(
         lambda dtype, rows, columns: {"x": Input((rows, columns), dtype), "lengths": None, "descending": False, "nan": "largest"},
         {"rows": (1, 1 << 24), "columns": (16, 1 << 24)}, rows="rows", models={"columns": "vocabulary"}, dtypes=("f32", "bf16"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core import argument_checks
-from rooftop.core.op import Calls, Grad, Op, Sizes, Tolerance, Values
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, Values, first_of
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 from rooftop.ops import _ordering
 
@@ -215,6 +215,7 @@ OP = Op(
     outputs=outputs,
     canonical=_ordering.canonical,
     cases=_cases(),
+    judging=Judging(rows=first_of()),
     swept=Sizes(
         lambda dtype, rows, columns,
         k: {"x": Input((rows, columns), dtype), "lengths": None, "k": min(k, columns), "largest": True, "nan": "largest"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ import torch
 import rooftop
 from rooftop.core import invariance, registry, settings
 from rooftop.core.backends.triton import TritonImplementation
-from rooftop.core.call import select
+from rooftop.core.call import for_any_rows, select
 from rooftop.core.contract import Contract
 from rooftop.core.spec import TARGETS
-from rooftop.lab.check.batches import batches
+from rooftop.lab.check.batches import batches, lengths
 
 PLANTED = settings.PACKAGE / "kernels" / "_planted" / "softmax__by_rows__triton.py"
 
@@ -58,16 +57,20 @@ def test_where_a_row_starts_does_not_matter() -> None:
 @pytest.mark.parametrize("op", promised(), ids=lambda op: op.name)
 def test_kernel_and_config_are_the_same_for_every_number_of_rows(op: Contract) -> None:
     assert op.swept is not None
-    draw = random.Random(11)
-    for _ in range(6):
-        sizes = {n: draw.randint(*(op.swept.ranges[n][0], min(op.swept.ranges[n][1], 200_000))) for n in op.swept.drawn}
+    chosen = 0
+    for sizes, dtype in lengths(op, 11, gpu=True):
         found = set()
         for rows in (1, 3, 17, 257, 4096, 10_007):
-            with rooftop.invariant():
-                call = select(op, op.problem(op.swept.case("bf16", {**sizes, op.swept.rows: rows}), TARGETS["h200"])).call
+            try:
+                call = for_any_rows(op, op.problem(op.swept.case(dtype, {**sizes, op.swept.rows: rows}), TARGETS["h200"])).call
+            except invariance.InvarianceError as error:
+                found.add(str(error))
+                continue
             assert call is not None
             found.add((call.implementation.name, str(call.config)))
+            chosen += 1
         assert len(found) == 1, (sizes, found)
+    assert chosen or op.name == "sample"
 
 
 def test_what_cannot_promise_it_is_refused() -> None:

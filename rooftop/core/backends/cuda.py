@@ -169,8 +169,11 @@ class CudaImplementation(Implementation):
     def varies(self, problem: Problem) -> str | None:
         """Rows are read by whole vectors from the first boundary on, so that the terms of a thread follow from where a row starts."""
         contract = None if self.contract is None else self.contract()
-        rows = {} if contract is None or contract.rows is None else contract.rows(problem)
-        odd = [] if isinstance(rows, str) else [n for n in rows if (m := problem.get(n)) is not None and m.align < 16 and len(m.shape) > 1]
+        if contract is None or contract.rows is None or contract.exact:  # exact results have no order
+            return None
+        rows = contract.rows(problem)
+        inputs = () if isinstance(rows, str) else [n for n in rows if n not in contract.output_names]
+        odd = [n for n in inputs if (m := problem.get(n)) is not None and m.align < 16 and len(m.shape) > 1]
         return f"rows of {odd[0]} start at different places of their 16 bytes, and the order of sums follows them" if odd else None
 
     def launches(self, problem: Problem, config: Any) -> list[Launch]:

@@ -94,7 +94,7 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
             if not same_bits(t.contiguous(), expected.contiguous()):
                 unequal = int((t.contiguous() != expected).sum())
                 wrong.append(f"{said}: {unequal} of {t.numel()} elements of {output} differ from those of the same rows among {most}")
-    return Compared(name, kernel, calls, tuple(wrong))
+    return Compared(name, kernel, calls, tuple(wrong), "" if calls > 1 else "rows of this length are too long for more than one to run here")
 
 
 def arrangements(most: int, seed: int) -> Iterator[tuple[str, list[int], bool]]:
@@ -122,9 +122,9 @@ def rows_of(op: Contract, sizes: Mapping[str, int], dtype: str) -> dict[str, int
 
 
 def out_dim(op: Contract, call: Any, output: str) -> int | None:
-    """The dimension of an output as it is called that counts rows; None: it sums over them."""
-    found = op.rows(call.problem) if op.rows is not None else {}
-    return found.get(output) if isinstance(found, Mapping) else None
+    """The dimension of an output that counts the rows of a case; None: it sums over them."""
+    found = invariance.rows_of(op.twin_of or op, call.problem).get(output)
+    return None if found is None else found[-1]
 
 
 def prod_of(case: Case) -> int:
