@@ -9,9 +9,9 @@ from typing import Any
 from rooftop.core import dispatch
 from rooftop.core.contract import Calls, Contract, Grad, Judged, Judging, Timed, Tolerance, Values, like
 from rooftop.core.spec import Case, Problem
-from rooftop.core.sweeps import Sizes, first_of
+from rooftop.core.sweeps import Sizes, each_element, first_of
 
-__all__ = ["Calls", "Grad", "Judged", "Judging", "Op", "Sizes", "Timed", "Tolerance", "Values", "first_of", "in_place", "like"]
+__all__ = ["Calls", "Grad", "Judged", "Judging", "Op", "Sizes", "Timed", "Tolerance", "Values", "each_element", "first_of", "in_place", "like"]
 
 
 def constant(function: Any) -> Any:

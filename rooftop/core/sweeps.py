@@ -58,3 +58,8 @@ class Sizes:
 def first_of(*tensors: str) -> Callable[[Any], Mapping[str, int | tuple[int, ...]]]:
     """For `Judging.rows`: the first dimension of these tensors counts rows; of all tensors, if none is named."""
     return lambda problem: {n: 0 for n, m in problem.tensors if m is not None and m.shape and (n in tensors or not tensors)}
+
+
+def each_element(_: Any) -> Mapping[str, int | tuple[int, ...]]:
+    """For `Judging.rows`: no result depends on another element, so that nothing need be chosen for a fixed number."""
+    return {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, first_of, like
+from rooftop.core.op import Calls, Grad, Judging, Op, Sizes, Tolerance, each_element, like
 from rooftop.core.spec import Case, Input, Meta, Problem, Work, case
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=_cases(),
-    judging=Judging(rows=first_of()),
+    judging=Judging(rows=each_element),
     swept=Sizes(
         lambda dtype, rows, columns: dict.fromkeys("xy", Input((rows, columns), dtype)), {"rows": (1, 1 << 26), "columns": (64, 1 << 20)},
         rows="rows", models={"columns": "hidden"}, axis="columns",

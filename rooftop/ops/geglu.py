@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.autocasting import widened
-from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, each_element
 from rooftop.core.spec import Case
 from rooftop.ops import gelu
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
@@ -101,7 +101,7 @@ OP = Op(
     outputs=outputs,
     canonical=canonical,
     cases=[*gated_cases(approximate="tanh"), *_exact(gated_cases(approximate="none"))],
-    judging=Judging(rows=first_of()),
+    judging=Judging(rows=each_element),
     swept=sizes(lambda x: {"a": x, "b": x, "approximate": "tanh"}),
     work=work_of(9.0),
     tolerance=Tolerance(multiple=4.0),

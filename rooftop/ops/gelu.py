@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import pi, sqrt
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, each_element
 from rooftop.core.spec import Case, Input, Meta, Problem, Work
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
@@ -110,7 +110,7 @@ OP = Op(
     outputs=lambda x, approximate: {"y": together(x)},
     canonical=canonical,
     cases=_cases(),
-    judging=Judging(rows=first_of()),
+    judging=Judging(rows=each_element),
     swept=sizes(lambda x: {"x": x, "approximate": "none"}),
     work=work,
     tolerance=Tolerance(multiple=4.0),

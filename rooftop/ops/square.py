@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, each_element
 from rooftop.core.spec import Meta, Problem, Work
 from rooftop.ops._peers import compiled
 from rooftop.ops._pointwise import canonical, cases, sizes, together, validate
@@ -63,7 +63,7 @@ OP = Op(
     outputs=lambda x: {"y": together(x)},
     canonical=canonical,
     cases=cases(lambda x: {"x": x}, traffic=2),
-    judging=Judging(rows=first_of()),
+    judging=Judging(rows=each_element),
     swept=sizes(lambda x: {"x": x}),
     work=work,
     tolerance=Tolerance(multiple=1.0),

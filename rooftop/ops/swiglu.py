@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.argument_checks import number
 from rooftop.core.autocasting import widened
-from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, first_of
+from rooftop.core.op import Calls, Grad, Judging, Op, Tolerance, each_element
 from rooftop.core.spec import Case
 from rooftop.ops._gated import gated_cases, halves, joined, outputs, outputs_bwd, validate, work_of
 from rooftop.ops._peers import compiled
@@ -184,7 +184,7 @@ OP = Op(
         *_clamped("gpt-oss", [c for c in gated_cases(**GPT_OSS, interleaved=True) if c.name.startswith("packed")]),
         *_clamped("in halves", [c for c in gated_cases(**GPT_OSS) if c.name == "packed odd"]),
     ],
-    judging=Judging(rows=first_of()),
+    judging=Judging(rows=each_element),
     swept=sizes(lambda x: {"a": x, "b": x}),
     work=work_of(5.0),
     tolerance=Tolerance(multiple=4.0),

@@ -87,10 +87,9 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
             first = got
             continue
         for output, t in got.items():
-            dim = out_dim(op, call, output)
-            if dim is None:
+            if output not in along:  # it sums over the rows
                 continue
-            expected = first[output].index_select(dim, torch.tensor(rows, device=t.device))
+            expected = first[output].index_select(along[output], torch.tensor(rows, device=t.device))
             if not same_bits(t.contiguous(), expected.contiguous()):
                 unequal = int((t.contiguous() != expected).sum())
                 wrong.append(f"{said}: {unequal} of {t.numel()} elements of {output} differ from those of the same rows among {most}")
@@ -114,17 +113,11 @@ def arrangements(most: int, seed: int) -> Iterator[tuple[str, list[int], bool]]:
 
 
 def rows_of(op: Contract, sizes: Mapping[str, int], dtype: str) -> dict[str, int]:
-    """Input -> its dimension that counts rows, of the case as it is called."""
+    """Tensor -> its dimension that counts rows, of the case as it is called."""
     assert op.swept is not None
     a, b = (dict(op.problem(op.swept.case(dtype, {**sizes, op.swept.rows: n})).tensors) for n in (5, 6))
     changed = {n: (m, other) for n, m in a.items() if m is not None and (other := b[n]) is not None and m.shape != other.shape}
     return {n: next(i for i, (x, y) in enumerate(zip(m.shape, other.shape, strict=True)) if x != y) for n, (m, other) in changed.items()}
-
-
-def out_dim(op: Contract, call: Any, output: str) -> int | None:
-    """The dimension of an output that counts the rows of a case; None: it sums over them."""
-    found = invariance.rows_of(op.twin_of or op, call.problem).get(output)
-    return None if found is None else found[-1]
 
 
 def prod_of(case: Case) -> int:
