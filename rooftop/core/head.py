@@ -408,12 +408,12 @@ class Head:
         return value
 
     def kernel_name(self, template: str, scope: Mapping[str, Any]) -> str:
-        """`softmax<{T}, {threads}>` with dtypes as C++ types and every expression in braces evaluated."""
+        """`softmax<{T}, {threads}>` with every expression in braces evaluated; dtypes as C++ types, another text (`op`) as it is."""
 
         def fill(match: re.Match[str]) -> str:
             value = evaluate(match[1], scope)
             if isinstance(value, str):
-                return DTYPES[value].cuda
+                return DTYPES[value].cuda if value in DTYPES else value
             return str(value).lower() if isinstance(value, bool) else str(value)
 
         return BRACES.sub(fill, template)

@@ -65,7 +65,7 @@ def parse(text: str, path: str | Path, *, op: str = "", toml: bool = False) -> H
     Raises HeadError with the file, the line if known, and what is accepted."""
     where = str(path)
     body, first = (text, 1) if toml else split(text, where)
-    data = _toml(body, first, where)
+    data = _of_op(_toml(body, first, where), op, where)
     try:
         own = _build(data, text, where, toml)
     except ExpressionError as error:
@@ -80,6 +80,18 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found[1]) + first - 1 if found else first
         raise HeadError(f"{where}:{line}: the head is not valid TOML: {error}") from None
+
+
+def _of_op(data: dict[str, Any], op: str, where: str) -> dict[str, Any]:
+    """The head of one of the ops that a file lists, of the first one without `op`: what `[of.<op>]` says stands in place of what is said of all."""
+    if "of" not in data:
+        return data
+    own, ops = data.pop("of"), data.get("ops")
+    if not isinstance(ops, list) or not isinstance(own, dict) or not all(isinstance(table, dict) for table in own.values()) or set(own) - set(ops):
+        raise HeadError(f"{where}: of holds a table for each op that differs, [of.softmax_bwd], and `ops` lists them; given {', '.join(own)}")
+    if given := sorted({key for table in own.values() for key in table} & {"op", "ops", "python"}):
+        raise HeadError(f"{where}: [of] sets {given[0]}, which is the same for all ops of a file")
+    return {**data, **own.get(op or ops[0], {})}
 
 
 def _inherit(own: Head) -> Head:

@@ -13,6 +13,7 @@ specialised on sizes: the binary depends on dtypes, on which tensors are absent,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -116,3 +117,11 @@ def tiles(p: Problem, row: str, config: Config) -> int:
     x = p[row]
     columns = x.shape[1] + (vector(x) - 1 if config.singles else 0)
     return -(-columns // config.columns) + config.singles
+
+
+def arguments(p: Problem, row: str, config: Config) -> dict[str, Any]:
+    """Those that all kernels have."""
+    return {
+        "found": "found", "C": p[row].shape[1], "tiles": tiles(p, row, config), "V": vector(p[row]),
+        "COLUMNS": config.columns, "SINGLES": SINGLES if config.singles else 0, "CHAINED": p.device.pdl,
+    }
