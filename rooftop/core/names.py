@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 # Kernels that were renamed or merged into another: the old name -> the one of today. Records of the old name are read as of the new one; a call, or a command,
 # with the old name is told the new one.
-RENAMED: dict[str, str] = {}
+RENAMED = {"cross_entropy__rows__cuda_sm80": "cross_entropy__cuda_sm80"}
 
 
 def renamed(name: str, known: Sequence[str]) -> str | None:
