@@ -145,6 +145,17 @@ def test_too_much_to_read_is_seen(files: int, lines: int, name: str) -> None:
     assert too_much({name: (name, 8, 1500)}) == {}
 
 
+def test_heads_of_shipped_kernels_are_metadata() -> None:
+    """What chooses or computes is Python: `let`, [[choice]], `configs` and conditional launches are for users' files."""
+    from rooftop.core import head_text
+
+    for path in sorted(helpers.KERNELS.glob("[!_]*/[!_]*.cu")):
+        text = path.read_text(encoding="utf-8")
+        for op in helpers.ops_of(text) or ("",):
+            head = head_text.parse(text, path, op=op)
+            assert not (head.let or head.choices or head.configs) and len(head.launches) < 2 and not any(x.when for x in head.launches), path
+
+
 FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {
     "unused": (test_every_helper_is_used, {"kernels/norm/_row.cuh": ""}),
     "of one family": (

@@ -17,7 +17,8 @@ args    = [
 ]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "launches"]
-valid   = "16 * team * vectors > C * bytes(x) - 16"
+valid   = """16 * team * vectors > C * bytes(x) - 16 and (team >= min(32, 32 // bytes(x)) or C % (16 // bytes(x)) == 0 and aligned(x, 16) \
+  and aligned(residual, 16) and aligned(weight, 16) and aligned(bias, 16) and aligned(y, 16) and aligned(s, 16))"""
 
 [config]
 team      = 32
