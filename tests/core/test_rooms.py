@@ -104,7 +104,7 @@ MORE = {
     "swiglu_quantize__cuda_sm80": (11, 1430), "adamw_8bit__cuda_sm80": (8, 1540),
     "quantize__groups__cuda_sm80": (9, 1500), "quantize__panels__cuda_sm80": (9, 1500), "quantize__columns__cuda_sm80": (9, 1480),
     # selection: sorting networks, thresholds and radix passes, between which the device decides
-    "selections__cuda_sm80": (12, 2290), "selections__bracket__cuda_sm80": (10, 2090),
+    "selections__cuda_sm80": (12, 2290), "selections__splitters__cuda_sm80": (10, 2090),
     "sample__cuda_sm90": (13, 2900), "sample__stream__cuda_sm80": (11, 2720), "sample__cuda_sm80": (9, 1820),
     # products that share the kernel of matmul, and are larger contracts
     "matmul__split__gluon_sm90": (8, 2030), "scaled_matmul__gluon_sm90": (8, 1600), "quantized_matmul__gluon_sm90": (8, 1590),

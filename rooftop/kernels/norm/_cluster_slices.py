@@ -80,7 +80,7 @@ class Slices:
         return 1 if self.runs(clusters) == 1 else self.period
 
 
-def starts_alike(*tensors: Meta | None) -> bool:
+def same_starts(*tensors: Meta | None) -> bool:
     """Whether row k has the same offset from 16 bytes in all of these tensors, for every k."""
     present = [m for m in tensors if m is not None]
     first = present[0]

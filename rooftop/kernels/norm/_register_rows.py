@@ -124,7 +124,8 @@ def launch(name: str, p: Problem, config: Mapping[str, int], head: Head, *flags:
     team, vectors, rows, registers = (config[key] for key in ("team", "vectors", "rows", "registers"))
     element, (args, types), count = DTYPES[p["y"].dtype].cuda, head.arguments(p, config), p["y"].shape[0]
     if team <= 32:
-        kernel, block, grid = instance(f"{name}_warp", element, team, vectors, rows, registers, *flags), 256, -(-count // (rows * (256 // team)))
+        kernel = instance(f"{name}_warp", element, team, vectors, rows, registers, *flags)
+        block, grid = 256, -(-count // (rows * (256 // team)))
     else:
         kernel, block, grid = instance(f"{name}_block", element, vectors, registers, *flags), team, count
     return Launch(kernel, (grid,), args, types=types, block=(block,), chained=p.device.pdl)

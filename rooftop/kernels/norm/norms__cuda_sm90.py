@@ -80,7 +80,7 @@ class Rows:
 
     count: int
     slices: _cluster_slices.Slices
-    alike: bool  # a row has the same misalignment (address modulo 16) in all tensors
+    same_alignment: bool  # a row has the same misalignment (address modulo 16) in all tensors
     residual: bool
     weight: bool
     bias: bool
@@ -94,7 +94,7 @@ class Rows:
         return self.slices.row_bytes
 
     @cached_property
-    def ringed(self) -> Rows:
+    def as_ring_rows(self) -> Rows:
         """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no
         sector is split."""
         half = self.slices.aligned and self.slices.stride * self.slices.itemsize % 32 != 0
@@ -112,11 +112,11 @@ def of(p: Problem) -> Rows:
     tensors = [p.get(n) for n in ("x", "y", "residual", "s", "weight", "bias")]
     aligned = x.shape[1] * x.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
     layout = _cluster_slices.Slices(x.shape[1], x.itemsize, x.strides[0], aligned)
-    alike = aligned or _cluster_slices.starts_alike(*tensors[:4])
+    same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
     present = {n: p.get(n) is not None for n in ("residual", "weight", "bias")}
     return Rows(
-        x.shape[0], layout, alike, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"), p.device.sms,
-        p.device
+        x.shape[0], layout, same_alignment, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"),
+        p.device.sms, p.device
     )
 
 
@@ -147,8 +147,7 @@ class Choice:
     over, most       bytes of a row: more than `over`, at most `most`
     why              the reason for the config
     alignment        "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors;
-                     "alike": either
-                     of these; "": any
+                     "same_alignment": either of these; "": any
     op               "rms_norm" or "layer_norm"; "": both
     itemsize         bytes of an element; 0: any
     no_residual      True: only without a residual
@@ -168,7 +167,8 @@ class Choice:
     def takes(self, r: Rows) -> bool:
         if not self.over < r.bytes <= self.most:
             return False
-        lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.alignment]
+        odd = r.same_alignment and not r.slices.aligned
+        lies = {"": True, "aligned": r.slices.aligned, "same_alignment": r.same_alignment, "odd": odd}[self.alignment]
         return (
             lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
             and self.itemsize in (0, r.slices.itemsize) and not (self.no_residual and r.residual)
@@ -201,9 +201,10 @@ TABLE = (  # the first entry that fits the input is used
     ),
     Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", no_residual=True),
     Choice(
-        512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "alike", no_residual=True
+        512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "same_alignment",
+        no_residual=True
     ),
-    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "alike", no_residual=True),
+    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "same_alignment", no_residual=True),
     Choice(
         64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2,
         no_residual=True
@@ -287,7 +288,7 @@ TABLE = (  # the first entry that fits the input is used
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
     found = {"threads": 0, "pieces": 1, "early": AFTER_STATISTICS, "rows": 1, "stages": 3, **config}
-    layout = (r.ringed if found["path"] == "persistent" else r).slices
+    layout = (r.as_ring_rows if found["path"] == "persistent" else r).slices
     return found if found["threads"] else found | {"threads": layout.threads(found["cluster"], found["pieces"])}
 
 
@@ -354,9 +355,9 @@ def _ring(r: Rows) -> dict[str, Any] | None:
     copy). And there is
     no last wave: a streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
     longest = 64 * KIB if r.slices.aligned else 4 * KIB if r.centre else 48 * KIB
-    if not r.alike or r.residual or r.bytes <= longest:
+    if not r.same_alignment or r.residual or r.bytes <= longest:
         return None
-    r = r.ringed
+    r = r.as_ring_rows
     for by, c in sorted(_rings(replace(r, count=1 << 30)), key=itemgetter(0)):
         clusters = _clusters(r, c, r.count)
         if r.count >= ROUNDS * clusters * r.slices.runs(clusters):
@@ -399,7 +400,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, pieces, blocks = c["threads"], c["pieces"], c["blocks"]
-    r = r.ringed if c["path"] == "persistent" else r
+    r = r.as_ring_rows if c["path"] == "persistent" else r
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
     covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
@@ -419,12 +420,12 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
             odd = not r.slices.aligned and r.slices.itemsize == 2 and pieces >= 4  # 80 registers, and more spilled
             least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
             registers = 512 // -(-blocks * threads // 128) // 8 * 8
-            if not r.alike or blocks * threads > (768 if odd else 2048) or registers < least or r.count * c["cluster"] <= r.sms * blocks:
+            if not r.same_alignment or blocks * threads > (768 if odd else 2048) or registers < least or r.count * c["cluster"] <= r.sms * blocks:
                 return False
             if registers < max(48, least + 8) and r.slices.runs(_clusters(r, c, r.count)) > 1:
                 return False
             return _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
-    return r.alike and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
+    return r.same_alignment and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -442,7 +443,7 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     r, path, (args, types) = of(p), c["path"], head.arguments(p, c)
-    r = r.ringed if path == "persistent" else r
+    r = r.as_ring_rows if path == "persistent" else r
     threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
     fit = r.slices.fit(size, pieces, threads)
     grid, config = {

@@ -1,8 +1,8 @@
 """rms_norm and layer_norm (CENTRE) of rows too long for a cluster, and their backward: rows are divided into tiles (_split_tiles.py).
 
 Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row;
-then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`_slabs_bwd`, norms_bwd__triton.py): dy and s
-are read twice, dx is written once, 5/3 of the fewest bytes."""
+then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`_slabs_bwd`,
+norms_bwd__triton.py): dy and s are read twice, dx is written once, 5/3 of the fewest bytes."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Rows:
 
     count: int
     slices: _cluster_slices.Slices
-    alike: bool  # a row has the same misalignment (address modulo 16) in all tensors
+    same_alignment: bool  # a row has the same misalignment (address modulo 16) in all tensors
     second: bool  # whether ds, a gradient of the sum, is given
     weight: bool  # whether dweight is computed
     bias: bool
@@ -58,9 +58,9 @@ def of(p: Problem) -> Rows:
     tensors = [p.get(n) for n in ("s", "dy", "dx", "ds", "weight")]
     aligned = s.shape[1] * s.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
     layout = _cluster_slices.Slices(s.shape[1], s.itemsize, s.strides[0], aligned)
-    alike = aligned or _cluster_slices.starts_alike(*tensors[:4])
+    same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
     second, weight, bias = (p.get(n) is not None for n in ("ds", "dweight", "dbias"))
-    return Rows(s.shape[0], layout, alike, second, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
+    return Rows(s.shape[0], layout, same_alignment, second, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
 def share(
@@ -189,7 +189,7 @@ def supports(p: Problem, head: Head) -> str | None:
 
 def _refusal(r: Rows) -> str | None:
     """Why clusters cannot hold these rows, or None."""
-    if not r.alike:
+    if not r.same_alignment:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
     most = 512 * KIB if r.slices.aligned else 480 * KIB
     if r.bytes > most:
