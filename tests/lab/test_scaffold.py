@@ -70,8 +70,9 @@ def norms(tmp_path: Path) -> registry.House:
     """The shipped ops, and of their kernels some of rms_norm and softmax."""
     made = registry.House(registry.HOUSE.ops, tmp_path / "kernels", tmp_path / "ladders")
     (made.kernels / "norm").mkdir(parents=True)
-    for name in ("norms__cuda_sm80.cu", "norms__cuda_sm80.py", "norms__split__triton.py", "norms__triton.py", "softmaxes__cuda_sm80.cu", "softmaxes__cuda_sm80.py"):
-        shutil.copy(registry.HOUSE.kernels / "norm" / name, made.kernels / "norm")
+    for name in ("norms__cuda_sm80.*", "softmaxes__cuda_sm80.*", "norms__split__triton.py", "norms__triton.py"):
+        for path in (registry.HOUSE.kernels / "norm").glob(name):
+            shutil.copy(path, made.kernels / "norm")
     return made
 
 

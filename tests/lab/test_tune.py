@@ -20,7 +20,7 @@ from rooftop.core.spec import TARGETS, Input, case
 from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records import store
-from rooftop.lab.timing.timer import Call, Clock, Candidate, Program, Timer, sets_needed
+from rooftop.lab.timing.timer import Call, Candidate, Clock, Program, Timer, sets_needed
 from rooftop.lab.tune import contest, tables, tuner
 from rooftop.lab.tune.tables import TuneError
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from rooftop.lab.timing.statistics import median
-from rooftop.lab.timing.timer import Call, Clock, Candidate, NotCapturable, Timer, sets_needed
+from rooftop.lab.timing.timer import Call, Candidate, Clock, NotCapturable, Timer, sets_needed
 
 if TYPE_CHECKING:
     import torch
