@@ -27,11 +27,10 @@ rows      = 1
 registers = 32
 */
 // packs.cuh has Row, a row in registers. How many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py (called from the
-// .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16.
-// `valid` in the head: the vectors hold the row, and a row that is not whole vectors has a thread for each single element at its ends.
-// Forward of rms_norm and layer_norm for rows that fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is
-// true for
-// layer_norm: the mean is subtracted; rms_norm has no mean.
+// .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16. `valid` in the head: the vectors hold the row,
+// and a row that is not whole vectors has a thread for each single element at its ends. Forward of rms_norm and layer_norm for rows that
+// fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is true for layer_norm: the mean is subtracted;
+// rms_norm has no mean.
 //
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //

@@ -32,8 +32,7 @@ rows   = 32
 //
 // CENTRE is true for layer_norm: the mean is subtracted. 16-bit types: one pass about a pivot, the row's first element, whose distance from
 // the mean is at most sqrt(C) standard deviations. So the sum of squares about it is at most C + 1 times that about the mean, and a 16-bit
-// result does not show the cancellation.
-// Float32: two passes, first the mean.
+// result does not show the cancellation. Float32: two passes, first the mean.
 #include "pdl.cuh"
 #include "_moments.cuh"
 #include "contiguous_rows.cuh"

@@ -1,5 +1,5 @@
-"""Softmax of rows that are too long for a cluster, and its backward dx = y (dy - sum_j dy_j y_j). Contract: rooftop/ops/softmax.py; how rows
-are divided into tiles: rooftop/kernels/norm/_split_tiles.py
+"""Softmax of rows that are too long for a cluster, and its backward dx = y (dy - sum_j dy_j y_j). Contract: rooftop/ops/softmax.py; how
+rows are divided into tiles: rooftop/kernels/norm/_split_tiles.py
 
 The first launch writes the maximum and the sum of each tile, or the sum of dy y; the second combines those of a row (Milakov & Gimelshein
 2018). In the backward the terms of the sum cancel, and all of dx depends on it: for float32 results it is computed in float64."""
@@ -165,7 +165,8 @@ def launches(p: Problem, config: Config) -> list[Launch]:
     *read, written = ((name, f"{'g' if name == 'dy' else name[-1]}s") for name in _tensors(p))
     shared |= {key: value for name, stride in read for key, value in ((name, name), (stride, p[name].strides[0]))}
     programs, chain = p["y"].shape[0] * shared["tiles"], p.device.pdl
-    more = {written[0]: written[0], written[1]: p[written[0]].strides[0], "programs": programs, "TILES": _split_tiles.folded(shared["tiles"])}
+    more = {written[0]: written[0], written[1]: p[written[0]].strides[0], "programs": programs}
+    more["TILES"] = _split_tiles.folded(shared["tiles"])
     statistics, apply = (_statistics, _apply) if p.op == "softmax" else (_statistics_bwd, _apply_bwd)
     return [
         Launch(statistics, (programs,), shared, config.warps, chained=chain),
