@@ -90,7 +90,7 @@ def _stride(tensor: Any, axis: Value) -> int:
     return int(meta.strides[axis])
 
 
-def _aligned(tensor: Any, boundary: Value) -> bool:
+def aligned(tensor: Any, boundary: Value) -> bool:
     """Whether the address and every stride are multiples of `boundary` bytes. The last axis of stride 1 is exempt: a window that slides by
     one element has two such axes."""
     meta = _facts(tensor, "aligned")
@@ -138,7 +138,7 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {  # name: (funct
     "pow2": (_pow2, 1, 1),
     "gcd": (_gcd, 2, 2),
     "stride": (_stride, 2, 2),
-    "aligned": (_aligned, 2, 2),
+    "aligned": (aligned, 2, 2),
     "starts": (_starts, 2, 2),
     "resident": (_resident, 2, 2),
     "bytes": (_bytes, 1, 1),

@@ -58,8 +58,7 @@ class Head:
     zeroed: tuple[str, ...] = ()  # scratch tensors that must be zero when the first launch starts
     launches: tuple[LaunchHead, ...] = ()
     implementation: str | None = None
-    let: Mapping[str, str] = field(default_factory=dict)  # the file's own, and those of the headers that it includes
-    inherited: Mapping[str, str] = field(default_factory=dict)  # names of `let` that come from a header, with that header
+    let: Mapping[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()  # optional tensors of the op that the kernel does not support: calls that have one are refused
     # the ops that the file serves, if it is not the one of its name; optional tensors of `args` may then be absent from an op
     ops: tuple[str, ...] = ()
@@ -69,7 +68,7 @@ class Head:
 
     @cached_property
     def _located_lets(self) -> Mapping[str, tuple[str, str]]:
-        return {name: (text, self.place(name)) for name, text in self.let.items()}
+        return {name: (text, f"let.{name}") for name, text in self.let.items()}
 
     def _evaluated(self, problem: Problem) -> _Evaluated:
         """The evaluated parts for `problem`; those of the last problem are cached. Problems are immutable, so identity is enough to
@@ -234,7 +233,7 @@ class Head:
         letters = {d for arg in (*self.args, *self.tensors) if isinstance(arg, TensorArg) for d in arg.dims}
         given = {*what[0], *what[1]}
         if clashes := given & set(self.let):
-            raise HeadError(f"{self.path}: {self.place(min(clashes))}: {problem.op} has a tensor or an option of that name")
+            raise HeadError(f"{self.path}: let.{min(clashes)}: {problem.op} has a tensor or an option of that name")
         known = {"sms", "card", "arch", "T", "op", *self._optional, *letters, *self.config, *self.let, *self.scratch, *given}
         for where, text in self.expressions():
             try:
@@ -250,28 +249,9 @@ class Head:
                 raise HeadError(f"{self.path}: {arg.name} is a map of {arg.tensor!r}; {problem.op} has {', '.join(what[0])}")
         self._checked.add(what)
 
-    def place(self, name: str) -> str:
-        """Where a name of `let` is defined, for error messages."""
-        return f"{self.inherited[name]}: let.{name}" if name in self.inherited else f"let.{name}"
-
-    def formulas(self) -> dict[str, str]:
-        """The formulas of `let` that apply: all of the file's own, and those of headers that are used."""
-        found = {name for name in self.let if name not in self.inherited}
-        todo = [*(text for _, text in self.uses()), *(self.let[name] for name in found)] if self.inherited else []
-        while todo:
-            new = names(todo.pop()) & set(self.inherited) - found
-            found |= new
-            todo += [self.let[name] for name in new]
-        return {name: text for name, text in self.let.items() if name in found}
-
     def expressions(self) -> Iterator[tuple[str, str]]:
-        """Every expression that applies, and its location."""
-        yield from ((self.place(name), text) for name, text in self.let.items() if name not in self.inherited)
-        yield from self.uses()
-        yield from ((self.place(name), text) for name, text in self.formulas().items() if name in self.inherited)
-
-    def uses(self) -> Iterator[tuple[str, str]]:
-        """Every expression except those of `let`, and its location."""
+        """Every expression, and its location."""
+        yield from ((f"let.{name}", text) for name, text in self.let.items())
         yield from (("requires", text) for text in self.requires)
         yield from (("[[choice]] when", when) for when, _ in self.choices)
         yield from ((key, text) for key, text in (("valid", self.valid),) if text is not None)
@@ -408,12 +388,12 @@ class Head:
         return value
 
     def kernel_name(self, template: str, scope: Mapping[str, Any]) -> str:
-        """`softmax<{T}, {threads}>` with dtypes as C++ types and every expression in braces evaluated."""
+        """`softmax<{T}, {threads}>` with every expression in braces evaluated; dtypes as C++ types, another text (`op`) as it is."""
 
         def fill(match: re.Match[str]) -> str:
             value = evaluate(match[1], scope)
             if isinstance(value, str):
-                return DTYPES[value].cuda
+                return DTYPES[value].cuda if value in DTYPES else value
             return str(value).lower() if isinstance(value, bool) else str(value)
 
         return BRACES.sub(fill, template)

@@ -1,4 +1,4 @@
-"""Reads and checks the text of a head: TOML in the first comment of a `.cu` file or of a header. docs/head.md describes the format,
+"""Reads and checks the text of a head: TOML in the first comment of a `.cu` file. docs/head.md describes the format,
 `rooftop.core.head` evaluates it."""
 
 from __future__ import annotations
@@ -65,12 +65,13 @@ def parse(text: str, path: str | Path, *, op: str = "", toml: bool = False) -> H
     Raises HeadError with the file, the line if known, and what is accepted."""
     where = str(path)
     body, first = (text, 1) if toml else split(text, where)
-    data = _toml(body, first, where)
+    data = _of_op(_toml(body, first, where), op, where)
     try:
         own = _build(data, text, where, toml)
     except ExpressionError as error:
         raise HeadError(f"{where}: {error}") from None
-    return own if toml else _inherit(dataclasses.replace(own, folders=helpers.folders(settings.CHECKOUT / where, own.op or op)))
+    _check_no_cycle(own)
+    return own if toml else dataclasses.replace(own, folders=helpers.folders(settings.CHECKOUT / where, own.op or op))
 
 
 def _toml(body: str, first: int, where: str) -> dict[str, Any]:
@@ -82,53 +83,26 @@ def _toml(body: str, first: int, where: str) -> dict[str, Any]:
         raise HeadError(f"{where}:{line}: the head is not valid TOML: {error}") from None
 
 
-def _inherit(own: Head) -> Head:
-    """The head together with the names of `let` of the headers that its file includes. Raises HeadError, with both files, if two define the
-    same name."""
-    let, inherited = dict(own.let), dict[str, str]()
-    taken = dict.fromkeys(_TAKEN, "expressions") | dict.fromkeys(own.let, "[let]") | dict.fromkeys(own.config, "[config]")
-    taken |= dict.fromkeys(own.scratch, "[scratch]")
-    for args in (own.args, own.tensors, *(launch.args or () for launch in own.launches)):
-        taken |= {name: "args" for arg in args if isinstance(arg, TensorArg) for name in (arg.name, *arg.dims)}
-    for path in helpers.headers(own.source, own.folders):
-        where = shown(path)
-        for name, text in _header_formulas(read(path), where).items():
-            if name in inherited:
-                raise HeadError(f"{own.path}: {name!r} is in the [let] of two headers that it includes, {inherited[name]} and {where}")
-            if name in taken:
-                raise HeadError(
-                    f"{own.path}: {name!r} of its {taken[name]} is also in the [let] of {where}, which it includes; use another name"
-                )
-            let[name], inherited[name] = text, where
-    found = dataclasses.replace(own, let=let, inherited=inherited) if inherited else own
-    _check_no_cycle(found)
-    return found
+def _of_op(data: dict[str, Any], op: str, where: str) -> dict[str, Any]:
+    """The head of one of the ops that a file lists, of the first one without `op`: what `[of.<op>]` says stands in place of what is said of all."""
+    if "of" not in data:
+        return data
+    own, ops = data.pop("of"), data.get("ops")
+    if not isinstance(ops, list) or not isinstance(own, dict) or not all(isinstance(table, dict) for table in own.values()) or set(own) - set(ops):
+        raise HeadError(f"{where}: of holds a table for each op that differs, [of.softmax_bwd], and `ops` lists them; given {', '.join(own)}")
+    if given := sorted({key for table in own.values() for key in table} & {"op", "ops", "python"}):
+        raise HeadError(f"{where}: [of] sets {given[0]}, which is the same for all ops of a file")
+    return {**data, **own.get(op or ops[0], {})}
 
 
 def _check_no_cycle(head: Head) -> None:
     """Raises HeadError if a name of `let` refers to itself, directly or through others."""
-    formulas = head.formulas()
-    uses = {name: names(text) & set(formulas) for name, text in formulas.items()}
+    uses = {name: names(text) & set(head.let) for name, text in head.let.items()}
     while free := {name for name, found in uses.items() if not found}:
         uses = {name: found - free for name, found in uses.items() if name not in free}
     if uses:
         name = min(uses)
-        raise HeadError(f"{head.path}: {head.place(name)}: {formulas[name]!r} refers to {name!r} itself")
-
-
-def _header_formulas(text: str, where: str) -> dict[str, str]:
-    """The `let` of a header's head; empty if it has no head."""
-    found = re.search(rf"^{_OPEN.pattern}", text, re.M)
-    if found is None:
-        return {}
-    if text[: found.start()].strip():
-        raise HeadError(f"{where}: the head must be at the start of the file")
-    data = _toml(*split(text, where), where)
-    if set(data) != {"let"} or not isinstance(data["let"], dict):
-        raise HeadError(
-            f"{where}: the head of a header may contain only [let], not {', '.join(k for k in data if k != 'let') or 'nothing'}"
-        )
-    return _formulas(data["let"], where)
+        raise HeadError(f"{head.path}: let.{name}: {head.let[name]!r} refers to {name!r} itself")
 
 
 def _formulas(table: Mapping[str, Any], path: str) -> dict[str, str]:

@@ -7,13 +7,15 @@ from difflib import get_close_matches
 
 # Kernels that were renamed or merged into another: the old name -> the one of today. Records of the old name are read as of the new one; a call, or a command,
 # with the old name is told the new one.
-RENAMED: dict[str, str] = {}
+RENAMED = {
+    "cross_entropy__rows__cuda_sm80": "cross_entropy__cuda_sm80", "cumsum__chain__cuda_sm90": "cumsum__look_back__cuda_sm90",
+    "kthvalue__bracket__cuda_sm80": "kthvalue__splitters__cuda_sm80", "topk_mask__bracket__cuda_sm80": "topk_mask__splitters__cuda_sm80",
+}  # fmt: skip
 
 
 def renamed(name: str, known: Sequence[str]) -> str | None:
     """Today's name of a kernel, one of `known`, for an old one with or without its op; None if it had no other."""
-    found = next((new for old, new in RENAMED.items() if name == old or old.partition("__")[2] == name), None)
-    return found if found in known else None
+    return next((new for old, new in RENAMED.items() if new in known and name in (old, old.partition("__")[2])), None)
 
 
 class RegistryError(LookupError):

@@ -199,7 +199,10 @@ def kernel_files(house: House = HOUSE) -> tuple[KernelFile, ...]:
                 raise RegistryError(f"kernels/{shown}: {unknown('op', one, list(op_names(house)))}")
             if rooms.setdefault(base, path.parent) != path.parent:
                 raise RegistryError(f"kernels/{shown}: the kernels of {base} are in kernels/{rooms[base].name}; those of an op are in one family")
-            files.append(KernelFile(path, one, name.variant, name.backend.name, name.arch, one + path.stem.removeprefix(name.op)))
+            called = one + path.stem.removeprefix(name.op)
+            if other := next((f.path for f in files if f.name == called), None):
+                raise RegistryError(f"kernels/{shown}: {called} is in {other.name} already")
+            files.append(KernelFile(path, one, name.variant, name.backend.name, name.arch, called))
     return tuple(files)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rooftop.formats.array_chunks import Part
 from rooftop.formats.container import FormatError, Header
-from rooftop.formats.error_bounded import dequantise, ordered, quantise, unordered
+from rooftop.formats.error_bounded import dequantize, ordered, quantize, unordered
 
 BLOCK, ROWS = 32, 128  # values of a block, blocks of a chunk
 MASKS = {16: 0x0000FFFF, 8: 0x00FF00FF, 4: 0x0F0F0F0F, 2: 0x33333333, 1: 0x55555555}
@@ -96,7 +96,7 @@ def encode(bits: np.ndarray, part: Part, h: Header) -> tuple[np.ndarray, np.ndar
     """The words of the chunks `bits` [n, 4096], one chunk after the other, and how many words each has."""
     e, n = h.element, len(bits)
     if h.codec == "fast":
-        q, exceptions = quantise(bits, h.eb, e)
+        q, exceptions = quantize(bits, h.eb, e)
     else:
         q, exceptions = ordered(bits, e), None
     valid = part.valid()
@@ -274,7 +274,7 @@ def decode(words: np.ndarray, starts: np.ndarray, part: Part, h: Header) -> np.n
         here = predictor == p
         v[here] = sums(v[here], h.tile, int(p))
     v += base[:, None]
-    values = dequantise(v, h.eb, e) if h.codec == "fast" else unordered(v, e)
+    values = dequantize(v, h.eb, e) if h.codec == "fast" else unordered(v, e)
     if some.any():
         for i in np.flatnonzero(some):
             size_i = int(found[i]) * e.bytes

@@ -53,10 +53,10 @@ def back(k: np.ndarray, s: Step, e: Element) -> np.ndarray:
     return product.astype(e.numpy).astype(np.float32)
 
 
-def quantise(bits: np.ndarray, eb: float, e: Element) -> tuple[np.ndarray, np.ndarray]:
+def quantize(bits: np.ndarray, eb: float, e: Element) -> tuple[np.ndarray, np.ndarray]:
     """The codes k, as unsigned numbers of 32 or 64 bits, and where exceptions are. There k is 0."""
     if e.kind != "float":
-        return _quantise_integers(bits, eb, e), np.zeros(bits.shape, bool)
+        return _quantize_integers(bits, eb, e), np.zeros(bits.shape, bool)
     s = step_of(eb, e)
     x = to_floats(bits, e, e.wide)
     with np.errstate(all="ignore"):
@@ -72,7 +72,7 @@ def quantise(bits: np.ndarray, eb: float, e: Element) -> tuple[np.ndarray, np.nd
     return codes.view(np.uint64 if e.wide else np.uint32), ~good
 
 
-def dequantise(codes: np.ndarray, eb: float, e: Element) -> np.ndarray:
+def dequantize(codes: np.ndarray, eb: float, e: Element) -> np.ndarray:
     """The bits of back(k)."""
     if e.kind != "float":
         return _dequantise_integers(codes, eb, e)
@@ -105,7 +105,7 @@ def _range(e: Element) -> tuple[int, int]:
     return (0, (1 << n) - 1) if e.kind == "uint" and n < 64 else (-(1 << (n - 1)), (1 << (n - 1)) - 1)
 
 
-def _quantise_integers(bits: np.ndarray, eb: float, e: Element) -> np.ndarray:
+def _quantize_integers(bits: np.ndarray, eb: float, e: Element) -> np.ndarray:
     step = _integer_step(eb, e)
     x = _numbers(bits, e)
     k, rest = np.divmod(x, step)

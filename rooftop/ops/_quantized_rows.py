@@ -74,7 +74,7 @@ def packaged(
     return Quantized(codes, scale, None, over, f.name, shape, name, 1, columns or max(wide, 1), (0, rank - 1), kind, None)
 
 
-def quantised(y: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
+def quantized(y: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
     """Codes and scales of rows [N, L], as `rooftop.quantize` makes them."""
     from rooftop.ops.quantize import reference
 

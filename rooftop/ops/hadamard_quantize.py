@@ -69,7 +69,7 @@ def hadamard_quantize(
 def reference(
     x: Tensor, over: Tensor | None, size: int, group: int, format: str, scales: str, rounding: str, seed: int
 ) -> tuple[Tensor, Tensor]:
-    return rows.quantised(rotated(x.float(), size), over, group, format, scales, rounding, seed)
+    return rows.quantized(rotated(x.float(), size), over, group, format, scales, rounding, seed)
 
 
 def outputs(x: Meta, group: int, format: str, scales: str, **_: Any) -> dict[str, Meta | None]:
@@ -94,7 +94,7 @@ def _wrong(change: str, x: Tensor, over: Tensor | None, size: int, group: int, f
     if change == "half":
         return reference(x, over, size // 2, group, format, scales, rounding, seed)
     if change == "order":  # rows of the matrix turned round
-        return rows.quantised(
+        return rows.quantized(
             rotated(x.float(), size).unflatten(-1, (-1, size)).flip(-1).flatten(-2), over, group, format, scales, rounding, seed
         )
     return rows.worse(change, reference, (x, over, size, group, format, scales), rounding, seed)

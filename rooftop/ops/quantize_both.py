@@ -72,8 +72,8 @@ def reference(
     x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return (
-        *rows.quantised(x, over, group, format, scales, rounding, seed),
-        *rows.quantised(x.T.contiguous(), over, group, format, scales, rounding, seed),
+        *rows.quantized(x, over, group, format, scales, rounding, seed),
+        *rows.quantized(x.T.contiguous(), over, group, format, scales, rounding, seed),
     )
 
 

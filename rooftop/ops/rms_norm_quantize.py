@@ -97,7 +97,7 @@ def reference(
     rounding: str, seed: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     s = x if residual is None else x + residual
-    codes, scale = rows.quantised(_normalised(s, weight, eps), over, group, format, scales, rounding, seed)
+    codes, scale = rows.quantized(_normalised(s, weight, eps), over, group, format, scales, rounding, seed)
     return codes, scale, None if residual is None else s
 
 

@@ -61,7 +61,7 @@ def softmax_quantize(
 
 
 def reference(x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> tuple[Tensor, Tensor]:
-    return rows.quantised(x.softmax(-1), over, group, format, scales, rounding, seed)
+    return rows.quantized(x.softmax(-1), over, group, format, scales, rounding, seed)
 
 
 def values(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ def _eager(x: Tensor, over: Tensor | None, group: int, format: str, scales: str,
 
 def _wrong(change: str, x: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> Any:
     if change == "tail":  # the last column has no say in the sum
-        return rows.quantised(x.exp() / x[:, :-1].exp().sum(-1, keepdim=True), over, group, format, scales, rounding, seed)
+        return rows.quantized(x.exp() / x[:, :-1].exp().sum(-1, keepdim=True), over, group, format, scales, rounding, seed)
     return rows.worse(change, reference, (x, over, group, format, scales), rounding, seed)
 
 

@@ -69,7 +69,7 @@ def swiglu_quantize(
 def reference(
     a: Tensor, b: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int
 ) -> tuple[Tensor, Tensor]:
-    return rows.quantised(a * a.sigmoid() * b, over, group, format, scales, rounding, seed)
+    return rows.quantized(a * a.sigmoid() * b, over, group, format, scales, rounding, seed)
 
 
 def values(tensors: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
@@ -98,7 +98,7 @@ def _eager(
 
 def _wrong(change: str, a: Tensor, b: Tensor, over: Tensor | None, group: int, format: str, scales: str, rounding: str, seed: int) -> Any:
     if change == "sigmoid":
-        return rows.quantised(a.sigmoid() * b, over, group, format, scales, rounding, seed)
+        return rows.quantized(a.sigmoid() * b, over, group, format, scales, rounding, seed)
     return rows.worse(change, reference, (a, b, over, group, format, scales), rounding, seed)
 
 

@@ -40,9 +40,9 @@ class QuantConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
-    """What `from_pretrained` asks of a quantisation method. `quantise`: `rooftop.quantize_model`."""
+    """What `from_pretrained` asks of a quantisation method. `quantize`: `rooftop.quantize_model`."""
 
-    quantise: Callable[..., Any] | None = None
+    quantize: Callable[..., Any] | None = None
 
     def is_serializable(self) -> bool:
         return True
@@ -80,14 +80,14 @@ class RooftopQuantizer(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         if not self.pre_quantized:
-            quantise: Any = type(self).quantise
-            quantise(model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
+            quantize: Any = type(self).quantize
+            quantize(model, self.quantization_config.format, group=self.quantization_config.group, **self.quantization_config.options)
         return model
 
 
-def register(quantise: Callable[..., Any]) -> None:
+def register(quantize: Callable[..., Any]) -> None:
     """What `rooftop.quant.register_quantizer` does."""
-    RooftopQuantizer.quantise = staticmethod(quantise)
+    RooftopQuantizer.quantize = staticmethod(quantize)
     if METHOD not in AUTO_QUANTIZER_MAPPING:
         register_quantizer(METHOD)(RooftopQuantizer)
     if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:

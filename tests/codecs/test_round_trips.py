@@ -11,7 +11,7 @@ import torch
 from rooftop import codecs
 from rooftop.formats import codec_fast, codec_planes, rans
 from rooftop.formats.elements import ELEMENTS, Element
-from rooftop.formats.error_bounded import dequantise, quantise
+from rooftop.formats.error_bounded import dequantize, quantize
 
 SHAPES = [(), (0,), (1,), (4097,), (3, 0, 5), (130, 33), (9, 17, 40), (2, 3, 17, 33)]
 LOSSLESS = [{"lossless": True, "codec": "shuffle"}, {"lossless": True, "codec": "planes"}]
@@ -96,8 +96,8 @@ def test_every_bfloat16() -> None:
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
         for power in range(-130, 128, 20):
-            k, exceptions = quantise(x.view(np.uint16), 1.3 * 2.0**power, e)
-            y = dequantise(k, 1.3 * 2.0**power, e).view(e.numpy).astype(np.float64)
+            k, exceptions = quantize(x.view(np.uint16), 1.3 * 2.0**power, e)
+            y = dequantize(k, 1.3 * 2.0**power, e).view(e.numpy).astype(np.float64)
             assert (np.abs(wide - y)[~exceptions] <= 1.3 * 2.0**power).all() and not (kept & ~exceptions).any()
 
 

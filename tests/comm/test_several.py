@@ -86,7 +86,7 @@ def test_records_of_several_gpus_are_read_and_shown(tmp_path: Path) -> None:
     from rooftop.lab.check.checker import Result
     from rooftop.lab.records import store
     from rooftop.lab.report import comm_page
-    from rooftop.lab.timing.field import Bench, Field, Summary
+    from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
 
     device = replace(TARGETS[90], name=several.name_of("NVIDIA H200", 2))
     writer = store.Writer(tmp_path, device.name)
@@ -97,7 +97,7 @@ def test_records_of_several_gpus_are_read_and_shown(tmp_path: Path) -> None:
         subjects = {s.name: s for s in candidates.find([what])}
         op = next(iter(subjects.values())).op
         made = several.Several.__new__(several.Several)
-        made.f, made.device, made.ranks, made.rank = Field(op, op.case(case), [], ""), device, 2, 0
+        made.f, made.device, made.ranks, made.rank = BenchGroup(op, op.case(case), [], ""), device, 2, 0
         made.bench = Bench(made.f, device, None, 0.0, ("kernel",), Summary())  # type: ignore[arg-type]
         entries = [several.Entry(n, [lambda: None], subjects.get(n), samples=[t * (1 + 0.001 * (i % 3)) for i in range(9)]) for n, t in times.items()]
         made.bench.checks = {n: Result(n, op.name, case, "ok") for n in times}

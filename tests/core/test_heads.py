@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rooftop.core import head, head_text, registry
+from rooftop.core.expressions import ExpressionError
 from rooftop.core.head import HeadError
 from rooftop.core.spec import TARGETS, Meta, Problem
 from rooftop.lab import candidates
@@ -105,6 +106,13 @@ def test_a_name_of_let_stands_for_its_expression_wherever_it_is_used() -> None:
 def test_a_let_that_cannot_be_read_is_refused(old: str, new: str, says: str) -> None:
     with pytest.raises(head.HeadError, match=says):
         head_text.parse(LET.replace(old, new), "let.cu")
+
+
+def test_a_formula_that_does_not_come_out_says_where_it_stands() -> None:
+    read = head_text.parse(LET.replace('count   = "N * each"', 'count   = "N // (each - 6)"'), "let.cu")
+    problem = Problem("any", (("x", Meta((10,), "f32")), ("y", Meta((10,), "f32"))), (), TARGETS[80])
+    with pytest.raises(ExpressionError, match=r"^let\.count: .*divides by zero"):
+        read.launches_for(problem, {"each": 6})
 
 
 def test_names_of_let_that_name_each_other_in_a_circle_are_an_error() -> None:

@@ -104,7 +104,7 @@ MORE = {
     "swiglu_quantize__cuda_sm80": (11, 1430), "adamw_8bit__cuda_sm80": (8, 1540),
     "quantize__groups__cuda_sm80": (9, 1500), "quantize__panels__cuda_sm80": (9, 1500), "quantize__columns__cuda_sm80": (9, 1480),
     # selection: sorting networks, thresholds and radix passes, between which the device decides
-    "selections__cuda_sm80": (12, 2290), "selections__bracket__cuda_sm80": (10, 2090),
+    "selections__cuda_sm80": (12, 2290), "selections__splitters__cuda_sm80": (10, 2090),
     "sample__cuda_sm90": (13, 2900), "sample__stream__cuda_sm80": (11, 2720), "sample__cuda_sm80": (9, 1820),
     # products that share the kernel of matmul, and are larger contracts
     "matmul__split__gluon_sm90": (8, 2030), "scaled_matmul__gluon_sm90": (8, 1600), "quantized_matmul__gluon_sm90": (8, 1590),
@@ -143,6 +143,17 @@ def test_a_kernel_is_read_in_few_files() -> None:
 def test_too_much_to_read_is_seen(files: int, lines: int, name: str) -> None:
     assert too_much({name: (name, files, lines)}) == {name: (files, lines)}
     assert too_much({name: (name, 8, 1500)}) == {}
+
+
+def test_heads_of_shipped_kernels_are_metadata() -> None:
+    """What chooses or computes is Python: `let`, [[choice]], `configs` and conditional launches are for users' files."""
+    from rooftop.core import head_text
+
+    for path in sorted(helpers.KERNELS.glob("[!_]*/[!_]*.cu")):
+        text = path.read_text(encoding="utf-8")
+        for op in helpers.ops_of(text) or ("",):
+            head = head_text.parse(text, path, op=op)
+            assert not (head.let or head.choices or head.configs) and len(head.launches) < 2 and not any(x.when for x in head.launches), path
 
 
 FAULTS: Mapping[str, tuple[Callable[[], None], dict[str, str]]] = {

@@ -13,7 +13,7 @@ from rooftop.core.spec import TARGETS, Case, Input, Problem, case
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 
-ROWS, COLUMNS, CHAIN = "cumsum__rows__cuda_sm80", "cumsum__columns__cuda_sm80", "cumsum__chain__cuda_sm90"
+ROWS, COLUMNS, CHAIN = "cumsum__rows__cuda_sm80", "cumsum__columns__cuda_sm80", "cumsum__look_back__cuda_sm90"
 
 
 def given(rows: int, columns: int, dtype: str, reverse: bool = False, fill: str = "normal", dim: int = 1) -> Case:

@@ -36,13 +36,15 @@ def test_a_loop_over_columns_with_lanes_outside_is_judged_without_a_gpu(name: st
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pass_of_the_loop_that_forgets_its_lanes_is_rejected(name: str, which: int, tmp_path: Path) -> None:
     house = registry.House(registry.HOUSE.ops, tmp_path / "kernels", tmp_path / "ladders")
-    text = registry.implementation(f"{name}__triton").path.read_text(encoding="utf-8")
-    head, loop = text.split("def _loop(")
+    path = registry.implementation(f"{name}__triton").path
+    start = "def _loop_bwd(" if name.endswith("_bwd") else "def _loop("
+    head, loop = path.read_text(encoding="utf-8").split(start)
+    loop, others = loop.split("\n\n\n", 1)
     parts = loop.split(" & (lane < L)")
     assert len(parts) == 3
     loop = parts[0] + (" & (lane < L)" if which else "") + parts[1] + ("" if which else " & (lane < L)") + parts[2]
     (house.kernels / "norm").mkdir(parents=True)
-    (house.kernels / "norm" / f"{name}__triton.py").write_text(f"{head}def _loop({loop}", encoding="utf-8")
+    (house.kernels / "norm" / path.name).write_text(f"{head}{start}{loop}\n\n\n{others}", encoding="utf-8")
     (found,) = registry.implementations(name, house)
     op = registry.op(name)
     result = checker.check(candidates.Subject(found.name, op, found), op.case(f"{RAGGED} f32"), backend="interpreter")

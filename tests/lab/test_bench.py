@@ -16,16 +16,16 @@ from rooftop.core.spec import TARGETS, Work
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import Result
 from rooftop.lab.records import store
-from rooftop.lab.timing import bench, field
-from rooftop.lab.timing.field import Bench, Field, Summary
-from rooftop.lab.timing.timer import Contestant, Measurement, Timer, sets_needed
+from rooftop.lab.timing import bench, bench_group
+from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
+from rooftop.lab.timing.timer import Candidate, Measurement, Timer, sets_needed
 
 H100 = TARGETS[90]
 
 
 def made(op: str, case: str, duty: Sequence[str] = ("auto",)) -> Bench:
     contract = registry.op(op)
-    f = Field(contract, contract.case(case), [*candidates.peers(contract), *candidates.implementations(contract)])
+    f = BenchGroup(contract, contract.case(case), [*candidates.peers(contract), *candidates.implementations(contract)])
     return Bench(f, H100, Timer(Simulated()), 0.5, ("kernel",), Summary(), duty=duty)
 
 
@@ -48,11 +48,11 @@ def test_duties_that_do_not_go_together_are_refused(tmp_path: Path, duty: list[s
 
 
 def timed(b: Bench, seconds: dict[str, float]) -> dict[str, dict[str, Measurement]]:
-    """The field measured as `rows` does, with contestants of these true times."""
+    """The field measured as `rows` does, with candidates of these true times."""
     size = 192 << 20
     found: dict[str, dict[str, Measurement]] = {name: {} for name in seconds}
     for duty in b._duties():
-        field = [Contestant(name, [Kernel(name, s, scatter=0.002) for _ in range(sets_needed(size, 50 << 20))]) for name, s in seconds.items()]
+        field = [Candidate(name, [Kernel(name, s, scatter=0.002) for _ in range(sets_needed(size, 50 << 20))]) for name, s in seconds.items()]
         b._measure("kernel", field, size, 0.5, found, duty=duty)
     return found
 
@@ -80,7 +80,7 @@ def test_a_peer_whose_captured_call_does_not_fit_is_left_out(monkeypatch: pytest
     b.memory = {"peer:torch": 3 << 30, "peer:liger": 1 << 30}
     measure, most = b.timer.measure, {"fit": 2}
 
-    def short_of_memory(field: Sequence[Contestant], *args: Any, **options: Any) -> Measurement:
+    def short_of_memory(field: Sequence[Candidate], *args: Any, **options: Any) -> Measurement:
         if len(field) > most["fit"]:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return measure(field, *args, **options)
@@ -130,7 +130,7 @@ def test_what_a_call_allocates_is_measured_on_the_second_call(monkeypatch: pytes
         return call
 
     public = allocates("op", 5000, 300)
-    monkeypatch.setattr(field, "make", lambda op, case, place, seed: ({"x": torch.ones(1), "y": torch.ones(1)}, {}))
+    monkeypatch.setattr(bench_group, "make", lambda op, case, place, seed: ({"x": torch.ones(1), "y": torch.ones(1)}, {}))
     monkeypatch.setattr(type(b.f.op), "__call__", lambda self, *args, **how: public(*args, **how), raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: held["now"])
@@ -159,9 +159,9 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, **kernel.identity(b.f.case, H100).facts, "error": error,
              "device": {"name": "card"}}  # fmt: skip
     judged = []
-    monkeypatch.setattr(field.judgement, "expect", lambda *args: judged.append("reference"))
-    monkeypatch.setattr(field.checker, "check", lambda s, *args, **more: Result(s.name, "add", b.f.case.id, "ok"))
-    monkeypatch.setattr(field.checker, "check_callable", lambda *args, name, **more: Result(name, "add", b.f.case.id, "ok"))
+    monkeypatch.setattr(bench_group.judgement, "expect", lambda *args: judged.append("reference"))
+    monkeypatch.setattr(bench_group.checker, "check", lambda s, *args, **more: Result(s.name, "add", b.f.case.id, "ok"))
+    monkeypatch.setattr(bench_group.checker, "check_callable", lambda *args, name, **more: Result(name, "add", b.f.case.id, "ok"))
     b.proofs = store.proven([check], "card")
     b._check([kernel])
     assert not judged and b.checks[kernel.name].status == "ok" and b.errors == {kernel.name: error}

@@ -67,20 +67,24 @@ def test_skeletons_are_right_as_they_stand(tmp_path: Path) -> None:
 
 @pytest.fixture
 def norms(tmp_path: Path) -> registry.House:
-    """The shipped ops, and of their kernels four of rms_norm."""
+    """The shipped ops, and of their kernels some of rms_norm and softmax."""
     made = registry.House(registry.HOUSE.ops, tmp_path / "kernels", tmp_path / "ladders")
     (made.kernels / "norm").mkdir(parents=True)
-    for name in ("norms__cuda_sm80.cu", "norms__cuda_sm80.py", "norms__split__triton.py", "norms__triton.py"):
-        shutil.copy(registry.HOUSE.kernels / "norm" / name, made.kernels / "norm")
+    for name in ("norms__cuda_sm80.*", "softmaxes__cuda_sm80.*", "norms__split__triton.py", "norms__triton.py"):
+        for path in (registry.HOUSE.kernels / "norm").glob(name):
+            shutil.copy(path, made.kernels / "norm")
     return made
 
 
-def test_a_cu_whose_choice_is_in_python_is_copied_with_it(norms: registry.House) -> None:
-    paths = scaffold.written("kernel", "rms_norm__mine__cuda", norms)
-    assert [p.name for p in paths] == ["rms_norm__mine__cuda.cu", "rms_norm__mine__cuda.py"]
-    assert not any("norms__cuda_sm80" in p.read_text(encoding="utf-8").replace("(this is norms__cuda_sm80)", "") for p in paths)
-    found = registry.implementation("rms_norm__mine__cuda", norms)
-    op = registry.op("rms_norm")
+@pytest.mark.parametrize(("name", "group"), [("rms_norm", "norms"), ("softmax_bwd", "softmaxes")])
+def test_a_cu_whose_choice_is_in_python_is_copied_with_it(norms: registry.House, name: str, group: str) -> None:
+    """And of a head of several ops what is of that one."""
+    paths = scaffold.written("kernel", f"{name}__mine__cuda", norms)
+    assert [p.name for p in paths] == [f"{name}__mine__cuda.cu", f"{name}__mine__cuda.py"]
+    assert not any(f"{group}__cuda_sm80" in p.read_text(encoding="utf-8").replace(f"(this is {group}__cuda_sm80)", "") for p in paths)
+    assert "[of" not in paths[0].read_text(encoding="utf-8")
+    found = registry.implementation(f"{name}__mine__cuda", norms)
+    op = registry.op(name)
     result = checker.check(candidates.Subject(found.name, op, found), next(c for c in contracts.small(op) if not op.idle(op.problem(c))), backend="simt")
     assert result.status == "ok", result.message
 
@@ -155,7 +159,8 @@ template <typename T> __global__ void k(int C, const T* x, T* y) {
 def test_nothing_that_is_there_is_written_over(words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     kind, name = words
     folder = {"op": registry.HOUSE.ops, "kernel": registry.HOUSE.kernels, "rung": registry.HOUSE.ladders}[kind]
-    path = next(p for p in folder.rglob(f"{name.rpartition('/')[2]}.*") if p.suffix in (".py", ".cu"))
+    stem = name.rpartition("/")[2].replace("softmax__", "softmaxes__")  # a file of several ops
+    path = next(p for p in folder.rglob(f"{stem}.*") if p.suffix in (".py", ".cu"))
     before = path.read_bytes(), path.stat().st_mtime_ns, sorted(folder.rglob("*.[pc][yu]"))
     assert command(monkeypatch, "new", *words) == 1
     assert f"{path.name} is there already" in capsys.readouterr().err.replace("\n", "")

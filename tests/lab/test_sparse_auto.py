@@ -12,7 +12,7 @@ import torch
 from rooftop.core import implementation
 from rooftop.core.spec import TARGETS
 from rooftop.lab.timing import sparse_auto
-from rooftop.lab.timing.timer import Contestant, sets_needed
+from rooftop.lab.timing.timer import Candidate, sets_needed
 
 L2 = 100_000
 
@@ -21,19 +21,19 @@ def test_each_way_has_operands_enough_that_none_stays_in_l2(monkeypatch: pytest.
     seen: list[str] = []
 
     class Plain:
-        """Calls each contestant, and holds the number of its calls against what the clock asks for."""
+        """Calls each candidate, and holds the number of its calls against what the clock asks for."""
 
         def __init__(self, _backend: Any) -> None: ...
 
-        def measure(self, contestants: Sequence[Contestant], *, bytes_per_call: int, **_: Any) -> dict[str, Any]:
-            want: Any = contestants[0].calls[0]()
-            for c in contestants:
+        def measure(self, candidates: Sequence[Candidate], *, bytes_per_call: int, **_: Any) -> dict[str, Any]:
+            want: Any = candidates[0].calls[0]()
+            for c in candidates:
                 assert len(c.calls) >= sets_needed(bytes_per_call, L2)
                 assert len({call.args[1].data_ptr() for call in c.calls}) == len(c.calls)  # type: ignore[attr-defined]
                 got: Any = c.calls[-1]()
                 torch.testing.assert_close(got.float(), want.float(), atol=0.5, rtol=0.05)
-            seen.extend(c.name for c in contestants)
-            return {c.name: SimpleNamespace(median=1e-6 * (1 + i)) for i, c in enumerate(contestants)}
+            seen.extend(c.name for c in candidates)
+            return {c.name: SimpleNamespace(median=1e-6 * (1 + i)) for i, c in enumerate(candidates)}
 
     device = SimpleNamespace(**{n: getattr(TARGETS[90], n) for n in ("name", "arch", "sms", "shared_per_block")}, l2_bytes=L2)
     monkeypatch.setattr(sparse_auto, "SIZE", 256)

@@ -96,7 +96,7 @@ def noisy(rng: random.Random, centre: float, sigma: float, n: int) -> list[float
         (1.03, 0.005, 0.002, "slower"),
         (1.00, 0.003, 0.003, "same"),
         (1.00, 0.003, 0.02, "unresolved"),  # within noise, but the A/A run spread over 1 %
-        (1.00, 0.20, 0.003, "unresolved"),  # the contestant itself is too noisy to tell
+        (1.00, 0.20, 0.003, "unresolved"),  # the candidate itself is too noisy to tell
         (1.015, 0.003, 0.03, "unresolved"),  # a real difference that the noise covers
         (1.10, 0.005, 0.03, "slower"),  # beyond even a large noise
     ],
@@ -119,7 +119,7 @@ def test_too_few_samples_are_unresolved() -> None:
         compare([1.0] * 6, [1.0] * 6, -0.1)
 
 
-def test_identical_contestants_are_rarely_told_apart() -> None:
+def test_identical_candidates_are_rarely_told_apart() -> None:
     rng = random.Random(11)
     wrong = 0
     for _ in range(300):

@@ -21,8 +21,8 @@ from rooftop.lab.records import prune, store
 from rooftop.lab.report.data import gather
 from rooftop.lab.report.site import environment
 from rooftop.lab.timing import models, sweep, swept
-from rooftop.lab.timing.field import Bench
-from rooftop.lab.timing.timer import Contestant, Timer
+from rooftop.lab.timing.bench_group import Bench
+from rooftop.lab.timing.timer import Candidate, Timer
 
 H200 = TARGETS["h200"]
 GIB = 1 << 30
@@ -176,7 +176,7 @@ class Plain(Bench):
 
     wrong = False
 
-    def contestant(self, s: Subject, sets: Any, options: Any) -> Contestant:
+    def candidate(self, s: Subject, sets: Any, options: Any) -> Candidate:
         f, op = s.function if s.peer else self.f.op.reference, self.f.op
         off = 1.5 if Plain.wrong and s.peer is None else 1.0
         kernels: list[Any] = []
@@ -184,13 +184,13 @@ class Plain(Bench):
             kernel = Kernel(s.name, self.work.bytes * TRUE[s.peer or "ours"] * 1e-12)
             run = partial(lambda t: f(*op.arguments(t, options)), tensors)
             kernels.append(_Call(kernel, (lambda run=run: {"out": off * run()}) if s.peer is None else run))
-        return Contestant(s.name, kernels)
+        return Candidate(s.name, kernels)
 
-    def copies(self, size: int, count: int) -> list[Contestant]:
+    def copies(self, size: int, count: int) -> list[Candidate]:
         name = "ceiling:copy torch copy_"
-        return [Contestant(name, [Kernel(name, self.work.bytes * TRUE[name] * 1e-12) for _ in range(count)])]
+        return [Candidate(name, [Kernel(name, self.work.bytes * TRUE[name] * 1e-12) for _ in range(count)])]
 
-    def once(self, c: Contestant) -> float:
+    def once(self, c: Candidate) -> float:
         return 1e-4
 
 
@@ -278,14 +278,14 @@ def test_a_point_that_raises_is_named_and_the_others_stay(monkeypatch: pytest.Mo
 
 def test_a_peer_that_lacks_memory_does_not_end_the_point(monkeypatch: pytest.MonkeyPatch) -> None:
     run, _ = swept_add(monkeypatch)
-    made = Plain.contestant
+    made = Plain.candidate
 
-    def short(self: Any, s: Subject, sets: Any, options: Any) -> Contestant:
+    def short(self: Any, s: Subject, sets: Any, options: Any) -> Candidate:
         if s.peer:
             raise torch.OutOfMemoryError("out of memory")
         return made(self, s, sets, options)
 
-    monkeypatch.setattr(Plain, "contestant", short)
+    monkeypatch.setattr(Plain, "candidate", short)
     found = run.run(60.0, lambda text: None)
     assert len(found["us"]) == 3 and found["peers"] == {} and not run.wrong
 

@@ -17,8 +17,8 @@ from rooftop.lab.timing.timer import (
     MOST_SETS,
     PACES,
     REPLAY_S,
+    Candidate,
     Clock,
-    Contestant,
     ImpossibleTime,
     Measurement,
     Timer,
@@ -27,11 +27,11 @@ from rooftop.lab.timing.timer import (
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
 
-def rotating(name: str, seconds: float, size: int = 64 * MIB, **facts: Any) -> Contestant:
-    return Contestant(name, [Kernel(name, seconds, **facts) for _ in range(sets_needed(size, L2))])
+def rotating(name: str, seconds: float, size: int = 64 * MIB, **facts: Any) -> Candidate:
+    return Candidate(name, [Kernel(name, seconds, **facts) for _ in range(sets_needed(size, L2))])
 
 
-def measure(device: Simulated, field: Sequence[Contestant], clock: Clock = "kernel", **how: Any) -> Measurement:
+def measure(device: Simulated, field: Sequence[Candidate], clock: Clock = "kernel", **how: Any) -> Measurement:
     how.setdefault("bytes_per_call", 64 * MIB)
     return Timer(device).measure(field, clock, **how)
 
@@ -68,7 +68,7 @@ def test_too_noisy_is_unresolved_and_meets_no_line() -> None:
 
 
 def test_drift_of_the_card_does_not_become_a_verdict() -> None:
-    """The card slows by a tenth each 0.1 s; contestants timed one after the other would be told apart by that alone."""
+    """The card slows by a tenth each 0.1 s; candidates timed one after the other would be told apart by that alone."""
     device = Simulated(drift=lambda now: 1 + now)
     found = measure(device, [rotating("a", 25e-6, scatter=0.001), rotating("b", 25e-6, scatter=0.001)], samples=(200, 200))
     first, last = found["a"].samples[0], found["a"].samples[-1]
@@ -76,7 +76,7 @@ def test_drift_of_the_card_does_not_become_a_verdict() -> None:
     assert found.versus["b"].verdict == "same"
 
 
-def test_contestants_are_interleaved_forth_and_back() -> None:
+def test_candidates_are_interleaved_forth_and_back() -> None:
     device = Simulated()
     found = measure(device, [rotating(n, 1e-3) for n in "ab"], samples=(11, 11))
     rounds = sampled(device)[-33:]
@@ -128,12 +128,12 @@ def test_graphs_are_long_enough_and_go_whole_rounds() -> None:
 
 
 def test_rotation_that_fits_l2_is_refused() -> None:
-    few = Contestant("few", [Kernel("few", 1e-5) for _ in range(2)])
+    few = Candidate("few", [Kernel("few", 1e-5) for _ in range(2)])
     with pytest.raises(ValueError, match=r"few: 2 input sets of 1048576 bytes stay in an L2 of 52428800 bytes; .* needs 151"):
         measure(Simulated(), [few], bytes_per_call=MIB)
     one = Kernel("one", 1e-5)
     with pytest.raises(ValueError, match="one call given twice"):
-        measure(Simulated(), [Contestant("one", [one] * 200)], bytes_per_call=MIB)
+        measure(Simulated(), [Candidate("one", [one] * 200)], bytes_per_call=MIB)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_impossible_times_are_errors_not_records() -> None:
 
 def test_a_copy_beside_a_product_has_a_floor_of_its_own() -> None:
     """It moves the bytes and multiplies nothing: the product's floor is not its."""
-    copy = Contestant("copy", [Kernel("copy", 5e-6) for _ in range(3)], floor=4e-6)
+    copy = Candidate("copy", [Kernel("copy", 5e-6) for _ in range(3)], floor=4e-6)
     assert measure(Simulated(), [rotating("product", 30e-6), copy], floor_seconds=20e-6)["copy"].median == pytest.approx(5e-6)
     with pytest.raises(ImpossibleTime, match=r"copy: 5\.000 us a call on the kernel clock, but no card of this kind could do it under 6\.000 us"):
         measure(Simulated(), [rotating("product", 30e-6), replace(copy, floor=6e-6)], floor_seconds=20e-6)
@@ -180,7 +180,7 @@ def test_a_copy_beside_a_product_has_a_floor_of_its_own() -> None:
 
 def test_what_cannot_be_captured_is_timed_by_events_and_says_so() -> None:
     field = [rotating("ours", 25e-6), rotating("theirs", 25e-6, breaks_capture="RuntimeError: it waits for the device")]
-    declared = Contestant("known", [Kernel("known", 25e-6) for _ in range(3)], uncapturable="allocates pinned memory")
+    declared = Candidate("known", [Kernel("known", 25e-6) for _ in range(3)], uncapturable="allocates pinned memory")
     found = measure(Simulated(), [*field, declared])
     assert (found["ours"].method, found["ours"].why) == ("graph", "")
     assert (found["theirs"].method, found["theirs"].why) == ("events", "RuntimeError: it waits for the device")
@@ -191,14 +191,14 @@ def test_inputs_written_to_are_put_back_before_each_sample() -> None:
     device = Simulated()
     restored: list[float] = []
     kernels = [Kernel("inplace", 2e-6) for _ in range(3)]
-    contestant = Contestant("inplace", kernels, restore=lambda: restored.append(device.clock))
-    found = measure(device, [contestant])
+    candidate = Candidate("inplace", kernels, restore=lambda: restored.append(device.clock))
+    found = measure(device, [candidate])
     whats = [(what, name) for what, name, _ in device.log if name != "nothing"]
     assert all(before == ("before", "") for before, after in pairwise(whats) if after == ("run", "inplace"))
     assert len(restored) == whats.count(("before", "")) > 0, "by the device, on the stream that it times"
     assert found["inplace"].calls == 3 and found["inplace"].replays == 1  # each set used once between two restores
     with pytest.raises(ValueError, match="cannot put back"):
-        measure(device, [contestant], duty="sustained")
+        measure(device, [candidate], duty="sustained")
 
 
 def test_burst_pauses_and_sustained_does_not() -> None:
@@ -263,11 +263,11 @@ def real() -> Timer:
     return Timer(CudaBackend())
 
 
-def copies(name: str, words: int, sets: int) -> Contestant:
+def copies(name: str, words: int, sets: int) -> Candidate:
     import torch
 
     pairs = [torch.randn(2, words, device="cuda") for _ in range(sets)]
-    return Contestant(name, [lambda p=p: p[1].copy_(p[0]) for p in pairs])
+    return Candidate(name, [lambda p=p: p[1].copy_(p[0]) for p in pairs])
 
 
 @pytest.mark.gpu
@@ -289,7 +289,7 @@ def test_on_a_gpu_what_waits_for_the_device_is_not_captured(real: Timer) -> None
     import torch
 
     x = torch.randn(1000, device="cuda")
-    found = real.measure([Contestant("waits", [lambda: x.sum().item()])], "hot", budget_s=0.2)
+    found = real.measure([Candidate("waits", [lambda: x.sum().item()])], "hot", budget_s=0.2)
     assert found["waits"].method == "events" and found["waits"].why
     again = real.measure([copies("copy", MIB, 1)], "hot", budget_s=0.2)  # the timer is whole after a broken capture
     assert again["copy"].method == "graph"

@@ -20,7 +20,7 @@ from rooftop.core.spec import TARGETS, Input, case
 from rooftop.lab import ahead, candidates
 from rooftop.lab.candidates import Subject
 from rooftop.lab.records import store
-from rooftop.lab.timing.timer import Call, Clock, Contestant, Program, Timer, sets_needed
+from rooftop.lab.timing.timer import Call, Candidate, Clock, Program, Timer, sets_needed
 from rooftop.lab.tune import contest, tables, tuner
 from rooftop.lab.tune.tables import TuneError
 
@@ -89,8 +89,8 @@ class SimulatedProgram:
         return seconds
 
 
-def entrant(name: str, seconds: float, scatter: float = 0.002) -> Contestant:
-    return Contestant(name, [Kernel(name, seconds, scatter) for _ in range(sets_needed(SIZE, Simulated.l2_bytes))])
+def entrant(name: str, seconds: float, scatter: float = 0.002) -> Candidate:
+    return Candidate(name, [Kernel(name, seconds, scatter) for _ in range(sets_needed(SIZE, Simulated.l2_bytes))])
 
 
 def rounds(device: Simulated, times: Mapping[str, float], scatter: float = 0.002) -> contest.Outcome:

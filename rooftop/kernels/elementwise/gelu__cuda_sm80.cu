@@ -7,7 +7,6 @@ limit   = "The copy of the same bytes, from 4 MiB on."
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["N: i64 = numel(x)", "x: T[R, C]", "y: T[R, C]"]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-configs = [{ threads = [128, 256, 512], packs = [1, 2, 4] }]
 
 [requires]
 "R == 1 or stride(x, 0) == C and stride(y, 0) == C" = "the elements must lie without gaps"

@@ -23,7 +23,7 @@ def cross_entropy(p: Problem, named: str = "") -> Chosen | str:
     rows, classes = x.shape
     staged, in_registers, block = (
         ("cross_entropy__staged__cuda_sm80", "short rows, many a stretch of shared memory"),
-        ("cross_entropy__rows__cuda_sm80", "a row in a warp's registers"), ("cross_entropy__cuda_sm90", "a block a row"),
+        ("cross_entropy__cuda_sm80", "a row in a warp's registers"), ("cross_entropy__cuda_sm90", "a block a row"),
     )
     order = []
     if rows * classes * x.itemsize >= STAGED * p.device.sms:

@@ -1,17 +1,24 @@
 /* rooftop
-idea    = "A row is processed by one block, or divided among the blocks of a cluster, in packs of 16 bytes and whole lines of 128 bytes per warp, at any alignment of the row. The data stay in registers only, since each logit is needed once. Each thread computes an online softmax (Milakov & Gimelshein 2018): a maximum, updated once for all packs that it holds at a time, and the sum of exponentials relative to it. The target's logit is loaded after the first packs have arrived. Earlier, the warp would wait for the target first; that is better only for few rows. Capped logits need no maximum, but two exponentials and a quarter of a reciprocal each: 0.97 of what the special function units can do in the time of a read. So one exponential in four is computed by a polynomial on the other units. Ignored rows store -0.0, which is the loss of no other row, so that the launch that adds the losses, in a fixed order, can also count them."
+idea    = """A row is processed by one block, or divided among the blocks of a cluster, in packs of 16 bytes and whole lines of 128 bytes per \
+  warp, at any alignment of the row. The data stay in registers only, since each logit is needed once. Each thread computes an \
+  online softmax (Milakov & Gimelshein 2018): a maximum, updated once for all packs that it holds at a time, and the sum of \
+  exponentials relative to it. The target's logit is loaded after the first packs have arrived. Earlier, the warp would wait for \
+  the target first; that is better only for few rows. Capped logits need no maximum, but two exponentials and a quarter of a \
+  reciprocal each: 0.97 of what the special function units can do in the time of a read. So one exponential in four is computed by \
+  a polynomial on the other units. Ignored rows store -0.0, which is the loss of no other row, so that the launch that adds the \
+  losses, in a fixed order, can also count them."""
 predict = { speedup = 1.02 }
-limit   = "0.95 to 0.98 of a read from 256 MiB on, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 for 16384 rows. With all options 0.93: the special function units; if all capped logits of a row are nearly equal, the loss has an error of 2e-7 of the cap. With few rows, the latency of the reductions over the parts of a row and over the losses."
+limit   = """0.95 to 0.98 of a read from 256 MiB on, 0.98 without the launch that adds the losses: it costs about 1.2 us, 2.3 for 16384 rows. \
+  With all options 0.93: the special function units; if all capped logits of a row are nearly equal, the loss has an error of 2e-7 \
+  of the cap. With few rows, the latency of the reductions over the parts of a row and over the losses."""
 dtypes  = ["f32", "f16", "bf16"]
-args    = ["R: i32", "C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "normaliser: f32[R, 2]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
+args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]"]
+tensors = ["normaliser: f32[R, 2]"]
 demands = { has = ["LDG.E.128", "MUFU.EX2"], spills = 0 }
-python  = ["choose"]
-valid   = "(threads * blocks == 1024 or threads * blocks == 2048 or threads * blocks == 512 and threads <= 64) and (cluster == 1 or bytes_of_row >= 4096 * cluster) and (pieces * threads * 8 * cluster < bytes_of_row or threads == 32) and (ahead == 0 or pieces * threads * 16 * cluster < bytes_of_row) and (softcap != 0 or spare == 0)"
-configs = [{ pieces = [2, 4, 8], ahead = [0, 1], threads = [32, 64, 128, 256, 512, 1024], cluster = [1, 2, 4, 8], blocks = [1, 2, 3, 4, 6, 8, 12, 16], spare = [0, 1] }]
-
-[let]
-bytes_of_row = "C * bytes(input)"
-adders = "1 if R <= 32768 else 8"
+python  = ["choose", "configs", "scratch", "launches"]
+valid   = """(threads * blocks == 1024 or threads * blocks == 2048 or threads * blocks == 512 and threads <= 64) and (cluster == 1 or C * \
+  bytes(input) >= 4096 * cluster) and (pieces * threads * 8 * cluster < C * bytes(input) or threads == 32) and (ahead == 0 or \
+  pieces * threads * 16 * cluster < C * bytes(input)) and (softcap != 0 or spare == 0)"""
 
 [requires]
 "R > 0" = "there must be a row"
@@ -26,36 +33,6 @@ threads = 512
 cluster = 1
 blocks  = 2
 spare   = 0
-
-[scratch]
-found = "f32[R if reduction != 'none' else 1]"
-
-[[launch]]
-when    = "reduction == 'none'"
-chained = true
-kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, {R < 2 * sms}, false>"
-grid    = ["R * cluster"]
-block   = ["threads"]
-cluster = ["cluster"]
-args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "loss: f32[R]", "normaliser: f32[R, 2]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
-
-[[launch]]
-when    = "reduction != 'none'"
-chained = true
-kernel  = "cross_entropy_rows<{T}, {pieces}, {ahead == 1}, {threads}, {cluster}, {blocks}, {4 - spare if softcap != 0 else 0}, {label_smoothing != 0}, {R < 2 * sms}, true>"
-grid    = ["R * cluster"]
-block   = ["threads"]
-cluster = ["cluster"]
-args    = ["C: i32", "input: T[R, C]", "xs: i64 = stride(input, 0)", "target: i64[R]", "found: f32[R]", "normaliser: f32[R, 2]", "divisor: f32[1]", "ignore_index: i64", "label_smoothing: f32", "lse_square_scale: f32", "softcap: f32"]
-
-[[launch]]
-when    = "reduction != 'none'"
-kernel  = "cross_entropy_total<{adders}, {reduction == 'mean'}>"
-grid    = ["adders"]
-block   = ["min(1024, max(128, pow2(R) // 4))"]
-cluster = ["adders"]
-chained = true
-args    = ["R: i32", "found: f32[R]", "loss: f32[1]", "divisor: f32[1]"]
 */
 #include <math_constants.h>
 

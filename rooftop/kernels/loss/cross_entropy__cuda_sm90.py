@@ -13,10 +13,12 @@ resident: 54 KiB, and 0.61 of a copy. So, with many rows:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 
 KIB = 1024
 THREADS = 1024  # of a multiprocessor, at 64 registers
@@ -81,3 +83,34 @@ def _whole_row(packs: int) -> dict[str, int]:
     ]
     pieces, threads, blocks = max(found, key=lambda c: (min(c[2] * packs, ENOUGH) / (c[0] * c[1]), -c[0]))
     return _constants(pieces, threads, blocks)
+
+
+def configs(p: Problem, head: Head) -> list[dict[str, int]]:
+    """The configs for tuning; `valid` of the head takes out most of them."""
+    tried = product((2, 4, 8), (32, 64, 128, 256, 512, 1024), (1, 2, 3, 4, 6, 8, 12, 16), (0, 1), (1, 2, 4, 8), (0, 1))
+    return [_constants(*one) for one in tried]
+
+
+def scratch(p: Problem, config: Mapping[str, int], head: Head) -> dict[str, Meta]:
+    return {"found": Meta((p["input"].shape[0] if p.option("reduction") != "none" else 1,), "f32")}
+
+
+def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
+    rows, cluster, added, chained = p["input"].shape[0], config["cluster"], p.option("reduction") != "none", p.device.pdl
+    args, types = head.arguments(p, config)
+    args |= {"losses": "found" if added else "loss", "normaliser": "normaliser", "divisor": "divisor", "ignore": int(p.option("ignore_index"))}
+    args |= {name: float(p.option(name)) for name in ("label_smoothing", "lse_square_scale", "softcap")}
+    kernel = instance(
+        "cross_entropy_rows", DTYPES[p["input"].dtype].cuda, config["pieces"], config["ahead"] == 1, config["threads"], cluster, config["blocks"],
+        4 - config["spare"] if p.option("softcap") != 0 else 0, p.option("label_smoothing") != 0, rows < 2 * p.device.sms, added,
+    )
+    first = Launch(
+        kernel, (rows * cluster,), args, types=(*types, "ptr", "ptr", "ptr", "i64", "f32", "f32", "f32"), block=(config["threads"],),
+        cluster=(cluster,), chained=chained,
+    )
+    if not added:
+        return [first]
+    adders, threads = 1 if rows <= 32768 else 8, min(1024, max(128, (1 << (rows - 1).bit_length()) // 4))
+    last = {"R": rows, "found": "found", "loss": "loss", "divisor": "divisor"}
+    kernel = instance("cross_entropy_total", adders, p.option("reduction") == "mean")
+    return [first, Launch(kernel, (adders,), last, types=("i32", "ptr", "ptr", "ptr"), block=(threads,), cluster=(adders,), chained=chained)]

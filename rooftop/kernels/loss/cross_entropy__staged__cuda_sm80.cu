@@ -13,10 +13,7 @@ args    = ["R: i32", "C: i32", "rows: i32", "input: T[R, C]", "target: i64[R]"]
 tensors = ["normaliser: f32[R, 2]"]
 demands = { has = ["LDGSTS.E.128", "LDS.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "scratch", "launches"]
-valid   = "rows * lanes % 256 == 0 and rows <= 256 and pieces == ceil(vectors / lanes)"
-
-[let]
-vectors = "ceil((C * bytes(input) + 16 - gcd(16, C * bytes(input))) / 16)"
+valid   = "rows * lanes % 256 == 0 and rows <= 256 and pieces == ceil(ceil((C * bytes(input) + 16 - gcd(16, C * bytes(input))) / 16) / lanes)"
 
 [config]
 lanes  = 8

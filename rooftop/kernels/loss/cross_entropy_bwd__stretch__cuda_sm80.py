@@ -39,7 +39,7 @@ def _one_after_another(m: Meta) -> bool:
 
 def _by_others(columns: int) -> float:
     """Instructions a class of the other kernels for many aligned rows. Up to 1024 classes rows are in registers
-    (cross_entropy_bwd__cuda_sm80.py): lanes take a row's vectors in turn. Triton runs programs of 2048 places, 16 a thread: 376
+    (cross_entropies__cuda_sm80.py): lanes take a row's vectors in turn. Triton runs programs of 2048 places, 16 a thread: 376
     instructions of 128 threads, whether places are idle or not."""
     vectors = columns // N
     if columns <= 1024:

@@ -7,7 +7,7 @@ from rooftop.core.spec import Problem
 THREADS = 256  # of cumsum__rows__cuda_sm80.cu
 # packs of a thread there if a row is one tile, by element size: packs of eight elements take more registers while they are added
 WHOLE = {2: 6, 4: 8}
-TILE = 2048  # packs of a tile of cumsum__chain__cuda_sm90.cu
+TILE = 2048  # packs of a tile of cumsum__look_back__cuda_sm90.cu
 FEW = 64  # rows up to which tiles may wait for their predecessors: with more, those are complete before a tile is loaded
 
 

@@ -17,13 +17,13 @@ def cumsum(p: Problem, named: str = "") -> Chosen | str:
     tiles = -(-packs // _cumsum_rows.TILE)
     order = []
     if p.device.arch >= 90 and x.shape[0] <= _cumsum_rows.FEW and tiles > 1 and x.shape[0] * tiles >= 2 * p.device.sms:
-        order.append(("cumsum__chain__cuda_sm90", "few long rows: tiles are loaded while others wait for the sum before them"))
+        order.append(("cumsum__look_back__cuda_sm90", "few long rows: tiles are loaded while others wait for the sum before them"))
     order.append(("cumsum__columns__cuda_sm80", "columns"))
     one_tile = ("cumsum__triton", "16-bit rows of one tile: as fast as a copy")
     rows = ("cumsum__rows__cuda_sm80", "rows in tiles: float32 sums in pairs and reverse sums cost little")
     whole = packs <= _cumsum_rows.THREADS * _cumsum_rows.WHOLE.get(x.itemsize, 0)
     order += [rows, one_tile] if x.itemsize == 4 or p.option("reverse") or not whole else [one_tile, rows]
-    return in_order(p, named, (*order, ("cumsum__chain__cuda_sm90", "the only kernel that takes it")))
+    return in_order(p, named, (*order, ("cumsum__look_back__cuda_sm90", "the only kernel that takes it")))
 
 
 def gemv(p: Problem, named: str = "") -> Chosen | str:

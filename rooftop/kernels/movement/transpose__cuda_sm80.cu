@@ -5,56 +5,11 @@ limit   = "rows that start at any address are read twice from L1 and shifted int
 dtypes  = ["i8", "i16", "i32", "i64"]
 args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDG", "STG"], spills = 0 }
+python  = ["launches"]
 
 [requires]
 "stride(x, 4) == 1 and starts(out, 16)" = "columns must be neighbours in x, and the output must start on a 16-byte boundary"
-
-[let]
-size    = "bytes(x)"
-per     = "8 if size < 4 else 16 // size"                                # elements of a vector
-vector  = "per * size"                                                   # bytes: 16, or 8 of bytes
-need_r  = "pow2(ceil(R / per))"
-need_c  = "pow2(ceil(C / per))"
-area    = "32768 // (vector * per)"                                      # blocks of a tile of 32 KiB
-side    = "32 if size == 8 or size == 1 and R % per != 0 else 16"
-vr      = "min(need_r, max(side, area // need_c))"                       # blocks of a tile along R
-vc      = "min(need_c, max(32 if size == 8 else 16, area // vr))"
-vb      = "max(1, min(pow2(B1 * B2 * B3), 256 // (vr * vc)))"            # matrices of a tile
-threads = "max(32, min(256, vr * vc * vb))"
-whole_x = "C % per == 0 and aligned(x, vector)"
-whole_o = "R % per == 0 and aligned(out, vector)"
-flat    = "not whole_o and R <= per * vr and (C == 1 or stride(out, 4) == R)"
-shift   = "not whole_o and not flat and vr >= 16"                        # tiles overlap, so that what they write begins on 32 bytes
-skip    = "per * (32 // vector) if shift else 0"                         # rows of a tile that the one before has as well
-tiles_r = "ceil((R + max(0, skip - 1)) / (per * vr - skip))"
-tiles_c = "ceil(C / (per * vc))"
-span    = "(B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C"
-index   = "'i32' if numel(x) < 2147483648 - 65536 else 'i64'"
-aside   = "C % (16 // size) == 0 and aligned(x, 16)"
-
-[[launch]]
-when    = "stride(out, 4) != 1"
-kernel  = "tile<{size}, {vr}, {vc}, {vb}, {threads}, {whole_x}, {whole_o}, {flat}, {shift}>"
-grid    = ["ceil(B1 * B2 * B3 / vb) * tiles_r * tiles_c"]
-block   = ["threads"]
-shared  = "vr * vc * vb * per * vector"
-chained = true
-args    = [
-    "R: i32", "C: i32", "B2: u32", "B3: u32", "batches: u32 = B1 * B2 * B3", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]", "span: i64",
-    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
-    "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "oc: i64 = stride(out, 4)",
-]
-
-[[launch]]
-when    = "stride(out, 4) == 1"
-kernel  = "runs<{size}, {aside}, {index}>"
-grid    = ["ceil(numel(x) * size / 16384)"]
-block   = [256]
-chained = true
-args    = [
-    "n: i64 = numel(x)", "C: i64", "R: i64", "B2: i64", "B3: i64", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]", "span: i64",
-    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
-]
+"numel(x) > 0" = "there is nothing to copy"
 */
 #include "pdl.cuh"
 

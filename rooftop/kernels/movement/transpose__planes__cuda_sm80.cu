@@ -5,35 +5,25 @@ idea    = """Two to eight long rows (planes of an image) and their interleaved f
 predict = { speedup = 2.1 }
 limit   = "The copy of the same bytes; 0.95 of it on an H200 at 3x33554432 bytes."
 dtypes  = ["i8", "i16", "i32", "i64"]
-args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
+args    = [
+    "many: i64 = max(R, C)", "tiles: u32 = ceil(max(R, C) * bytes(x) / 4096)", "B2: u32", "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]",
+    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)",
+    "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "plane: i64 = stride(x, 3) if R <= C else stride(out, 4)",
+]
 demands = { has = ["LDG.128", "STG.128"], spills = 0 }
 
 [requires]
-"join or split" = "one of the two dimensions must be 2 to 8 long, and the other the contiguous one of the planes; the interleaved form must be contiguous"
+"(2 <= R and R <= 8 and R <= C and stride(out, 4) == R or 2 <= C and C <= 8 and C < R and stride(x, 3) == C) and stride(x, 4) == 1 and stride(out, 3) == 1" = "one of the two dimensions must be 2 to 8 long, and the other the contiguous one of the planes; the interleaved form must be contiguous"
 "starts(x, 16) and starts(out, 16)" = "both must start on 16-byte boundaries"
-"(B3 == 1 or stride(x, 2) * size % 16 == 0 and stride(out, 2) * size % 16 == 0) and (B2 == 1 or stride(x, 1) * size % 16 == 0 and stride(out, 1) * size % 16 == 0) and (B1 == 1 or stride(x, 0) * size % 16 == 0 and stride(out, 0) * size % 16 == 0)" = "so must each of the matrices"
-"(stride(x, 3) if join else stride(out, 4)) * size % 16 == 0" = "so must each of the planes"
+"(B3 == 1 or stride(x, 2) * bytes(x) % 16 == 0 and stride(out, 2) * bytes(x) % 16 == 0) and (B2 == 1 or stride(x, 1) * bytes(x) % 16 == 0 and stride(out, 1) * bytes(x) % 16 == 0) and (B1 == 1 or stride(x, 0) * bytes(x) % 16 == 0 and stride(out, 0) * bytes(x) % 16 == 0)" = "so must each of the matrices"
+"(stride(x, 3) if R <= C else stride(out, 4)) * bytes(x) % 16 == 0" = "so must each of the planes"
 "numel(x) > 0" = "there is nothing to copy"
-"B1 * B2 * B3 * tiles < 2147483648" = "more blocks than one launch may have"
-
-[let]
-size  = "bytes(x)"
-join  = "2 <= R and R <= 8 and R <= C and stride(x, 4) == 1 and stride(out, 4) == R and stride(out, 3) == 1"
-split = "2 <= C and C <= 8 and C < R and stride(x, 3) == C and stride(x, 4) == 1 and stride(out, 3) == 1"
-few   = "R if join else C"
-many  = "C if join else R"
-tiles = "ceil(many * size / 4096)"
 
 [[launch]]
-kernel  = "planes<{size}, {few}, {split}>"
-grid    = ["B1 * B2 * B3 * tiles"]
+kernel  = "planes<{bytes(x)}, {min(R, C)}, {C < R}>"
+grid    = ["B1 * B2 * B3 * ceil(max(R, C) * bytes(x) / 4096)"]
 block   = [256]
 chained = true
-args    = [
-    "many: i64", "tiles: u32", "B2: u32", "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]",
-    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)",
-    "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "plane: i64 = stride(x, 3) if join else stride(out, 4)",
-]
 */
 #include "pdl.cuh"
 

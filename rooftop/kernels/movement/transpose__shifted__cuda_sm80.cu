@@ -7,35 +7,28 @@ predict = { speedup = 1.2 }
 limit   = """On an H200 0.78 (11585x11585 bfloat16) and 0.81 (8191x8193 float32) of a copy: one shared-memory load for each element, and \
   1.3 times the bytes between L2 and shared memory, because tiles overlap and rows are read in whole vectors."""
 dtypes  = ["i8", "i16", "i32", "i64"]
-args    = ["x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
+args    = [
+    "R: i32", "C: i32", "tiles_r: u32 = ceil((R + 32 // bytes(x) - 1) / 128)", "tiles_c: u32 = ceil(C * bytes(x) / 256)", "B2: u32",
+    "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]",
+    "span: i64 = (B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C",
+    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
+    "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "oc: i64 = stride(out, 4)",
+]
 demands = { has = ["LDGSTS.128", "STG.128"], spills = 0 }
 
 [requires]
 "stride(x, 4) == 1 and stride(out, 3) == 1" = "rows and columns must be exchanged: columns are neighbours in x, rows in the output"
 "starts(x, 16) and starts(out, 16)" = "both must start on 16-byte boundaries"
-"left > 0 and left % 4 != 0 or size > 2 and left % 8 != 0 or size > 4 and left > 0" = "the stride of the rows must be odd, nearly: else columns of the tile meet in one bank"
+"stride(x, 3) * bytes(x) % 4 != 0 or bytes(x) > 2 and stride(x, 3) * bytes(x) % 8 != 0 or bytes(x) > 4 and stride(x, 3) * bytes(x) % 16 != 0" = "the stride of the rows must be odd, nearly: else columns of the tile meet in one bank"
 "numel(x) > 0" = "there is nothing to copy"
-"B1 * B2 * B3 * tiles_r * tiles_c < 2147483648" = "more blocks than one launch may have"
 
-[let]
-size    = "bytes(x)"
-left    = "stride(x, 3) * size % 16"              # of the address of each row, to that of the one before
-rows    = "128 + 32 // size"                      # of a tile; the tiles overlap by 32 bytes of a column
-tiles_r = "ceil((R + 32 // size - 1) / 128)"
-tiles_c = "ceil(C * size / 256)"
-span    = "(B1 - 1) * stride(x, 0) + (B2 - 1) * stride(x, 1) + (B3 - 1) * stride(x, 2) + (R - 1) * stride(x, 3) + C"
-
+# tiles of 128 rows, which overlap by 32 bytes of a column, and 256 bytes
 [[launch]]
-kernel  = "shifted<{size}, {left}>"
-grid    = ["B1 * B2 * B3 * tiles_r * tiles_c"]
+kernel  = "shifted<{bytes(x)}, {stride(x, 3) * bytes(x) % 16}>"
+grid    = ["B1 * B2 * B3 * ceil((R + 32 // bytes(x) - 1) / 128) * ceil(C * bytes(x) / 256)"]
 block   = [256]
-shared  = "rows * (272 + left) + 16"
+shared  = "(128 + 32 // bytes(x)) * (272 + stride(x, 3) * bytes(x) % 16) + 16"
 chained = true
-args    = [
-    "R: i32", "C: i32", "tiles_r: u32", "tiles_c: u32", "B2: u32", "B3: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]", "span: i64",
-    "x1: i64 = stride(x, 0)", "x2: i64 = stride(x, 1)", "x3: i64 = stride(x, 2)", "xr: i64 = stride(x, 3)",
-    "o1: i64 = stride(out, 0)", "o2: i64 = stride(out, 1)", "o3: i64 = stride(out, 2)", "oc: i64 = stride(out, 4)",
-]
 */
 #include <cuda_pipeline.h>
 #include "pdl.cuh"

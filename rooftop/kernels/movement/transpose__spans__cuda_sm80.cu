@@ -4,26 +4,22 @@ idea    = """Small matrices stored one after another. A block processes as many 
   element."""
 limit   = "one shared-memory load for each element"
 dtypes  = ["i8", "i16", "i32", "i64"]
-args    = ["n: i64 = numel(x)", "R: u32", "C: u32", "tile: u32", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
+args    = ["n: i64 = numel(x)", "R: u32", "C: u32", "tile: u32 = 16 // bytes(x) * max(1, 1024 // (R * C))", "x: T[B1, B2, B3, R, C]", "out: T[B1, B2, B3, R, C]"]
 demands = { has = ["LDG.128", "STG.128"], spills = 0 }
 
 [requires]
 "stride(x, 4) == 1 and (R == 1 or stride(x, 3) == C) and (B3 == 1 or stride(x, 2) == R * C) and (B2 == 1 or stride(x, 1) == B3 * R * C) and (B1 == 1 or stride(x, 0) == B2 * B3 * R * C)" = "the matrices of x must lie one after another"
 "(C == 1 or stride(out, 4) == R) and (R == 1 or stride(out, 3) == 1) and (B3 == 1 or stride(out, 2) == R * C) and (B2 == 1 or stride(out, 1) == B3 * R * C) and (B1 == 1 or stride(out, 0) == B2 * B3 * R * C)" = "so must their transposes"
 "starts(x, 16) and starts(out, 16)" = "both must start on 16-byte boundaries"
-"per * R * C * size <= 40960" = "a block's matrices must fit its shared memory"
+"R * C <= 2560" = "a block's matrices must fit its shared memory"
 "numel(x) > 0" = "there is nothing to copy"
 
-[let]
-size = "bytes(x)"
-per  = "16 // size"                                        # elements of a pack; so many matrices begin and end on 16 bytes
-tile = "per * max(1, 16384 // (per * R * C * size))"       # matrices of a block
-
+# a block has as many matrices as begin and end on 16 bytes together, and more up to 16 KiB
 [[launch]]
-kernel  = "spans<{size}>"
-grid    = ["ceil(B1 * B2 * B3 / tile)"]
+kernel  = "spans<{bytes(x)}>"
+grid    = ["ceil(B1 * B2 * B3 / (16 // bytes(x) * max(1, 1024 // (R * C))))"]
 block   = [256]
-shared  = "tile * R * C * size"
+shared  = "16 * R * C * max(1, 1024 // (R * C))"
 chained = true
 */
 #include "pdl.cuh"

@@ -6,11 +6,13 @@ partial packs at either end, the edge; the four edge packs have slots of their o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
+from typing import Any
 
-from rooftop.core.spec import Device, Meta
+from rooftop.core.spec import TARGETS, Device, Meta
 
 SHARED = 233472  # bytes of shared memory of a multiprocessor; each block takes SYSTEM besides its own
 SHARED_OF_BLOCK = 232448
@@ -80,7 +82,7 @@ class Slices:
         return 1 if self.runs(clusters) == 1 else self.period
 
 
-def starts_alike(*tensors: Meta | None) -> bool:
+def same_starts(*tensors: Meta | None) -> bool:
     """Whether row k has the same offset from 16 bytes in all of these tensors, for every k."""
     present = [m for m in tensors if m is not None]
     first = present[0]
@@ -105,3 +107,90 @@ def fits(blocks: int, threads: int, shared: int, static: int) -> bool:
 def resident(card: Device, cluster: int, blocks: int) -> int:
     """Clusters that are resident at once, with `blocks` blocks on a multiprocessor."""
     return card.resident(cluster) * blocks
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a choice depends on, in both directions."""
+
+    count: int
+    slices: Slices
+    same_alignment: bool  # a row has the same misalignment (address modulo 16) in all tensors
+    second: bool  # whether there is a second tensor of rows to read: the residual, or ds, a gradient of the sum
+    weight: bool  # given, in the backward computed
+    bias: bool
+    centre: bool  # layer_norm: the mean is subtracted
+    sms: int
+    card: Device = TARGETS[90]
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of a row."""
+        return self.slices.row_bytes
+
+    @property
+    def parameters(self) -> int:
+        """How many of weight and bias there are."""
+        return self.weight + self.bias
+
+
+KIB = 1024
+ANY = 1 << 62
+LAYER, RMS = "layer_norm", "rms_norm"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A row of a table: a config and the inputs it is for.
+
+    over, most       bytes of a row: more than `over`, at most `most`
+    why              the reason for the config
+    alignment        "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors;
+                     "same_alignment": either of these; "": any
+    op               LAYER or RMS; "": both
+    itemsize         bytes of an element; 0: any
+    second           True: only with a second tensor of rows; False: only without; None: either
+    summed           True: only with a weight or a bias
+    min_rows, max_rows  rows per multiprocessor, at least and at most"""
+
+    over: int
+    most: int
+    config: Mapping[str, Any]
+    why: str
+    alignment: str = ""
+    op: str = ""
+    itemsize: int = 0
+    second: bool | None = None
+    summed: bool = False
+    min_rows: float = 0
+    max_rows: float = ANY
+
+    def takes(self, r: Rows) -> bool:
+        if not self.over < r.bytes <= self.most:
+            return False
+        odd = r.same_alignment and not r.slices.aligned
+        lies = {"": True, "aligned": r.slices.aligned, "same_alignment": r.same_alignment, "odd": odd}[self.alignment]
+        return (
+            lies and self.op in ("", LAYER if r.centre else RMS) and self.itemsize in (0, r.slices.itemsize)
+            and self.second in (None, r.second) and (r.parameters > 0 or not self.summed)
+            and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
+        )
+
+
+BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
+MOST = 1.32  # how many times its share of the bandwidth one multiprocessor can move: 100 of the 132 saturate the memory
+FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memory
+OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
+
+
+def traffic(r: Rows, c: Mapping[str, Any], clusters: int, ring: int, tensors: int) -> tuple[float, float]:
+    """Cycles of the memory for a round of a persistent kernel, in which each cluster processes a row: with all of its bandwidth, and with
+    as many multiprocessors and bytes in flight as there are. `ring`: row tensors in the ring; `tensors`: those that are read or written."""
+    flying = c["blocks"] * (c["stages"] - 1) * ring * r.bytes / c["cluster"]
+    least = tensors * r.bytes * clusters / (BYTES * r.sms)
+    return least, least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
+
+
+def takes_turns(memory: float, own: float) -> float:
+    """Cycles of a round: those of the memory, or of a row's own reductions and instructions, whichever are more."""
+    return max(memory, own) + OVERLAP * min(memory, own)

@@ -46,12 +46,10 @@ struct Pass {
 };
 
 /// Combines the parts that LANES lanes hold, n elements each, into one, for K rows at once; all lanes get the result (Chan, Golub & LeVeque
-/// 1979).
-/// `total`: the number of all elements. Means are summed as distances from `base`, the mean of one of the parts: exact if all means are
-/// equal.
-/// EXACT (float32): two rounds of shuffles, first the mean, then the squares about it. Otherwise one round with both sums: the squares
-/// about `base` are at most (parts + 1) times those about the mean, so the relative error grows by that factor, which a 16-bit result does
-/// not show. n is the first factor of n * off * off: a part without elements gives 0 even if off * off overflows.
+/// 1979). `total`: the number of all elements. Means are summed as distances from `base`, the mean of one of the parts: exact if all means
+/// are equal. EXACT (float32): two rounds of shuffles, first the mean, then the squares about it. Otherwise one round with both sums: the
+/// squares about `base` are at most (parts + 1) times those about the mean, so the relative error grows by that factor, which a 16-bit
+/// result does not show. n is the first factor of n * off * off: a part without elements gives 0 even if off * off overflows.
 template <bool CENTRE, bool EXACT, int LANES, int K>
 __device__ void fold(Moments (&p)[K], const float (&base)[K], float n, const Divisor& total) {
     float first[K], second[K], both[2 * K];
@@ -95,10 +93,9 @@ __device__ void fold(Moments (&p)[K], float n, const Divisor& total) {
 }
 
 /// A warp's parts of K rows, of which a lane holds PIECES packs in registers; has(i) says whether pack i is inside the row (others hold
-/// zeros).
-/// of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, its first element, then one fold. Float32:
-/// two passes, first the mean, then the squares about it together with the mean's own rounding error: an outlier as a pivot would cost
-/// digits that a float32 result shows.
+/// zeros). of_warp: the number of elements of the warp. 16-bit types: one pass per thread about a pivot, its first element, then one fold.
+/// Float32: two passes, first the mean, then the squares about it together with the mean's own rounding error: an outlier as a pivot would
+/// cost digits that a float32 result shows.
 template <typename T, bool CENTRE, int K, int PIECES, typename Has>
 __device__ void part_of_warp(Moments (&part)[K], const uint4 (&p)[K][PIECES], const Has& has, const Divisor& of_warp) {
     using P = Pack<T>;

@@ -17,9 +17,11 @@ resident and 5 * 16 KiB = 80 KiB are in flight, more than `FLYING` (64 KiB): the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rooftop.core.spec import Device, Meta, Problem
+from rooftop.core.head import Head
+from rooftop.core.spec import DTYPES, Device, Launch, Meta, Problem, instance
 
 # the longest row: 512 threads of 8 vectors, two blocks a multiprocessor; with a residual 1024 threads of 4 vectors of each tensor
 ROW_BYTES = 65536
@@ -34,20 +36,20 @@ class Rows:
 
     rows: int
     vectors: int  # of 16 bytes, of one row
-    tensors: int  # row tensors that a thread holds at once: 1, or 2 with a residual
+    tensors: int  # row tensors that a thread holds at once: 1, or 2 with a residual, or in the backward of softmax
     least: int  # fewest threads of a team: more than 1 for unaligned rows, whose single elements are one a thread
     device: Device
 
 
-def of(p: Problem, names: tuple[str, ...]) -> Rows:
-    """The facts of p["x"]. `names`: the tensors whose rows must all start on 16 bytes and be whole vectors; otherwise rows have single
-    elements at their ends."""
-    x = p["x"]
+def of(p: Problem, names: tuple[str, ...], held: int = 1) -> Rows:
+    """The facts of the first of the tensors `names`, whose rows must all start on 16 bytes and be whole vectors; otherwise rows have single
+    elements at their ends. `held`: row tensors that a thread holds at once."""
+    x = p[names[0]]
     of_vector = 16 // x.itemsize
     columns = x.shape[1]
     aligned = columns % of_vector == 0 and all(_aligned(m) for name in names if (m := p.get(name)) is not None)
     vectors = columns // of_vector  # off 16 bytes the rest are singles
-    return Rows(x.shape[0], max(1, vectors), 2 if p.get("residual") is not None else 1, 1 if aligned else 2 * of_vector, p.device)
+    return Rows(x.shape[0], max(1, vectors), held, 1 if aligned else 2 * of_vector, p.device)
 
 
 def _aligned(m: Meta) -> bool:
@@ -111,14 +113,19 @@ def configs(r: Rows) -> list[dict[str, int]]:
     return found + [_config(_team(r.vectors, each), each, 1, r) for each in range(1, most + 1) if _team(r.vectors, each) <= 1024]
 
 
-def refuses(p: Problem) -> str | None:
-    """Why these rows do not fit in registers, or None."""
-    x = p["x"]
-    if x.shape[1] * x.itemsize > ROW_BYTES:
-        return f"a row must fit one block's registers, {ROW_BYTES} bytes; given {x.shape[1] * x.itemsize}"
-    return None
+def refuses(row: Meta) -> str | None:
+    """Why the rows of a tensor do not fit in registers, or None."""
+    size = row.shape[1] * row.itemsize
+    return f"a row must fit one block's registers, {ROW_BYTES} bytes; given {size}" if size > ROW_BYTES else None
 
 
-def power_of_two(p: Problem) -> bool:
-    columns = p["x"].shape[1]
-    return columns & (columns - 1) == 0
+def launch(name: str, p: Problem, config: Mapping[str, int], head: Head, *flags: bool) -> Launch:
+    """`<name>_warp`, where a row takes a warp or less, or `<name>_block`; `flags`: the last template arguments."""
+    team, vectors, rows, registers = (config[key] for key in ("team", "vectors", "rows", "registers"))
+    element, (args, types), count = DTYPES[p["y"].dtype].cuda, head.arguments(p, config), p["y"].shape[0]
+    if team <= 32:
+        kernel = instance(f"{name}_warp", element, team, vectors, rows, registers, *flags)
+        block, grid = 256, -(-count // (rows * (256 // team)))
+    else:
+        kernel, block, grid = instance(f"{name}_block", element, vectors, registers, *flags), team, count
+    return Launch(kernel, (grid,), args, types=types, block=(block,), chained=p.device.pdl)

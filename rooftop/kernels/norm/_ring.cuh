@@ -20,10 +20,9 @@ struct Walk {
 };
 
 /// One thread's vectors and single element of each row of its team: STAGES rows of TENSORS tensors in the ring, and KEPT tensors that stay
-/// in shared memory, such as the weight. `row`: the position of the thread's vectors, computed for the first tensor.
-/// SECTORS, for unaligned rows of which a block has one at a time: a row that starts in the middle of a 32-byte sector is one vector
-/// further on in the ring. If a warp copies the second half of a sector to the first half of 32 bytes, it requests each vector separately
-/// from the L2.
+/// in shared memory, such as the weight. `row`: the position of the thread's vectors, computed for the first tensor. SECTORS, for unaligned
+/// rows of which a block has one at a time: a row that starts in the middle of a 32-byte sector is one vector further on in the ring. If a
+/// warp copies the second half of a sector to the first half of 32 bytes, it requests each vector separately from the L2.
 template <typename T, int VECTORS, int STAGES, int TENSORS, int KEPT, bool ALIGNED, bool SECTORS = false>
 struct Ring {
     using P = Pack<T>;

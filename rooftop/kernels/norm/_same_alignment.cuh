@@ -4,8 +4,7 @@
 
 /// Rows `period` apart are equally far from such a boundary. Ordered by that distance, the rows are divided evenly among the clusters. So a
 /// cluster has a few runs of rows, each with one distance, and the number of clusters need not be a multiple of the period. If it is one,
-/// `period` is 1 here, and a cluster has
-/// one run: every `clusters`-th row.
+/// `period` is 1 here, and a cluster has one run: every `clusters`-th row.
 struct Runs {
     const int R, period, clusters, id;
     int done = 0;            // rows of earlier runs

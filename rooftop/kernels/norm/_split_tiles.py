@@ -13,6 +13,7 @@ specialised on sizes: the binary depends on dtypes, on which tensors are absent,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -66,8 +67,8 @@ def vector(m: Meta) -> int:
     return 16 // m.itemsize
 
 
-def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
-    """Why rows of p[row] [R, C, ...] are not supported, or None. `alike`: the tensors whose rows must have the same offset from 16
+def refuses(p: Problem, row: str, equally: tuple[str, ...]) -> str | None:
+    """Why rows of p[row] [R, C, ...] are not supported, or None. `equally`: the tensors whose rows must have the same offset from 16
     bytes."""
     x = p[row]
     rows, columns = x.shape[:2]
@@ -79,7 +80,7 @@ def refuses(p: Problem, row: str, alike: tuple[str, ...]) -> str | None:
         return "the dimension must be the last"
     if columns >= 2**31 - 2**20 or rows >= 2**24:
         return f"takes fewer than 2**31 - 2**20 columns and 2**24 rows; given {columns} and {rows}"
-    found = [m for name in alike if (m := p.get(name)) is not None]
+    found = [m for name in equally if (m := p.get(name)) is not None]
     if any(m.dtype != x.dtype or (columns > 1 and m.strides[1] != 1) for m in found):
         return "tensors have one dtype, and the elements of a row must be neighbours"
     if any(m.align < 16 or (rows > 1 and (m.strides[0] - x.strides[0]) % vector(x)) for m in found):
@@ -116,3 +117,11 @@ def tiles(p: Problem, row: str, config: Config) -> int:
     x = p[row]
     columns = x.shape[1] + (vector(x) - 1 if config.singles else 0)
     return -(-columns // config.columns) + config.singles
+
+
+def arguments(p: Problem, row: str, config: Config) -> dict[str, Any]:
+    """Those that all kernels have."""
+    return {
+        "found": "found", "C": p[row].shape[1], "tiles": tiles(p, row, config), "V": vector(p[row]),
+        "COLUMNS": config.columns, "SINGLES": SINGLES if config.singles else 0, "CHAINED": p.device.pdl,
+    }

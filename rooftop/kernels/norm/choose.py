@@ -10,11 +10,13 @@ Figures are shares of a copy, or times relative to another kernel, measured on a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooftop.core.choice import Chosen
 from rooftop.core.registry import in_order
 from rooftop.core.spec import Problem
 from rooftop.kernels._device import contiguous_rows
-from rooftop.kernels.norm import _register_rows, _row_groups
+from rooftop.kernels.norm import _register_rows
 from rooftop.kernels.norm import norms__cuda_sm90 as clusters
 from rooftop.kernels.norm import norms__long__cuda_sm80 as long_rows
 from rooftop.kernels.norm import norms__staged__cuda_sm80 as staged
@@ -22,6 +24,7 @@ from rooftop.kernels.norm import norms_bwd__cuda_sm80 as bwd_rows
 from rooftop.kernels.norm import norms_bwd__cuda_sm90 as bwd_clusters
 from rooftop.kernels.norm import norms_bwd__long__cuda_sm80 as bwd_long_rows
 from rooftop.kernels.norm import norms_bwd__staged__cuda_sm80 as bwd_staged
+from rooftop.kernels.norm import softmaxes__long__cuda_sm80 as softmax_long_rows
 
 KIB = 1 << 10
 Order = list[tuple[str, str]]
@@ -202,13 +205,13 @@ def softmax(p: Problem, named: str = "") -> Chosen | str:
         if not power:
             order.append(ROWS)
     elif size > (CLUSTER if hopper else _register_rows.ROW_BYTES):
-        group = _row_groups.of(p, x, [x, p["y"]], read=1, kept=0, words=2)
-        order.append(SPLIT if _row_groups.refuses(group, x) else LONG)
+        order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
     # an H200's memory asks for more bytes in flight than an H100's
     long = size > 32 * KIB or (size == 32 * KIB and p.device.l2_bytes > 50 << 20)
     if hopper and (long or (size > 6 * KIB and not (columns % 16 == 0 and x.strides[0] % 16 == 0 and x.align >= 16))):
         order.append(CLUSTERS)
-    return _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
+    found = _chosen("softmax", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, STAGED, SPLIT])
+    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 512, 4)), size, 24)
 
 
 def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
@@ -222,11 +225,11 @@ def softmax_bwd(p: Problem, named: str = "") -> Chosen | str:
         if not power and (size > 4096 or not _whole_vectors(p)):
             order.append(ROWS)
     elif size > (CLUSTER // 2 if hopper else _register_rows.ROW_BYTES):
-        group = _row_groups.of(p, y, [y, p["dy"], p["dx"]], read=2, kept=0, words=1)
-        order.append(SPLIT if _row_groups.refuses(group, y) else LONG)
+        order.append(SPLIT if softmax_long_rows.supports(p) else LONG)
     if hopper and (size > 32 * KIB or (size > 6 * KIB and not (columns % 16 == 0 and y.strides[0] % 16 == 0 and y.align >= 16))):
         order.append(CLUSTERS)
-    return _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
+    found = _chosen("softmax_bwd", p, named, [*order, TILE, ROWS, CLUSTERS, LONG, SPLIT])
+    return _in_clusters(found, p, size, ((4096, 128, 16), (8192, 256, 8), (32768, 1024, 2)), 2 * size, 32)
 
 
 def _whole_vectors(p: Problem) -> bool:
@@ -236,3 +239,30 @@ def _whole_vectors(p: Problem) -> bool:
     if columns % per:
         return False
     return not any([p[name].align < 16 or (rows > 1 and p[name].strides[0] % per) for name in ("y", "dy", "dx")])
+
+
+# bytes of shared memory of a block besides its share: partial results, a share rounded up to whole lines, and what the driver reserves
+OWN = 3 * 1024
+MOST_BLOCKS = 6  # of a multiprocessor: more would have few threads each
+
+
+def _in_clusters(
+    found: Chosen | str, p: Problem, size: int, whole: tuple[tuple[int, int, int], ...], held: int, warps: int
+) -> Chosen | str:
+    """The config of softmaxes__cuda_sm90.cu, if it is chosen. `whole`: rows of up to so many bytes are one block's; its threads, and blocks
+    a multiprocessor. Longer ones have few blocks a row, since each additional one is one more to wait for; but at least three resident
+    blocks: while one computes, the copies of the others are in flight.
+
+    held   bytes of shared memory that a row takes, of all its tensors
+    warps  of all blocks of a multiprocessor. Forward: 48 were as fast on an H200 in bf16 and 3 % slower in float32; backward: few
+           instructions an element, and 48 registers a thread"""
+    if isinstance(found, str) or not found.kernel.endswith(f"__{CLUSTERS[0]}"):
+        return found
+    for most, threads, blocks in whole:
+        if size <= most:
+            return replace(found, config={"threads": threads, "cluster": 1, "blocks": blocks})
+    for cluster in (1, 2, 4, 8, 16):
+        blocks = min(MOST_BLOCKS, (p.device.shared_per_block + 1024) // (-(-held // cluster) + OWN))
+        if blocks >= 3:
+            break
+    return replace(found, config={"threads": 32 * (warps // max(blocks, 2)), "cluster": cluster, "blocks": blocks})

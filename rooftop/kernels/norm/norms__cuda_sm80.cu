@@ -16,40 +16,21 @@ args    = [
     "bias: T[C]?", "y: T[R, C]", "ys: i64 = stride(y, 0)", "s: T[R, C]?", "ss: i64 = stride(s, 0)", "eps: f32",
 ]
 demands = { has = ["LDG.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "choose", "configs"]
-valid   = "16 * team * vectors > C * bytes(x) - 16 and (whole or team >= min(32, 32 // bytes(x)))"
+python  = ["supports", "choose", "configs", "launches"]
+valid   = """16 * team * vectors > C * bytes(x) - 16 and (team >= min(32, 32 // bytes(x)) or C % (16 // bytes(x)) == 0 and aligned(x, 16) \
+  and aligned(residual, 16) and aligned(weight, 16) and aligned(bias, 16) and aligned(y, 16) and aligned(s, 16))"""
 
 [config]
 team      = 32
 vectors   = 1
 rows      = 1
 registers = 32
-
-[let]
-whole   = """C % (16 // bytes(x)) == 0 and aligned(x, 16) and aligned(y, 16) and (not present(residual) or aligned(residual, 16) and \
-  aligned(s, 16)) and (not present(weight) or aligned(weight, 16)) and (not present(bias) or aligned(bias, 16))"""
-
-[[launch]]
-when    = "team <= 32"
-kernel  = """norm_warp<{T}, {team}, {vectors}, {rows}, {registers}, {whole}, {op == 'layer_norm'}, {present(residual)}, {present(weight)}, \
-  {present(bias)}>"""
-grid    = ["ceil(R / (rows * (256 // team)))"]
-block   = [256]
-chained = true
-
-[[launch]]
-when    = "team > 32"
-kernel  = "norm_block<{T}, {vectors}, {registers}, {whole}, {op == 'layer_norm'}, {present(residual)}, {present(weight)}, {present(bias)}>"
-grid    = ["R"]
-block   = ["team"]
-chained = true
 */
 // packs.cuh has Row, a row in registers. How many threads and vectors a row gets: rooftop/kernels/norm/_register_rows.py (called from the
-// .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16.
-// `valid` in the head: the vectors hold the row, and a row that is not whole vectors has a thread for each single element at its ends.
-// Forward of rms_norm and layer_norm for rows that fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is
-// true for
-// layer_norm: the mean is subtracted; rms_norm has no mean.
+// .py of this file's name), which works out an example: 16384 rows of 8192 columns of bf16. `valid` in the head: the vectors hold the row,
+// and a row that is not whole vectors has a thread for each single element at its ends. Forward of rms_norm and layer_norm for rows that
+// fit in registers. norm_warp: several rows a warp; norm_block: one row a block. CENTRE is true for layer_norm: the mean is subtracted;
+// rms_norm has no mean.
 //
 //     y = (v - mean) / sqrt(mean of (v - mean)^2 + eps) * weight + bias     v = x, or v = s = x + residual, where s is an output too
 //

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import Problem
+from rooftop.core.spec import Launch, Problem
 from rooftop.kernels.norm import _register_rows
 
 TENSORS = ("x", "residual", "weight", "bias", "y", "s")
 
 
+def _rows(p: Problem) -> _register_rows.Rows:
+    return _register_rows.of(p, TENSORS, 1 if p.get("residual") is None else 2)
+
+
 def supports(p: Problem, head: Head) -> str | None:
-    return _register_rows.refuses(p)
+    return _register_rows.refuses(p["x"])
 
 
 # by vectors a thread, 1 to 8; True: rows start on 16 bytes
@@ -37,7 +41,7 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
     """The choice of _register_rows.py. 16-bit rows of layer_norm in a block are bound by instructions about as much as by memory: for them
     another config is taken if `_cycles` estimates that it is 5 % faster. For the example of _register_rows.py (8192 columns of bf16) none
     is."""
-    r = _register_rows.of(p, TENSORS)
+    r = _rows(p)
     found = _register_rows.choose(r)
     if (
         not p.op.startswith("layer_norm") or p["x"].itemsize == 4 or found["team"] <= 32 or r.tensors > 1
@@ -52,4 +56,9 @@ def choose(p: Problem, head: Head) -> dict[str, Any]:
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
-    return _register_rows.configs(_register_rows.of(p, TENSORS))
+    return _register_rows.configs(_rows(p))
+
+
+def launches(p: Problem, config: Any, head: Head) -> list[Launch]:
+    flags = (_rows(p).least == 1, p.op == "layer_norm", *(p.get(name) is not None for name in ("residual", "weight", "bias")))
+    return [_register_rows.launch("norm", p, config, head, *flags)]

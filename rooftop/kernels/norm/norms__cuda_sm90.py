@@ -55,15 +55,16 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import product
 from operator import itemgetter
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, TARGETS, Device, Launch, Problem
+from rooftop.core.spec import DTYPES, Launch, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
+from rooftop.kernels.norm._cluster_slices import ANY, KIB, Choice
 
 KERNELS = {
     "warp": "norm_warp", "whole row": "norm_whole_row", "streaming": "norm_streaming", "persistent": "norm_persistent",
@@ -74,36 +75,15 @@ WARP_PACKS = 8192  # packs of 16 bytes in half of a register file: the rows, wei
 AFTER_STATISTICS, TO_REGISTERS, TO_SHARED, TO_SHARED_FIRST = range(4)  # `early`; EARLY of norms__cuda_sm90.cu
 
 
-@dataclass(frozen=True)
-class Rows:
-    """What the choice depends on."""
-
-    count: int
-    slices: _cluster_slices.Slices
-    alike: bool  # a row has the same misalignment (address modulo 16) in all tensors
-    residual: bool
-    weight: bool
-    bias: bool
-    centre: bool  # layer_norm: the mean is subtracted
-    sms: int
-    card: Device = TARGETS[90]
+class Rows(_cluster_slices.Rows):
+    """`second`: a residual."""
 
     @cached_property
-    def bytes(self) -> int:
-        """Of a row."""
-        return self.slices.row_bytes
-
-    @cached_property
-    def ringed(self) -> Rows:
+    def as_ring_rows(self) -> Rows:
         """The rows as a ring takes them. Of rows of an odd multiple of 16 bytes every second one starts amid 32 bytes: as odd rows, no
         sector is split."""
         half = self.slices.aligned and self.slices.stride * self.slices.itemsize % 32 != 0
         return replace(self, slices=replace(self.slices, aligned=False)) if half else self
-
-    @property
-    def parameters(self) -> int:
-        """How many of weight and bias are given."""
-        return self.weight + self.bias
 
 
 @lru_cache(maxsize=16)
@@ -112,11 +92,11 @@ def of(p: Problem) -> Rows:
     tensors = [p.get(n) for n in ("x", "y", "residual", "s", "weight", "bias")]
     aligned = x.shape[1] * x.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
     layout = _cluster_slices.Slices(x.shape[1], x.itemsize, x.strides[0], aligned)
-    alike = aligned or _cluster_slices.starts_alike(*tensors[:4])
+    same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
     present = {n: p.get(n) is not None for n in ("residual", "weight", "bias")}
     return Rows(
-        x.shape[0], layout, alike, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"), p.device.sms,
-        p.device
+        x.shape[0], layout, same_alignment, present["residual"], present["weight"], present["bias"], p.op.startswith("layer_norm"),
+        p.device.sms, p.device
     )
 
 
@@ -140,129 +120,56 @@ def cluster(threads: int, cluster: int, blocks: int) -> dict[str, Any]:
     return {"path": "cluster", "threads": threads, "cluster": cluster, "blocks": blocks}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A row of the table: a config and the inputs it is for.
-
-    over, most       bytes of a row: more than `over`, at most `most`
-    why              the reason for the config
-    alignment        "aligned": rows start on 16 bytes and are whole packs; "odd": they are not, but equally misaligned in all tensors;
-                     "alike": either
-                     of these; "": any
-    op               "rms_norm" or "layer_norm"; "": both
-    itemsize         bytes of an element; 0: any
-    no_residual      True: only without a residual
-    min_rows, max_rows  rows per multiprocessor, at least and at most"""
-
-    over: int
-    most: int
-    config: Mapping[str, Any]
-    why: str
-    alignment: str = ""
-    op: str = ""
-    itemsize: int = 0
-    no_residual: bool = False
-    min_rows: float = 0
-    max_rows: float = 1 << 62
-
-    def takes(self, r: Rows) -> bool:
-        if not self.over < r.bytes <= self.most:
-            return False
-        lies = {"": True, "aligned": r.slices.aligned, "alike": r.alike, "odd": r.alike and not r.slices.aligned}[self.alignment]
-        return (
-            lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
-            and self.itemsize in (0, r.slices.itemsize) and not (self.no_residual and r.residual)
-            and self.min_rows * r.sms <= r.count <= self.max_rows * r.sms
-        )
-
-
-KIB = 1024
-ANY = 1 << 62
 TABLE = (  # the first entry that fits the input is used
-    Choice(
-        8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB in flight", "odd", "layer_norm",
-        no_residual=True
-    ),
-    Choice(
-        8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm needs fewer registers: three blocks, up to the longest row that fits", "odd",
-        no_residual=True
-    ),
-    Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, one row each", "odd", no_residual=True),
-    Choice(
-        48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm also reads weight and bias: four blocks share a row", "odd", "layer_norm",
-        no_residual=True
-    ),
-    Choice(
-        48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd",
-        no_residual=True
-    ),
-    Choice(
-        96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows of rms_norm, or too few rows for the runs of a ring", "odd", no_residual=True
-    ),
-    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", no_residual=True),
-    Choice(
-        512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "alike", no_residual=True
-    ),
-    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "alike", no_residual=True),
-    Choice(
-        64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2,
-        no_residual=True
-    ),
-    Choice(
-        64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned", "layer_norm",
-        no_residual=True
-    ),
-    Choice(
-        64 * KIB, 128 * KIB, streaming(8, 8, 8), "only a weight to read again: one row, more clusters", "aligned", "rms_norm",
-        no_residual=True
-    ),
-    Choice(
-        128 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned", itemsize=2,
-        no_residual=True
-    ),
-    Choice(
-        128 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm",
-        no_residual=True
-    ),
-    Choice(
-        256 * KIB, 512 * KIB, streaming(8, 8, 3), "the same; as many blocks as shared memory holds", "aligned", "rms_norm", itemsize=4,
-        no_residual=True
-    ),
+    Choice(8 * KIB, 24592, streaming(1, 4, 4), "odd rows: four packs a thread and four blocks keep 100 KiB in flight", "odd",
+           "layer_norm", second=False),
+    Choice(8 * KIB, 32 * KIB, streaming(1, 4, 3), "rms_norm needs fewer registers: three blocks, up to the longest row that fits", "odd",
+           second=False),
+    Choice(32 * KIB, 48 * KIB, streaming(1, 4, 2), "two blocks of up to 768 threads, one row each", "odd", second=False),
+    Choice(48 * KIB, 96 * KIB, streaming(4, 8, 4), "layer_norm also reads weight and bias: four blocks share a row", "odd", "layer_norm",
+           second=False),
+    Choice(48 * KIB, 96 * KIB, streaming(1, 8, 2), "eight packs a thread: one block still holds a row, and no exchange is needed", "odd",
+           second=False),
+    Choice(96 * KIB, 256 * KIB, streaming(8, 8, 4), "odd rows of rms_norm, or too few rows for the runs of a ring", "odd", second=False),
+    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 2), "the same; 64 KiB a block, two of them", "odd", second=False),
+    Choice(512 * KIB, 960 * KIB, streaming(16, 8, 2), "sixteen blocks with up to 60 KiB each, two a multiprocessor", "same_alignment",
+           second=False),
+    Choice(960 * KIB, ANY, streaming(16, 8, 1), "one block a multiprocessor: 110 KiB in flight", "same_alignment", second=False),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 6, 2), "two rows at once share a read of weight and bias (L2)", "aligned", itemsize=2,
+           second=False),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 4, 5, 2), "the same; float32 sums need the registers of a sixth block", "aligned",
+           "layer_norm", second=False),
+    Choice(64 * KIB, 128 * KIB, streaming(8, 8, 8), "only a weight to read again: one row, more clusters", "aligned", "rms_norm",
+           second=False),
+    Choice(128 * KIB, 192 * KIB, streaming(8, 4, 4, 2), "two rows of up to 24 KiB a block leave room for four blocks", "aligned",
+           itemsize=2, second=False),
+    Choice(128 * KIB, 256 * KIB, streaming(8, 8, 6), "only a weight to read again: six blocks a multiprocessor", "aligned", "rms_norm",
+           second=False),
+    Choice(256 * KIB, 512 * KIB, streaming(8, 8, 3), "the same; as many blocks as shared memory holds", "aligned", "rms_norm", itemsize=4,
+           second=False),
     Choice(-1, 512, warp(32, 1), "one pack a lane; 2048 threads a multiprocessor", "aligned"),
     Choice(512, 1 * KIB, warp(16, 2), "two packs a lane; registers for 1024 threads", "aligned"),
-    Choice(
-        1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=TO_SHARED), "few rows: four times the warps; weight loaded during the sums",
-        "aligned", max_rows=16
-    ),
+    Choice(1 * KIB, 2 * KIB, whole_row(128, 1, 12, early=TO_SHARED), "few rows: four times the warps; weight loaded during the sums",
+           "aligned", max_rows=16),
     Choice(1536, 2 * KIB, warp(8, 4), "four packs a lane without padding", "aligned"),
     Choice(1 * KIB, 1536, whole_row(128, 1, 12), "a warp's fourth pack would be padding", "aligned"),
     Choice(2 * KIB, 4 * KIB, whole_row(128, 2, 12), "two packs: 24 KiB a round of 12 blocks", "aligned", "layer_norm"),
-    Choice(
-        2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=TO_SHARED), "one pack a thread, all 2048 threads: few registers without a mean",
-        "aligned"
-    ),
-    Choice(
-        4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=TO_SHARED), "three packs need no padding at 3072 elements of 16 bits", "aligned",
-        "layer_norm"
-    ),
+    Choice(2 * KIB, 4 * KIB, whole_row(256, 1, 8, early=TO_SHARED), "one pack a thread, all 2048 threads: few registers without a mean",
+           "aligned"),
+    Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8, early=TO_SHARED), "three packs need no padding at 3072 elements of 16 bits", "aligned",
+           "layer_norm"),
     Choice(4 * KIB, 6 * KIB, whole_row(128, 3, 8), "the same; a weight alone is read after the sums", "aligned"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 6, early=TO_SHARED), "layer_norm's registers allow six blocks", "aligned", "layer_norm"),
     Choice(6 * KIB, 8 * KIB, whole_row(256, 2, 8, early=TO_SHARED), "two packs in 32 registers: all 2048 threads", "aligned"),
     Choice(8 * KIB, 12 * KIB, whole_row(256, 3, 4, early=TO_SHARED), "three packs, 1024 threads of 64 registers", "aligned"),
-    Choice(
-        12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=TO_SHARED), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned",
-        "layer_norm"
-    ),
+    Choice(12 * KIB, 14 * KIB, whole_row(256, 4, 4, early=TO_SHARED), "7168 elements of 16 bits: 3.5 packs of 256 threads", "aligned",
+           "layer_norm"),
     Choice(12 * KIB, 16 * KIB, whole_row(512, 2, 3, early=TO_SHARED), "1536 threads: three rows in flight", "aligned"),
-    Choice(
-        16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=TO_SHARED), "two rows a multiprocessor: one is loaded while the other is summed",
-        "aligned"
-    ),
+    Choice(16 * KIB, 24 * KIB, whole_row(512, 3, 2, early=TO_SHARED),
+           "two rows a multiprocessor: one is loaded while the other is summed", "aligned"),
     Choice(24 * KIB, 32 * KIB, whole_row(512, 4, 2, early=TO_SHARED), "the same", "aligned"),
-    Choice(
-        32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", no_residual=True,
-        min_rows=2
-    ),
+    Choice(32 * KIB, 44 * KIB, persistent(2, 4, 1, 4), "one block a multiprocessor: a ring buffer", "aligned", "layer_norm", second=False,
+           min_rows=2),
     Choice(32 * KIB, 48 * KIB, whole_row(1024, 3, 1, early=TO_SHARED), "1024 threads hold the row", "aligned"),
     Choice(48 * KIB, 64 * KIB, whole_row(1024, 4, 1, early=TO_SHARED), "the longest row that registers hold", "aligned"),
     Choice(-1, 4 * KIB, cluster(128, 1, 12), "a residual with odd rows, or rows whose misalignment differs between tensors"),
@@ -270,13 +177,9 @@ TABLE = (  # the first entry that fits the input is used
     Choice(8 * KIB, 32 * KIB, cluster(256, 1, 4), "the same", op="layer_norm"),
     Choice(8 * KIB, 32 * KIB, cluster(512, 1, 3), "the same", op="rms_norm"),
     Choice(32 * KIB, 64 * KIB, cluster(512, 1, 2), "the same; two rows of 64 KiB fit the shared memory"),
-    Choice(
-        128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "layer_norm: weight and bias are read once", "aligned", no_residual=True,
-        min_rows=0.25
-    ),
-    Choice(
-        256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", no_residual=True, min_rows=0.25
-    ),
+    Choice(128 * KIB, 256 * KIB, persistent(16, 4, 2, 3), "layer_norm: weight and bias are read once", "aligned", second=False,
+           min_rows=0.25),
+    Choice(256 * KIB, 512 * KIB, persistent(16, 2, 1, 3), "the same; one block a multiprocessor", "aligned", second=False, min_rows=0.25),
     Choice(64 * KIB, 128 * KIB, cluster(512, 2, 2), "a residual, or unlike misalignment: the smallest cluster that holds a row"),
     Choice(128 * KIB, 256 * KIB, cluster(256, 8, 4), "the same, or fewer rows than persistent clusters"),
     Choice(256 * KIB, 512 * KIB, cluster(512, 8, 2), "the same"),
@@ -287,16 +190,12 @@ TABLE = (  # the first entry that fits the input is used
 def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with all fields: defaults filled in, and the number of threads computed from `pieces` where it is not given."""
     found = {"threads": 0, "pieces": 1, "early": AFTER_STATISTICS, "rows": 1, "stages": 3, **config}
-    layout = (r.ringed if found["path"] == "persistent" else r).slices
+    layout = (r.as_ring_rows if found["path"] == "persistent" else r).slices
     return found if found["threads"] else found | {"threads": layout.threads(found["cluster"], found["pieces"])}
 
 
-BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
-MOST = 1.32  # how many times its share of the bandwidth one multiprocessor can move: 100 of the 132 saturate the memory
-FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memory
 EXCHANGE = 900  # cycles of the reduction of a row's sums over a warp, a block and a cluster, in sequence; without a mean 600
 PACK = 110  # instructions of a warp for 32 packs of 16 bits, both passes; fewer without a mean, and for float32
-OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 # clusters of one or two blocks use all multiprocessors; those of GPCs with 18 instead of 16 get less bandwidth each and end later
 UNEQUAL = 1.08
 ROUNDS = 4  # with fewer rows of a cluster, or of a run of its rows, filling and draining the ring costs more than it gains
@@ -311,16 +210,13 @@ def _in_the_ring(r: Rows, c: Mapping[str, Any], clusters: int) -> float:
     """The time of a row in norm_persistent as a multiple of its memory traffic's, fitted to timings on an H200. A round, in which each
     cluster processes a row, takes as long as the memory traffic, or as a row's own reductions and instructions if these take longer. It
     does not depend on the number of rows, so a new number of rows compiles nothing new."""
-    flying = c["blocks"] * (c["stages"] - 1) * r.bytes / c["cluster"]
-    least = 2 * r.bytes * clusters / (BYTES * r.sms)
-    memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
+    least, memory = _cluster_slices.traffic(r, c, clusters, 1, 2)
     instructions = c["blocks"] * c["threads"] / 32 * c["pieces"] * PACK * (1 if r.centre else 0.65) * (
         1 if r.slices.itemsize == 2 else 0.55
     )
     own = EXCHANGE * (1 if r.centre else 0.67) + instructions / 4
-    return (
-        max(memory, own) + OVERLAP * min(memory, own)
-    ) / least * (UNEQUAL if c["cluster"] <= 2 else 1) * (RUNS if r.slices.runs(clusters) > 1 else 1)
+    unequal = (UNEQUAL if c["cluster"] <= 2 else 1) * (RUNS if r.slices.runs(clusters) > 1 else 1)
+    return _cluster_slices.takes_turns(memory, own) / least * unequal
 
 
 def _clusters(r: Rows, c: Mapping[str, Any], rows: int) -> int:
@@ -354,9 +250,9 @@ def _ring(r: Rows) -> dict[str, Any] | None:
     copy). And there is
     no last wave: a streaming cluster lives for 11 us, and at the end multiprocessors wait for others, for about 20 us of each call."""
     longest = 64 * KIB if r.slices.aligned else 4 * KIB if r.centre else 48 * KIB
-    if not r.alike or r.residual or r.bytes <= longest:
+    if not r.same_alignment or r.second or r.bytes <= longest:
         return None
-    r = r.ringed
+    r = r.as_ring_rows
     for by, c in sorted(_rings(replace(r, count=1 << 30)), key=itemgetter(0)):
         clusters = _clusters(r, c, r.count)
         if r.count >= ROUNDS * clusters * r.slices.runs(clusters):
@@ -382,7 +278,7 @@ def _static(c: Mapping[str, Any]) -> int:
 
 def _shared(r: Rows, c: Mapping[str, Any]) -> int:
     """Bytes of dynamic shared memory."""
-    tensors = 2 if r.residual else 1
+    tensors = 2 if r.second else 1
     slots = c["pieces"] * c["threads"] + (0 if r.slices.aligned else _cluster_slices.EDGE)  # packs of 16 bytes of a block's slice
     match c["path"]:
         case "cluster":
@@ -399,7 +295,7 @@ def _shared(r: Rows, c: Mapping[str, Any]) -> int:
 def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     """Whether the rows fit this config, and `blocks` of its blocks fit a multiprocessor."""
     threads, pieces, blocks = c["threads"], c["pieces"], c["blocks"]
-    r = r.ringed if c["path"] == "persistent" else r
+    r = r.as_ring_rows if c["path"] == "persistent" else r
     if c["cluster"] > 1 and r.bytes <= 4096 * c["cluster"]:
         return False
     covers = (pieces - 1) * threads * 16 < r.bytes <= pieces * threads * 16
@@ -419,12 +315,13 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
             odd = not r.slices.aligned and r.slices.itemsize == 2 and pieces >= 4  # 80 registers, and more spilled
             least = 32 if not r.centre and r.slices.itemsize == 4 else 48 if r.slices.aligned else 56  # registers, with two packs
             registers = 512 // -(-blocks * threads // 128) // 8 * 8
-            if not r.alike or blocks * threads > (768 if odd else 2048) or registers < least or r.count * c["cluster"] <= r.sms * blocks:
+            few = r.count * c["cluster"] <= r.sms * blocks
+            if not r.same_alignment or blocks * threads > (768 if odd else 2048) or registers < least or few:
                 return False
             if registers < max(48, least + 8) and r.slices.runs(_clusters(r, c, r.count)) > 1:
                 return False
             return _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
-    return r.alike and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
+    return r.same_alignment and (c["rows"] == 1 or r.slices.aligned) and _cluster_slices.fits(blocks, threads, _shared(r, c), _static(c))
 
 
 def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
@@ -442,7 +339,7 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
 
 def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     r, path, (args, types) = of(p), c["path"], head.arguments(p, c)
-    r = r.ringed if path == "persistent" else r
+    r = r.as_ring_rows if path == "persistent" else r
     threads, size, blocks, pieces, rows = (c[n] for n in ("threads", "cluster", "blocks", "pieces", "rows"))
     fit = r.slices.fit(size, pieces, threads)
     grid, config = {
@@ -452,7 +349,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
         "streaming": (size * -(-r.count // rows), (pieces, rows, threads, size, blocks, fit)),
         "persistent": (0, (pieces, threads, size, blocks, c["stages"], fit)),
     }[path]
-    flags = [r.centre, r.residual]
+    flags = [r.centre, r.second]
     if path in ("cluster", "whole row"):  # one row per block or cluster: the number of rows is the grid's
         args, types = {n: v for n, v in args.items() if n != "R"}, types[1:]
     if path == "persistent":
@@ -460,10 +357,5 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
         (rows_, columns, *rest), grid, flags = args.items(), size * clusters, [r.slices.runs(clusters) > 1, *flags, r.weight, r.bias]
         args = dict((rows_, columns, ("clusters", clusters), ("period", r.slices.period_of(clusters)), *rest))
         types = ("i32", "i32", *types)
-    template = [DTYPES[p["x"].dtype].cuda, *map(str, config), *(str(f).lower() for f in flags)]
-    return [
-        Launch(
-            f"{KERNELS[path]}<{', '.join(template)}>", (grid,), args, types=types, block=(threads,), shared=_shared(r, c), chained=True,
-            cluster=() if path in ("whole row", "warp") else (size,),
-        )
-    ]
+    kernel, of_cluster = instance(KERNELS[path], DTYPES[p["x"].dtype].cuda, *config, *flags), () if path in ("whole row", "warp") else (size,)
+    return [Launch(kernel, (grid,), args, types=types, block=(threads,), shared=_shared(r, c), chained=True, cluster=of_cluster)]

@@ -105,8 +105,7 @@ struct Slice : Ring<T, VECTORS, STAGES, RESIDUAL ? 2 : 1, WEIGHT + BIAS, ALIGNED
 };
 
 /// The moments of `count` parts, n(part) elements each, combined into one, in all lanes of a warp (Chan, Golub & LeVeque 1979). Means are
-/// summed as distances
-/// from the first part's: exact if all elements are equal.
+/// summed as distances from the first part's: exact if all elements are equal.
 template <bool CENTRE, typename Part, typename Elements>
 __device__ Moments whole_of(int count, const Part& part, const Elements& n, const Divisor& total) {
     const int lane = threadIdx.x % 32;

@@ -1,43 +1,257 @@
-"""The forward of rms_norm and layer_norm for rows too long for a cluster, in tiles: rooftop/kernels/norm/_split_triton.py"""
+"""rms_norm and layer_norm (CENTRE) of rows too long for a cluster, and their backward: rows are divided into tiles (_split_tiles.py).
+
+Forward: the means and sums of squares of the tiles, then the result. Backward: four statistics of each tile, combined to four of each row;
+then blocks of columns are processed down the rows, so that dweight and dbias are summed in registers (`_slabs_bwd`,
+norms_bwd__triton.py): dy and s are read twice, dx is written once, 5/3 of the fewest bytes."""
 
 from __future__ import annotations
 
-from rooftop.core.spec import Launch, Meta, Problem
-from rooftop.kernels.norm import _split_tiles
-from rooftop.kernels.norm._split_tiles import Config
-from rooftop.kernels.norm._split_triton import _apply, _shared, _statistics
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-OPS = ("rms_norm", "layer_norm")
-__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
+from rooftop.core.spec import Launch, Meta, Problem
+from rooftop.kernels._device.column_sums import column_sums
+from rooftop.kernels.norm import _split_tiles
+from rooftop.kernels.norm._split_tiles import Config, located, places
+from rooftop.kernels.norm.norms__triton import affine, load, over, pow2, scale_of, wide_access
+from rooftop.kernels.norm.norms_bwd__triton import _slabs_bwd
+
+OPS = ("rms_norm", "layer_norm", "rms_norm_bwd", "layer_norm_bwd")
+
+
+@triton.jit
+def _elements(tile, tiles, first, last, C, COLUMNS: tl.constexpr, SINGLES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The number of elements of a tile; of several at once if `tile` is a tensor. With SINGLES the last tile is that of the single
+    elements."""
+    whole = tl.maximum(tl.minimum(last, (tile + 1) * COLUMNS) - tl.maximum(first, tile * COLUMNS), 0)
+    if SINGLES > 0:
+        whole = tl.where(tile == tiles - 1, C - tl.maximum(last - first, 0), whole)
+    return whole
+
+
+@triton.jit
+def _moments(v, inside, n, CENTRE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mean (0 without CENTRE), distances from it, and the sum of their squares. The rounding error of the mean is subtracted (Chan, Golub &
+    LeVeque 1983), so that equal elements give exactly 0."""
+    if CENTRE:
+        mean = over(tl.sum(v, 0), tl.maximum(n, 1))
+        off = tl.where(inside, v - mean, 0)
+        rest = over(tl.sum(off, 0), tl.maximum(n, 1))
+        off = tl.where(inside, off - rest, 0)
+        return mean + rest, off, tl.sum(off * off, 0)
+    return tl.full((), 0.0, tl.float32), v, tl.sum(v * v, 0)
+
+
+@triton.jit
+def _tile(  # type: ignore[no-untyped-def]
+    x, r, s, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr
+):
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
+    v = load(x, at, inside)
+    if r is not None:
+        v = (v + load(r, at, inside)).to(s.dtype.element_ty)  # the rounded sum, which is returned, is normalised
+        tl.store(s + at, v, inside)
+        v = v.to(tl.float32)
+    mean, _, squares = _moments(v, inside, n, CENTRE)
+    tl.store(to, mean)
+    tl.store(to + 1, squares)
+
+
+@triton.jit(do_not_specialize=["R", "C", "xs", "rs", "ss", "tiles"])
+def _statistics(x, r, s, found, R, C, xs, rs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr,
+                CENTRE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """found[row, tile] = mean and sum of squares about it of one tile of x, or of s = x + r, which is stored too."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    # tile by tile over all rows, which then share the weight's tile in the L2
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R
+    begin, shift, first, last = located(row, xs, C, V)
+    if r is not None:
+        r += (row * rs) // V * V
+        s += (row * ss) // V * V
+    to = found + 2 * (row * tiles + tile)
+    n = _elements(tile, tiles, first, last, C, COLUMNS, SINGLES)
+    if SINGLES > 0 and tile == tiles - 1:
+        _tile(x + begin, r, s, to, tile, shift, first, last, C, n, COLUMNS, SINGLES, CENTRE)
+    else:
+        _tile(x + begin, r, s, to, tile, shift, first, last, C, n, COLUMNS, 0, CENTRE)
+
+
+@triton.jit
+def _write(  # type: ignore[no-untyped-def]
+    v, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS: tl.constexpr, SINGLES: tl.constexpr
+):
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
+    n = affine((load(v, at, inside) - mean) * scale, w, b, at - shift, inside)
+    tl.store(y + at, n.to(y.dtype.element_ty), inside)
+
+
+@triton.jit(do_not_specialize=["R", "C", "vs", "ys", "tiles", "programs"])
+def _apply(found, v, w, b, y, R, C, vs, ys, eps, tiles, programs, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+           SINGLES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The result of one tile, given the statistics of all tiles of its row; the last ones first."""
+    if CHAINED:
+        gdc_wait()
+    at_once = programs - 1 - tl.program_id(0)
+    row, tile = (at_once % R).to(tl.int64), at_once // R
+    begin, shift, first, last = located(row, vs, C, V)
+    k = tl.arange(0, TILES)
+    means = load(found, 2 * (row * tiles + k), k < tiles)
+    squares = load(found, 2 * (row * tiles + k) + 1, k < tiles)
+    n = tl.where(k < tiles, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
+    mean = over(tl.sum(n * means, 0), C)
+    off = tl.where(k < tiles, means - mean, 0)
+    scale = scale_of(tl.sum(squares + n * off * off, 0), C, eps)
+    y += (row * ys) // V * V
+    if SINGLES > 0 and tile == tiles - 1:
+        _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, SINGLES)
+    else:
+        _write(v + begin, w, b, y, tile, shift, first, last, C, mean, scale, COLUMNS, 0)
+
+
+@triton.jit
+def _tile_bwd(  # type: ignore[no-untyped-def]
+    dy, s, w, to, tile, shift, first, last, C, n, COLUMNS: tl.constexpr, SINGLES: tl.constexpr, CENTRE: tl.constexpr
+):
+    at, inside = places(tile, shift, first, last, C, COLUMNS, SINGLES)
+    v = load(s, at, inside)
+    g = affine(load(dy, at, inside), w, None, at - shift, inside)
+    mean, off, squares = _moments(v, inside, n, CENTRE)
+    level = over(tl.sum(g, 0), tl.maximum(n, 1)) if CENTRE else mean
+    tl.store(to, mean)
+    tl.store(to + 1, squares)
+    tl.store(to + 2, level)
+    tl.store(to + 3, tl.sum(off * (g - level), 0) if CENTRE else tl.sum(off * g, 0))
+
+
+@triton.jit(do_not_specialize=["R", "C", "gs", "ss", "tiles"])
+def _statistics_bwd(dy, s, w, found, R, C, gs, ss, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, SINGLES: tl.constexpr,
+                    CENTRE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """found[row, tile] = mean of s, squares about it, mean of g = dy w, and the sum of products of the distances of both from their
+    means."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    row, tile = (tl.program_id(0) % R).to(tl.int64), tl.program_id(0) // R
+    begin, shift, first, last = located(row, ss, C, V)
+    dy += (row * gs) // V * V
+    to = found + 4 * (row * tiles + tile)
+    n = _elements(tile, tiles, first, last, C, COLUMNS, SINGLES)
+    if SINGLES > 0 and tile == tiles - 1:
+        _tile_bwd(dy, s + begin, w, to, tile, shift, first, last, C, n, COLUMNS, SINGLES, CENTRE)
+    else:
+        _tile_bwd(dy, s + begin, w, to, tile, shift, first, last, C, n, COLUMNS, 0, CENTRE)
+
+
+@triton.jit(do_not_specialize=["C", "ss", "tiles"])
+def _fold_bwd(found, rows, C, ss, eps, tiles, V: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr, SINGLES: tl.constexpr,
+              CENTRE: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """rows[row] = mean, scale, mean of g n and mean of g (0 without CENTRE), the input of slabs."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64)
+    _, _, first, last = located(row, ss, C, V)
+    k = tl.arange(0, TILES)
+    there = k < tiles
+    from_ = found + 4 * (row * tiles + k)
+    mean, squares, level, products = load(from_, 0, there), load(from_, 1, there), load(from_, 2, there), load(from_, 3, there)
+    if CENTRE:
+        n = tl.where(there, _elements(k, tiles, first, last, C, COLUMNS, SINGLES), 0).to(tl.float32)
+        middle = over(tl.sum(n * mean, 0), C)
+        off = tl.where(there, mean - middle, 0)
+        squares += n * off * off
+        products += n * off * level
+        tl.store(rows + 4 * row, middle)
+        tl.store(rows + 4 * row + 3, over(tl.sum(n * level, 0), C))
+    else:
+        tl.store(rows + 4 * row, 0.0)
+        tl.store(rows + 4 * row + 3, 0.0)
+    scale = scale_of(tl.sum(squares, 0), C, eps)
+    tl.store(rows + 4 * row + 1, scale)
+    tl.store(rows + 4 * row + 2, over(tl.sum(products, 0) * scale, C))
+
+
+def _is_backward(p: Problem) -> bool:
+    return p.op.endswith("_bwd")
+
+
+def _row(p: Problem) -> str:
+    """The tensor whose rows are divided."""
+    return "s" if _is_backward(p) else "x"
 
 
 def supports(p: Problem) -> str | None:
-    return "takes no addend" if p.extra else _split_tiles.refuses(p, "x", ("x", "residual", "y", "s"))
+    if p.extra:
+        return "takes no addend"
+    return _split_tiles.refuses(p, _row(p), ("s", "dy") if _is_backward(p) else ("x", "residual", "y", "s"))
 
 
 def choose(p: Problem) -> Config:
-    return _split_tiles.choose(p, "x")
+    return _split_tiles.choose(p, _row(p), 32 if _is_backward(p) else 64)
 
 
 def configs(p: Problem) -> list[Config]:
     return _split_tiles.configs(choose(p))
 
 
+def _slab(p: Problem) -> tuple[int, int, int, int]:
+    """Columns and rows at a time, warps, and rows of a slab: all rows if there are enough columns for the whole card."""
+    rows, columns = p["s"].shape
+    wide, lanes = (1024, 4) if wide_access(p) else (512, 2)
+    return wide, lanes, 4, max(8, min(128, pow2(rows * -(-columns // wide) // (8 * p.device.sms))))
+
+
 def scratch(p: Problem, config: Config) -> dict[str, Meta]:
-    return {"found": Meta((p["x"].shape[0], _split_tiles.tiles(p, "x", config), 2), "f32")}
+    rows, columns = p[_row(p)].shape
+    tiles = _split_tiles.tiles(p, _row(p), config)
+    if not _is_backward(p):
+        return {"found": Meta((rows, tiles, 2), "f32")}
+    partial = Meta((-(-rows // _slab(p)[3]), columns), "f32")
+    found = {"found": Meta((rows, tiles, 4), "f32"), "rows": Meta((rows, 4), "f32")}
+    return found | {name: partial for name, of in (("pw", "dweight"), ("pb", "dbias")) if p.get(of) is not None}
+
+
+def _strides(p: Problem, **tensors: str) -> dict[str, int]:
+    """Of the rows; 0 of an absent tensor."""
+    return {f"{short}s": m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in tensors.items()}
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    shared, source, chain = _shared(p, "x", config), "x" if p.get("residual") is None else "s", p.device.pdl
-    steps = {
-        f"{short}s": m.strides[0] if (m := p.get(name)) is not None else 0 for short, name in (("x", "x"), ("r", "residual"), ("s", "s"))
-    }
-    tiles = shared["tiles"]
-    grid = (p["x"].shape[0] * tiles,)
-    first = {**shared, "R": p["x"].shape[0], "x": "x", "r": "residual", "s": "s", **steps, "CENTRE": p.op.startswith("layer_norm")}
-    second = {
-        **shared, "R": p["x"].shape[0], "v": source, "w": "weight", "b": "bias", "y": "y", "vs": p[source].strides[0],
-        "ys": p["y"].strides[0]
-    }
+    return (_backward if _is_backward(p) else _forward)(p, config)
+
+
+def _forward(p: Problem, config: Config) -> list[Launch]:
+    shared, source, chain = _split_tiles.arguments(p, "x", config), "x" if p.get("residual") is None else "s", p.device.pdl
+    rows, tiles = p["x"].shape[0], shared["tiles"]
+    grid = (rows * tiles,)
+    first = {**shared, "R": rows, "x": "x", "r": "residual", "s": "s", **_strides(p, x="x", r="residual", s="s")}
+    first["CENTRE"] = p.op == "layer_norm"
+    second = {**shared, "R": rows, "v": source, "w": "weight", "b": "bias", "y": "y", **_strides(p, v=source, y="y")}
     second |= {"eps": float(p.option("eps")), "programs": grid[0], "TILES": _split_tiles.folded(tiles)}
     return [Launch(_statistics, grid, first, config.warps, chained=chain), Launch(_apply, grid, second, config.warps, chained=chain)]
+
+
+def _backward(p: Problem, config: Config) -> list[Launch]:
+    rows, columns = p["s"].shape
+    made, shared, chain = scratch(p, config), _split_tiles.arguments(p, "s", config), p.device.pdl
+    wide, lanes, warps, height = _slab(p)
+    strides, centre = _strides(p, dy="dy", ds="ds", s="s", dx="dx"), p.op == "layer_norm_bwd"
+    first = {**shared, "R": rows, "dy": "dy", "s": "s", "w": "weight", "gs": strides["dys"], "ss": strides["ss"], "CENTRE": centre}
+    fold = {**shared, "rows": "rows", "ss": strides["ss"], "eps": float(p.option("eps")), "TILES": _split_tiles.folded(shared["tiles"])}
+    fold["CENTRE"] = centre
+    sums = [(parts, to) for parts, to in (("pw", "dweight"), ("pb", "dbias")) if parts in made]
+    slabs, blocks = -(-rows // height), -(-columns // wide)
+    last = {
+        "dy": "dy", "ds": "ds", "s": "s", "w": "weight", "dx": "dx", **{name: name if name in made else None for name in ("pw", "pb")},
+        "found": "rows", "R": rows, "C": columns, **strides, "blocks": blocks, "height": height, "COLUMNS": wide, "LANES": lanes,
+        "CHAINED": chain, "FIRST": bool(sums),
+    }
+    found = [
+        Launch(_statistics_bwd, (rows * shared["tiles"],), first, config.warps, chained=chain),
+        Launch(_fold_bwd, (rows,), fold, 4, chained=chain),
+        Launch(_slabs_bwd, (blocks * slabs,), last, warps, chained=chain),
+    ]
+    return found + column_sums(sums, slabs, columns, p.device)

@@ -10,8 +10,8 @@ limit   = """0.91 of a copy on an H200 at 144 and 256 columns of bf16, 0.84 at 1
 dtypes  = ["f32", "f16", "bf16"]
 args    = ["R: i32", "C: i32", "rows: i32", "x: T[R, C]", "weight: T[C]?", "bias: T[C]?", "y: T[R, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
-python  = ["supports", "choose", "configs"]
-valid   = "rows * lanes % 256 == 0 and pieces == ceil(vectors / lanes)"
+python  = ["supports", "choose", "configs", "launches"]
+valid   = "rows * lanes % 256 == 0 and pieces == ceil(ceil((C * bytes(x) + 16 - gcd(16, C * bytes(x))) / 16) / lanes)"
 
 [requires]
 "not present(residual)" = "it takes no residual"
@@ -20,22 +20,6 @@ valid   = "rows * lanes % 256 == 0 and pieces == ceil(vectors / lanes)"
 lanes  = 8
 pieces = 4
 rows   = 32
-
-[let]
-size    = "C * bytes(x)"
-vectors = "ceil((size + 16 - gcd(16, size)) / 16)"
-whole   = "size % 16 == 0"
-kept    = "(1 if present(weight) else 0) + (1 if present(bias) else 0)"
-table   = "16 * kept * lanes * pieces * (16 // gcd(16, size))"
-tabled  = "not whole and rows * size + table <= 65536"
-
-[[launch]]
-kernel  = """norm_staged<{T}, {lanes}, {pieces}, {2 if not whole and (vectors - 1) % lanes == 0 else 1}, {tabled}, {whole}, {whole and \
-  lanes * pieces * 16 == size}, {op == 'layer_norm'}, {present(weight)}, {present(bias)}>"""
-grid    = ["ceil(R / rows)"]
-block   = [256]
-shared  = "rows * size + 16 * kept * (ceil(size / 16) + 2) + (table if tabled else 0)"
-chained = true
 */
 // Forward of rms_norm and layer_norm for short rows of any length. A block copies a range of consecutive rows to shared memory in vectors
 // of 16 bytes that ignore row boundaries; teams of LANES lanes then load rows from there to registers, in vectors too.
@@ -48,8 +32,7 @@ chained = true
 //
 // CENTRE is true for layer_norm: the mean is subtracted. 16-bit types: one pass about a pivot, the row's first element, whose distance from
 // the mean is at most sqrt(C) standard deviations. So the sum of squares about it is at most C + 1 times that about the mean, and a 16-bit
-// result does not show the cancellation.
-// Float32: two passes, first the mean.
+// result does not show the cancellation. Float32: two passes, first the mean.
 #include "pdl.cuh"
 #include "_moments.cuh"
 #include "contiguous_rows.cuh"

@@ -9,10 +9,11 @@ cost of a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import Problem
+from rooftop.core.spec import DTYPES, Launch, Problem, instance
 from rooftop.kernels._device import contiguous_rows
 
 ROWS = ("x", "y")
@@ -69,3 +70,21 @@ def configs(p: Problem, head: Head) -> list[dict[str, Any]]:
     resident = (48 * 1024, 64 * 1024, RESIDENT, 128 * 1024)
     found = [c for lanes in (1, 2, 4, 8, 16, 32) for n in resident if _fits(p, c := _config(p, lanes, n))]
     return [c for k, c in enumerate(found) if c not in found[:k]]
+
+
+def launches(p: Problem, config: Mapping[str, int], head: Head) -> list[Launch]:
+    """In shared memory: the rows; weight and bias; and if rows start within a vector, and there is room, both shifted to each place where a
+    row may start (`tabled`)."""
+    size, rows, lanes, pieces = row_bytes(p), config["rows"], config["lanes"], config["pieces"]
+    args, types = head.arguments(p, config)
+    weight, bias = (p.get(name) is not None for name in ("weight", "bias"))
+    whole, vectors, kept = size % 16 == 0, contiguous_rows.vectors(size), 16 * (weight + bias)
+    table = kept * lanes * pieces * (16 // gcd(16, size))
+    tabled = not whole and rows * size + table <= 65536
+    tails = 2 if not whole and (vectors - 1) % lanes == 0 else 1
+    kernel = instance(
+        "norm_staged", DTYPES[p["x"].dtype].cuda, lanes, pieces, tails, tabled, whole, whole and lanes * pieces * 16 == size,
+        p.op == "layer_norm", weight, bias,
+    )
+    shared = rows * size + kept * (-(-size // 16) + 2) + (table if tabled else 0)
+    return [Launch(kernel, (-(-p["x"].shape[0] // rows),), args, types=types, block=(BLOCK,), shared=shared, chained=p.device.pdl)]

@@ -1,8 +1,383 @@
-"""y and the sum with the residual of rms_norm and layer_norm over the rows of [R, C]: rooftop/kernels/norm/_fwd_triton.py"""
+"""rms_norm and layer_norm over the rows of [R, C]: y, and the sum with the residual. CENTRE is true for layer_norm: the mean is subtracted.
+
+Bytes: x (and the residual) read once, y (and the sum) written once; the weight comes from the L2. Three kernels:
+    tile   a program holds whole rows in registers: each byte is moved once.
+    loop   a program processes one long row in pieces, twice: forwards for the statistics, then backwards for the result, so that the pieces
+           that were read last and are still in the L2 are read first. Up to 1.5 times the bytes of `tile`.
+    split  `parts` programs share a row: one launch writes their statistics, a second combines them and normalises. For few, long rows.
+Choice: tile up to 32768 columns; above, loop from two rows a multiprocessor on, else split. For rows longer than a block holds, a cluster
+that reads once is faster than both."""
 
 from __future__ import annotations
 
-from rooftop.kernels.norm._fwd_triton import Config, choose, configs, launches, scratch, supports
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
+
+from rooftop.core.spec import Launch, Meta, Problem
 
 OPS = ("rms_norm", "layer_norm")
-__all__ = ["Config", "choose", "configs", "launches", "scratch", "supports"]
+
+# -- device code -----------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def load(pointer, at, inside):  # type: ignore[no-untyped-def]
+    return tl.load(pointer + at, inside, other=0).to(tl.float32)
+
+
+@triton.jit
+def over(v, n):  # type: ignore[no-untyped-def]
+    """v / n for an integer n (a plain number if Triton specialises a 1): by 1 / n, which is computed before v is known, and one correction
+    step; correctly rounded but for rare last bits, and without the function call of div_rn. For an infinite v the step would give NaN."""
+    n = tl.full((), n, tl.float32)
+    part = 1.0 / n
+    q = v * part
+    found = tl.fma(tl.fma(-q, n, v), part, q)
+    return tl.where(found == found, found, q)
+
+
+@triton.jit
+def seen(columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The number of elements that each of COLUMNS positions has processed after `columns` columns."""
+    return tl.maximum((columns - tl.arange(0, COLUMNS) + COLUMNS - 1) // COLUMNS, 0).to(tl.float32)
+
+
+@triton.jit
+def scale_of(squares, count, eps):  # type: ignore[no-untyped-def]
+    """1 / sqrt(squares / count + eps), accurate to about the last bit: rsqrt and one Newton step. For 0 and infinity the step would give
+    NaN."""
+    v = over(squares, count) + eps
+    r = libdevice.rsqrt(v)
+    found = tl.fma(0.5 * r, tl.fma(-v * r, r, 1.0), r)
+    return tl.where(found == found, found, r)
+
+
+@triton.jit
+def affine(v, w, b, column, inside):  # type: ignore[no-untyped-def]
+    if w is not None:
+        v *= load(w, column, inside)
+    if b is not None:
+        v += load(b, column, inside)
+    return v
+
+
+@triton.jit
+def both(a, b, c, d):  # type: ignore[no-untyped-def]
+    return a + c, b + d
+
+
+@triton.jit
+def _folded(v, u, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Reshapes [LANES, COLUMNS] into pieces of MORE columns, adds them, and adds u. If a thread has at most 8 MORE / (32 warps) columns, it
+    adds only its own values."""
+    if MORE > 0:
+        v = tl.sum(tl.reshape(v, (LANES, COLUMNS // MORE, MORE)), 1) + u
+    return v
+
+
+@triton.jit
+def _take(x, r, s, row, xs, rs, ss, column, inside):  # type: ignore[no-untyped-def]
+    """Loads elements of x, or of s = x + r, and then stores s."""
+    v = load(x, row * xs + column, inside)
+    if r is not None:
+        v = (v + load(r, row * rs + column, inside)).to(s.dtype.element_ty)  # the rounded sum, which is returned, is normalised
+        tl.store(s + row * ss + column, v, inside)
+        v = v.to(tl.float32)
+    return v
+
+
+@triton.jit
+def _give(y, row, ys, v, w, b, column, C, inside, g, h, EARLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Stores the result of elements v. EARLY: g and h are weight and bias, already loaded."""
+    if EARLY:
+        if w is not None:
+            v *= g.to(tl.float32)
+        if b is not None:
+            v += h.to(tl.float32)
+    else:
+        v = affine(v, w, b, column, column < C)
+    tl.store(y + row * ys + column, v.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _before(pointer, column, C):  # type: ignore[no-untyped-def]
+    """Loads elements of a weight or bias; 0 if there is none."""
+    if pointer is None:
+        return 0.0
+    else:  # noqa: RET505  Triton compiles the rest of a function even where it has returned
+        return tl.load(pointer + column, column < C, other=0)
+
+
+@triton.jit
+def _tile(x, r, w, b, y, s, R, C, xs, rs, ys, ss, eps,
+          CENTRE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
+          CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """LANES whole rows, each as a piece of COLUMNS and one of MORE columns. Row strides of x, r, y, s in elements; r and s, w, b may be
+    absent. EARLY: weight and bias are loaded together with the row, not after its sums: less latency, more registers.
+
+    With CENTRE the rounding error of the mean, which is the mean of the differences, is subtracted too (Chan, Golub & LeVeque 1983), so
+    that rows of equal elements give exactly 0. A reduction of parts with their own means would save one exchange between the warps, but
+    Triton then converts a layout, which costs more."""
+    if CHAINED:
+        gdc_wait()
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)[:, None]
+    first = tl.arange(0, COLUMNS)[None, :]
+    last = COLUMNS + tl.arange(0, MORE if MORE > 0 else 1)[None, :]
+    within = (row < R) & (first < C)
+    beyond = (row < R) & (last < C)
+    v = _take(x, r, s, row, xs, rs, ss, first, within)
+    if MORE > 0:
+        u = _take(x, r, s, row, xs, rs, ss, last, beyond)
+    else:
+        u = v
+    g = _before(w, first, C) if EARLY else 0.0
+    h = _before(b, first, C) if EARLY else 0.0
+    if MORE > 0 and EARLY:
+        more_g = _before(w, last, C)
+        more_h = _before(b, last, C)
+    else:
+        more_g = 0.0
+        more_h = 0.0
+    if CENTRE:
+        mean = over(tl.sum(_folded(v, u, COLUMNS, MORE, LANES), 1, keep_dims=True), C)
+        v = tl.where(within, v - mean, 0)
+        u = tl.where(beyond, u - mean, 0) if MORE > 0 else v
+        rest, squares = tl.reduce(
+            (_folded(v, u, COLUMNS, MORE, LANES), _folded(v * v, u * u, COLUMNS, MORE, LANES)), 1, both, keep_dims=True
+        )
+        left = over(rest, C)
+        squares = tl.maximum(squares - rest * left, 0)
+        v -= left
+        u -= left
+    else:
+        squares = tl.sum(_folded(v * v, u * u, COLUMNS, MORE, LANES), 1, keep_dims=True)
+    scale = scale_of(squares, C, eps)
+    _give(y, row, ys, v * scale, w, b, first, C, within, g, h, EARLY)
+    if MORE > 0:
+        _give(y, row, ys, u * scale, w, b, last, C, beyond, more_g, more_h, EARLY)
+
+
+@triton.jit
+def _statistics(x, r, s, first, rounds, last, CENTRE: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Mean (0 without CENTRE) and sum of squares about it over the columns from `first` to `last` of one row; stores x + r to s.
+
+    With CENTRE each position keeps its own mean (Welford 1962); they are combined at the end (Chan et al. 1979)."""
+    mean = tl.zeros((COLUMNS,), tl.float32)
+    squares = tl.zeros((COLUMNS,), tl.float32)
+    for k in range(rounds):
+        column = first + k * COLUMNS + tl.arange(0, COLUMNS)
+        inside = column < last
+        v = load(x, column, inside)
+        if r is not None:
+            v = (v + load(r, column, inside)).to(s.dtype.element_ty)
+            tl.store(s + column, v, inside)
+            v = v.to(tl.float32)
+        if CENTRE:
+            off = tl.where(inside, v - mean, 0)
+            mean += off * over(1.0, k + 1)
+            squares += off * tl.where(inside, v - mean, 0)
+        else:
+            squares += v * v
+    if CENTRE:
+        count = seen(last - first, COLUMNS)
+        total = over(tl.sum(count * mean, 0), last - first)
+        off = mean - total
+        return total, tl.sum(squares + count * off * off, 0)
+    return tl.full((), 0.0, tl.float32), tl.sum(squares, 0)
+
+
+@triton.jit
+def _apply(v, w, b, y, first, rounds, last, mean, scale, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The result of one row, last piece first."""
+    for k in range(rounds):
+        column = first + (rounds - 1 - k) * COLUMNS + tl.arange(0, COLUMNS)
+        inside = column < last
+        n = (load(v, column, inside) - mean) * scale
+        tl.store(y + column, affine(n, w, b, column, inside).to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def _loop(  # type: ignore[no-untyped-def]
+    x, r, w, b, y, s, C, xs, rs, ys, ss, eps, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+):
+    """One row, COLUMNS columns at a time, in `rounds` iterations, twice."""
+    if CHAINED:
+        gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    x += row * xs
+    if r is not None:
+        r += row * rs
+        s += row * ss
+    mean, squares = _statistics(x, r, s, 0, rounds, C, CENTRE, COLUMNS)
+    scale = scale_of(squares, C, eps)
+    if r is not None:
+        tl.debug_barrier()  # s is read back
+        _apply(s, w, b, y + row * ys, 0, rounds, C, mean, scale, COLUMNS)
+    else:
+        _apply(x, w, b, y + row * ys, 0, rounds, C, mean, scale, COLUMNS)
+
+
+@triton.jit
+def _part(  # type: ignore[no-untyped-def]
+    x, r, s, found, C, xs, rs, ss, parts, width, rounds, CENTRE: tl.constexpr, COLUMNS: tl.constexpr, CHAINED: tl.constexpr
+):
+    """Writes the statistics of one part, `width` columns, of a row to found[row, part, 2]."""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
+    row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
+    x += row * xs
+    if r is not None:
+        r += row * rs
+        s += row * ss
+    first = part * width
+    mean, squares = _statistics(x, r, s, first, rounds, tl.minimum(first + width, C), CENTRE, COLUMNS)
+    tl.store(found + 2 * tl.program_id(0).to(tl.int64), mean)
+    tl.store(found + 2 * tl.program_id(0).to(tl.int64) + 1, squares)
+
+
+@triton.jit
+def _fold(  # type: ignore[no-untyped-def]
+    found, v, w, b, y, C, vs, ys, eps, parts, width, rounds, COLUMNS: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr
+):
+    """The result of one part of a row, given the statistics of all its parts."""
+    if CHAINED:
+        gdc_wait()
+    row, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
+    at = tl.arange(0, PARTS)
+    means = load(found, 2 * (row * parts + at), at < parts)
+    squares = load(found, 2 * (row * parts + at) + 1, at < parts)
+    count = tl.where(at < parts, tl.minimum(width, C - at * width), 0).to(tl.float32)
+    mean = over(tl.sum(count * means, 0), C)
+    off = tl.where(at < parts, means - mean, 0)
+    scale = scale_of(tl.sum(squares + count * off * off, 0), C, eps)
+    first = part * width
+    _apply(v + row * vs, w, b, y + row * ys, first, rounds, tl.minimum(first + width, C), mean, scale, COLUMNS)
+
+
+# -- configs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Config:
+    """`columns` (tile: and `more`) × `lanes` elements at a time by `warps` warps. `way`: tile, loop or split. `parts` programs share a row.
+    `early`: weight and bias are loaded together with the row."""
+
+    way: str
+    columns: int
+    lanes: int
+    warps: int
+    parts: int = 1
+    more: int = 0
+    early: bool = False
+
+
+def pow2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def pieces(columns: int, lanes: int, warps: int, itemsize: int) -> tuple[int, int]:
+    """Splits a row into one power of two, or into two if their sum is smaller: 5120 = 4096 + 1024 leaves no thread idle, 8192 three of
+    eight. The second is at least what all threads load in one access, so that each thread adds its own columns of both."""
+    wide, most = pow2(columns), pow2(columns + 1) // 2
+    more = max(pow2(columns - most) if columns > most else 0, 32 * warps * 16 // itemsize // lanes)
+    return (most, more) if most + more < wide and more <= most else (wide, 0)
+
+
+def wide_access(p: Problem) -> bool:
+    """Whether Triton can prove that 16-byte accesses are aligned: it only knows whether addresses, strides and extents are divisible by
+    16."""
+    return all(
+        m.align >= 16 and m.shape[-1] % 16 == 0 and (len(m.shape) == 1 or m.shape[0] <= 1 or m.strides[0] % 16 == 0) for _,
+        m in p.tensors if m
+    )
+
+
+def reason(p: Problem, main: str) -> str | None:
+    m = p[main]
+    if m.numel == 0:
+        return "there is nothing to compute"
+    if m.shape[1] >= 2**31 - 2**20 or m.shape[0] >= 2**31:
+        return f"takes fewer than 2**31 - 2**20 columns and 2**31 rows; given {m.shape[1]} and {m.shape[0]}"
+    return None
+
+
+def lanes_of(p: Problem, rows: int, wide: int, tile: int) -> int:
+    """Rows of a program: as many as fill a tile, but with at least four programs a multiprocessor."""
+    lanes = max(1, min(tile // wide, pow2(rows)))
+    while lanes > 1 and rows < 4 * lanes * p.device.sms:
+        lanes //= 2
+    return lanes
+
+
+def supports(p: Problem) -> str | None:
+    return "takes no addend" if p.extra else reason(p, "x")
+
+
+def choose(p: Problem) -> Config:
+    rows, columns = p["x"].shape
+    wide = pow2(columns)
+    if wide > 32768:
+        if rows >= 2 * p.device.sms:
+            return Config("loop", 8192, 1, 16)
+        return Config("split", 4096, 1, 8, parts=min(64, max(2, -(-4 * p.device.sms // rows)), -(-columns // 4096)))
+    tile, each = (4096, 512) if wide_access(p) else (2048, 1024)
+    lanes = max(lanes_of(p, rows, wide, tile), 32 // wide)  # not fewer elements than threads: several would write one word of a reduction
+    warps = max(1, min(16 if each == 512 else 32, pow2(columns + 1) // 2 * lanes // each))
+    early = lanes == 1 and wide_access(p) and 1024 <= columns <= 4096 and wide == columns
+    if early:  # short rows are bound by latency: 8 elements a thread, or 16, or 32 if there are two reductions
+        warps = max(1, wide // (1024 if p.op.startswith("layer_norm") and wide == 4096 else 512 if wide > 1024 else 256))
+    most, more = pieces(columns, lanes, warps, p["x"].itemsize)
+    return Config("tile", most, lanes, warps, more=more, early=early)
+
+
+def configs(p: Problem) -> list[Config]:
+    rows, columns = p["x"].shape
+    wide = pow2(columns)
+    found = [
+        Config("tile", most, lanes, warps, more=more, early=early)
+        for lanes in (1, 2, 4, 8, 16)
+        for warps in (1, 2, 4, 8, 16, 32)
+        for most, more in sorted({pieces(columns, lanes, warps, p["x"].itemsize), (wide, 0)})
+        for early in (False, True)
+        if 8 * 32 * warps <= wide * lanes <= (16 if early else 64) * 32 * warps and wide * lanes <= 65536 and lanes <= pow2(rows)
+    ]
+    found += [
+        Config("loop", size, 1, warps) for size in (2048, 4096, 8192, 16384) for warps in (8, 16, 32) if size < wide
+        and size // warps <= 1024
+    ]
+    found += [Config("split", size, 1, 8, parts) for size in (2048, 4096, 8192) for parts in (2, 4, 8, 16, 32, 64) if size * parts <= wide]
+    return found
+
+
+def scratch(p: Problem, config: Config) -> dict[str, Meta]:
+    return {"found": Meta((p["x"].shape[0], config.parts, 2), "f32")} if config.way == "split" else {}
+
+
+def launches(p: Problem, config: Config) -> list[Launch]:
+    centre = p.op.startswith("layer_norm")
+    rows, columns = p["x"].shape
+    names = {"x": "x", "r": "residual", "w": "weight", "b": "bias", "y": "y", "s": "s"}
+    strides = {f"{short}s": m.strides[0] if (m := p.get(names[short])) is not None else 0 for short in "xrys"}
+    eps, chain = float(p.option("eps")), p.device.pdl
+    if config.way == "tile":
+        args = {**names, "R": rows, "C": columns, **strides, "eps": eps, "CENTRE": centre}
+        args |= {"COLUMNS": config.columns, "MORE": config.more, "LANES": config.lanes, "EARLY": config.early, "CHAINED": chain}
+        return [Launch(_tile, (-(-rows // config.lanes),), args, config.warps, chained=chain)]
+    if config.way == "loop":
+        rounds = -(-columns // config.columns)
+        args = {**names, "C": columns, **strides, "eps": eps, "rounds": rounds, "CENTRE": centre, "COLUMNS": config.columns}
+        return [Launch(_loop, (rows,), {**args, "CHAINED": chain}, config.warps, chained=chain)]
+    rounds = -(-columns // (config.columns * config.parts))
+    width = rounds * config.columns
+    parts = -(-columns // width)
+    shared = {"found": "found", "C": columns, "parts": parts, "width": width, "rounds": rounds, "COLUMNS": config.columns, "CHAINED": chain}
+    first = {**shared, "x": "x", "r": "residual", "s": "s", "xs": strides["xs"], "rs": strides["rs"], "ss": strides["ss"], "CENTRE": centre}
+    source = "x" if p.get("residual") is None else "s"
+    second = {**shared, "v": source, "w": "weight", "b": "bias", "y": "y", "vs": strides[f"{source}s"], "ys": strides["ys"], "eps": eps}
+    grid = (rows * parts,)
+    second["PARTS"] = max(2, pow2(parts))
+    return [Launch(_part, grid, first, config.warps, chained=chain), Launch(_fold, grid, second, config.warps, chained=chain)]

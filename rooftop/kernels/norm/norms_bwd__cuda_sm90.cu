@@ -52,10 +52,9 @@ struct alignas(16) Part {
 };
 
 /// Combines the parts of LANES lanes, n elements each, in all lanes (Chan, Golub & LeVeque 1979). `total`: the number of all elements.
-/// Means are summed as
-/// distances from lane 0's: exact if all are equal. n is the first factor of n · off · off: 0 even if off² overflows. EXACT: the mean
-/// first, then the sums about it. Otherwise all sums at once about the mean of lane 0, then moved to the mean; the relative error is a few
-/// parts in a million, since LANES is small.
+/// Means are summed as distances from lane 0's: exact if all are equal. n is the first factor of n · off · off: 0 even if off² overflows.
+/// EXACT: the mean first, then the sums about it. Otherwise all sums at once about the mean of lane 0, then moved to the mean; the relative
+/// error is a few parts in a million, since LANES is small.
 template <bool CENTRE, bool EXACT, int LANES = 32>
 __device__ Part fold(Part p, float n, const Divisor& total) {
     if (!CENTRE) return {0, lanes_sum<LANES>(p.squares), 0, lanes_sum<LANES>(p.products)};
@@ -125,8 +124,7 @@ struct EdgeSum {
 /// rows, which start at different places within 32 bytes (_same_alignment.cuh); at the end of each its threads' columns change, so the sums
 /// are added to the partial row.
 template <typename T, int PIECES, int THREADS, int CLUSTER, int GROUP, int BLOCKS, int STAGES, int REGISTERS, int FIT, bool RUNS,
-    bool JOINT, bool CENTRE,
-          bool WEIGHT, bool BIAS, bool SECOND>
+    bool JOINT, bool CENTRE, bool WEIGHT, bool BIAS, bool SECOND>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     norm_backward(int R, int C, int clusters, int period, const T* __restrict__ dy, long long dys, const T* __restrict__ ds, long long dss,
                   const T* __restrict__ s, long long ss, const T* __restrict__ w, T* __restrict__ dx, long long dxs, float* __restrict__ pw,
@@ -300,8 +298,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (GROUP > 1) {
             if (SUMS == 0) return;
             // Each block adds up its share of the columns for the group, in the memory of the ring buffer, which is not read after the
-            // barrier. The barrier is
-            // relaxed: the values in that memory have been used, and a release would wait for the stores of dx.
+            // barrier. The barrier is relaxed: the values in that memory have been used, and a release would wait for the stores of dx.
             asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory");
             constexpr bool WHOLE = OWN % THREADS == 0;
             const int me = id % GROUP;

@@ -19,37 +19,18 @@ used instead. The sm_80 kernels (norms_bwd__cuda_sm80.py) are preferred for most
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from rooftop.core.head import Head
-from rooftop.core.spec import DTYPES, TARGETS, Device, Launch, Meta, Problem
+from rooftop.core.spec import DTYPES, Launch, Meta, Problem, instance
 from rooftop.kernels.norm import _cluster_slices
+from rooftop.kernels.norm._cluster_slices import ANY, BYTES, KIB, LAYER, RMS, Choice, Rows, takes_turns, traffic
 
 SUMS = {"shared": 0, "registers": 1, "split": 2}
 THREADS = 3072  # blocks · threads · (3 with all sums in registers, else 2): what a register file holds
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What the choice depends on."""
-
-    count: int
-    slices: _cluster_slices.Slices
-    alike: bool  # a row has the same misalignment (address modulo 16) in all tensors
-    second: bool  # whether ds, a gradient of the sum, is given
-    weight: bool  # whether dweight is computed
-    bias: bool
-    centre: bool  # layer_norm
-    sms: int
-    card: Device = TARGETS[90]
-
-    @cached_property
-    def bytes(self) -> int:
-        """Of a row."""
-        return self.slices.row_bytes
 
 
 @lru_cache(maxsize=16)
@@ -58,9 +39,9 @@ def of(p: Problem) -> Rows:
     tensors = [p.get(n) for n in ("s", "dy", "dx", "ds", "weight")]
     aligned = s.shape[1] * s.itemsize % 16 == 0 and all(map(_cluster_slices.rows_aligned, tensors))
     layout = _cluster_slices.Slices(s.shape[1], s.itemsize, s.strides[0], aligned)
-    alike = aligned or _cluster_slices.starts_alike(*tensors[:4])
+    same_alignment = aligned or _cluster_slices.same_starts(*tensors[:4])
     second, weight, bias = (p.get(n) is not None for n in ("ds", "dweight", "dbias"))
-    return Rows(s.shape[0], layout, alike, second, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
+    return Rows(s.shape[0], layout, same_alignment, second, weight, bias, p.op.startswith("layer_norm"), p.device.sms, p.device)
 
 
 def share(
@@ -69,49 +50,9 @@ def share(
     return {"cluster": cluster, "pieces": pieces, "blocks": blocks, "stages": stages, "sums": sums, "group": group, "joint": joint}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A row of the table: a config and the inputs it is for.
-
-    over, most  bytes of a row: more than `over`, at most `most`
-    why         the reason for the config
-    alignment   "aligned": rows start on 16 bytes and are whole packs; "odd": they are not; "": either
-    op          "rms_norm" or "layer_norm"; "": both
-    itemsize    bytes of an element; 0: any
-    second      True: only with ds
-    summed      True: only if dweight or dbias is computed
-    max_rows    rows per multiprocessor, at most"""
-
-    over: int
-    most: int
-    config: Mapping[str, Any]
-    why: str
-    alignment: str = ""
-    op: str = ""
-    itemsize: int = 0
-    second: bool = False
-    summed: bool = False
-    max_rows: float = 1 << 62
-
-    def takes(self, r: Rows) -> bool:
-        if not self.over < r.bytes <= self.most:
-            return False
-        lies = {"": True, "aligned": r.slices.aligned, "odd": not r.slices.aligned}[self.alignment]
-        return (
-            lies and self.op in ("", "layer_norm" if r.centre else "rms_norm")
-            and self.itemsize in (0, r.slices.itemsize) and (r.second or not self.second) and (r.weight or r.bias or not self.summed)
-            and r.count <= self.max_rows * r.sms
-        )
-
-
-KIB = 1024
-ANY = 1 << 62
-LAYER, RMS = "layer_norm", "rms_norm"
 TABLE = (  # the first entry that fits the input is used
-    Choice(
-        4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8, joint=True), "few rows: eight blocks add their sums up", "aligned", LAYER, summed=True,
-        max_rows=2
-    ),
+    Choice(4 * KIB, 8 * KIB, share(1, 1, 1, 3, group=8, joint=True), "few rows: eight blocks add their sums up", "aligned", LAYER,
+           summed=True, max_rows=2),
     Choice(4 * KIB, 8 * KIB, share(1, 2, 1, 3), "few rows: one block a multiprocessor", "", LAYER, max_rows=2),
     Choice(8 * KIB, 10256, share(2, 2, 3, 3), "odd rows: two blocks share one, three pairs a multiprocessor", "odd", LAYER),
     Choice(10256, 16336, share(2, 2, 2, 3), "odd rows: the same, two pairs", "odd", LAYER),
@@ -131,26 +72,20 @@ TABLE = (  # the first entry that fits the input is used
     Choice(2 * KIB, 4 * KIB, share(1, 1, 4, 3), "four blocks of up to 256 threads: a pack a thread"),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 3, 3), "three blocks of up to 320 threads", "", LAYER),
     Choice(4 * KIB, 5 * KIB, share(1, 1, 2, 3), "two blocks: fewer partial rows", "", RMS),
-    Choice(
-        5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2, True), "few rows: two blocks add their sums up", "aligned", LAYER, summed=True,
-        max_rows=16
-    ),
+    Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared", 2, True), "few rows: two blocks add their sums up", "aligned", LAYER,
+           summed=True, max_rows=16),
     Choice(5 * KIB, 8 * KIB, share(1, 2, 2, 3), "two packs a thread, two blocks", "", LAYER),
     Choice(5 * KIB, 6 * KIB, share(1, 1, 1, 4), "one block of up to 384 threads and a fourth row in the ring", "", RMS),
     Choice(6 * KIB, 8 * KIB, share(1, 1, 1, 3), "few rows: one block of up to 512 threads", "", RMS, max_rows=2),
     Choice(6 * KIB, 8 * KIB, share(1, 2, 1, 4, "shared"), "few rows: two packs a thread, sums in shared memory", "", RMS, max_rows=16),
     Choice(6 * KIB, 8 * KIB, share(1, 2, 2, 3, "shared"), "two packs a thread, two blocks, sums in shared memory", "", RMS),
-    Choice(
-        8 * KIB, 10 * KIB, share(1, 2, 1, 4, group=8, joint=True), "the most partial rows: eight blocks add theirs up", "aligned", LAYER,
-        summed=True
-    ),
+    Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4, group=8, joint=True), "the most partial rows: eight blocks add theirs up", "aligned",
+           LAYER, summed=True),
     Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 4), "one block and a fourth row in the ring", "", LAYER),
     Choice(10 * KIB, 12 * KIB, share(2, 2, 2, 3), "two blocks share a row of 10 to 12 KiB: no padding", "", LAYER),
     Choice(12 * KIB, 16 * KIB, share(1, 2, 1, 3), "ds needs registers: two packs, half the threads", "", LAYER, second=True),
-    Choice(
-        14 * KIB, 16 * KIB, share(1, 1, 1, 3, "split"), "dbias's sums in shared memory: 1024 threads have 64 registers each", "", LAYER,
-        itemsize=2
-    ),
+    Choice(14 * KIB, 16 * KIB, share(1, 1, 1, 3, "split"), "dbias's sums in shared memory: 1024 threads have 64 registers each", "",
+           LAYER, itemsize=2),
     Choice(12 * KIB, 16 * KIB, share(1, 1, 1, 3), "a pack a thread, up to 1024 threads", "", LAYER),
     Choice(8 * KIB, 10 * KIB, share(1, 2, 1, 3, "shared"), "one block, sums in shared memory", "", RMS),
     Choice(10 * KIB, 14 * KIB, share(2, 1, 1, 4), "two blocks share a row, a pack a thread", "", RMS),
@@ -158,17 +93,14 @@ TABLE = (  # the first entry that fits the input is used
     Choice(14 * KIB, 16 * KIB, share(2, 1, 1, 3), "two blocks share a row", "", RMS),
     Choice(16 * KIB, 20 * KIB, share(2, 2, 1, 4), "two blocks share a row, two packs a thread, a ring of four", "", LAYER),
     Choice(20 * KIB, 24 * KIB, share(2, 3, 1, 4, "shared"), "three packs a thread; their sums in shared memory", "", LAYER),
-    Choice(
-        28 * KIB, 32 * KIB, share(4, 3, 2, 4), "four blocks share a row of up to 32 KiB, two on a multiprocessor", "", LAYER, itemsize=2
-    ),
+    Choice(28 * KIB, 32 * KIB, share(4, 3, 2, 4), "four blocks share a row of up to 32 KiB, two on a multiprocessor", "", LAYER,
+           itemsize=2),
     Choice(28 * KIB, 32 * KIB, share(2, 4, 2, 3), "float32 has half the elements a pack: two blocks, four packs a thread", "", LAYER),
     Choice(32 * KIB, 40 * KIB, share(4, 3, 2, 3), "three packs a thread: 40 KiB without padding", "", LAYER),
     Choice(24 * KIB, 44 * KIB, share(4, 2, 2, 3), "two packs a thread, two blocks on a multiprocessor", "", LAYER),
     Choice(48 * KIB, 56 * KIB, share(8, 2, 2, 4), "eight blocks share a row: 7 KiB each, a ring of four", "", LAYER),
-    Choice(
-        56 * KIB, 64 * KIB, share(8, 2, 2, 4, "shared"), "the same; sums in shared memory make room for its 512 columns more", "", LAYER,
-        itemsize=2
-    ),
+    Choice(56 * KIB, 64 * KIB, share(8, 2, 2, 4, "shared"), "the same; sums in shared memory make room for its 512 columns more", "",
+           LAYER, itemsize=2),
     Choice(44 * KIB, 64 * KIB, share(4, 3, 1, 4), "four blocks, three packs a thread", "", LAYER),
     Choice(16 * KIB, 20 * KIB, share(4, 1, 2, 3), "four blocks share a row, a pack a thread, two on a multiprocessor", "", RMS),
     Choice(20 * KIB, 24 * KIB, share(4, 3, 2, 3), "the same with three packs: 24 KiB without padding", "", RMS),
@@ -189,14 +121,11 @@ def supports(p: Problem, head: Head) -> str | None:
 
 def _refusal(r: Rows) -> str | None:
     """Why clusters cannot hold these rows, or None."""
-    if not r.alike:
+    if not r.same_alignment:
         return "rows must start on 16 bytes, or all of s, dy, ds and dx as far from them"
     most = 512 * KIB if r.slices.aligned else 480 * KIB
     if r.bytes > most:
-        return (
-            f"three rows of s and dy, the weight and its sums must fit the sixteen blocks of a cluster: rows of {most} bytes; given "
-            f"{r.bytes}"
-        )
+        return f"three rows of s and dy, the weight and its sums must fit a cluster's sixteen blocks: rows of {most} bytes; given {r.bytes}"
     return None
 
 
@@ -204,12 +133,8 @@ def _complete(r: Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "threads": r.slices.threads(config["cluster"], config["pieces"])}
 
 
-BYTES = 18.2  # a cycle: a multiprocessor's share of an H200's 4.2 TB/s at 1.75 GHz
-MOST = 1.32  # how many times its share of the bandwidth one multiprocessor can move
-FLYING = 40 * KIB  # bytes in flight to a multiprocessor that saturate the memory
 EXCHANGE = 850  # cycles of the reduction of a row's sums over a warp, a block and a cluster; with a mean 1250, with all sums at once 900
 PACK = 140  # instructions of a warp for 32 packs of 16 bits; with a mean 210; for float32, half the elements, 0.63 of that
-OVERLAP = 0.15  # the fraction of the shorter time that is not hidden behind the longer one
 # of a thread, by its packs, with the sums in registers; odd rows need 16 more, two packs of layer_norm in 16 bits 128
 REGISTERS = 0, 72, 88, 104, 128
 ROUNDS = 8  # with fewer rows a cluster, filling and draining the ring costs more than it gains
@@ -247,7 +172,7 @@ def lasts(memory: float, warps: int, packs: int, centre: bool, itemsize: int, ex
     `exchange`: a factor on the cycles of the reduction."""
     a_pack = PACK * (1.5 if centre else 1) * (1 if itemsize == 2 else 0.63)
     own = EXCHANGE * (1.47 if centre else 1) * exchange + warps * packs * a_pack / 4
-    return max(memory, own) + OVERLAP * min(memory, own)
+    return takes_turns(memory, own)
 
 
 def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
@@ -255,13 +180,11 @@ def _share(r: Rows, c: Mapping[str, Any], rows: int) -> float:
     cluster processes a row, and then the partial rows."""
     room = _cluster_slices.resident(r.card, c["cluster"], c["blocks"])
     clusters = r.slices.clusters(1 << 30 if r.slices.aligned else rows, room)
-    tensors, odd = 4 if r.second else 3, not r.slices.aligned and r.slices.itemsize == 2
-    flying = c["blocks"] * (c["stages"] - 1) * 2 * r.bytes / c["cluster"]
-    least = tensors * r.bytes * clusters / (BYTES * r.sms)
-    memory = least * max(1.0, r.sms * c["blocks"] / (MOST * clusters * c["cluster"]), FLYING / flying)
+    odd = not r.slices.aligned and r.slices.itemsize == 2
+    least, memory = traffic(r, c, clusters, 2, 4 if r.second else 3)
     exchange = (0.72 if c["joint"] else 1) * (0.75 if c["cluster"] == 1 else 1)
     round_ = lasts(memory, c["blocks"] * c["threads"] // 32, c["pieces"], r.centre, r.slices.itemsize, exchange) * (1.1 if odd else 1)
-    partial = 6 * clusters * r.slices.columns * (r.weight + r.bias) / (BYTES * r.sms)  # written once; half of them are read from the L2
+    partial = 6 * clusters * r.slices.columns * r.parameters / (BYTES * r.sms)  # written once; half of them are read from the L2
     rounds = rows / clusters + _cluster_slices.EMPTY * (r.slices.runs(clusters) - 1)
     return least * rows / clusters / (rounds * round_ + partial)
 
@@ -283,8 +206,8 @@ def _candidates(r: Rows) -> tuple[dict[str, Any], ...]:
 
 def _fastest(r: Rows) -> dict[str, Any] | None:
     """The config with the lowest estimate, for rows of more than 4 KiB with several rows a cluster; None if the table decides. Configs
-    whose ring fills shared
-    memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as for a long one."""
+    whose ring fills shared memory are the fastest: the reduction of a row's sums over warps and blocks takes as long for a short slice as
+    for a long one."""
     if not r.count:
         return None
     rows = 1 << r.count.bit_length() - 1  # rounded to a power of two, so that a new number of rows seldom compiles a new kernel
@@ -311,17 +234,13 @@ def _of_table(r: Rows) -> dict[str, Any]:
 def share_of(p: Problem) -> float:
     """The estimated speed as a fraction of the memory's; 0 if the estimate does not apply: few rows, short rows, and with ds."""
     r = of(p)
-    config = _chosen(r)
+    config = choose(p)
     fair = r.bytes > 2 * KIB and not r.second and not _refusal(r) and r.count >= ROUNDS * clusters(p, r, config)
     return _share(r, config, r.count) if fair else 0.0
 
 
-def choose(p: Problem, head: Head) -> dict[str, Any]:
-    return _chosen(of(p))
-
-
-def _chosen(r: Rows) -> dict[str, Any]:
-    return _fastest(r) or _of_table(r)
+def choose(p: Problem, head: Head | None = None) -> dict[str, Any]:
+    return _fastest(of(p)) or _of_table(of(p))
 
 
 def _shared(r: Rows, c: Mapping[str, Any]) -> int:
@@ -341,7 +260,7 @@ def runs(r: Rows, c: Mapping[str, Any]) -> bool:
     ):
         return False
     static = 128 * -(-(threads // 2 * (2 if c["cluster"] == 1 else 1) + 32 * c["cluster"] + 32) // 128)
-    grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and (r.weight or r.bias))
+    grouped = c["group"] == 1 or (c["cluster"] == 1 and r.slices.aligned and r.parameters)
     return grouped and _cluster_slices.fits(blocks, threads, _shared(r, c), static)
 
 
@@ -376,7 +295,7 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
     (rows, columns, *tensors, eps) = args.items()
     args = dict((rows, columns, ("clusters", count), ("period", r.slices.period_of(count)), *tensors, ("pw", "pw"), ("pb", "pb"), eps))
     first = Launch(
-        f"norm_backward<{', '.join([element, *map(str, config), *(str(f).lower() for f in flags)])}>", (c["cluster"] * count,), args,
+        instance("norm_backward", element, *config, *flags), (c["cluster"] * count,), args,
         types=("i32", "i32", *types[:-1], "ptr", "ptr", types[-1]), block=(threads,), cluster=(c["cluster"] * c["group"],),
         shared=_shared(r, c), chained=True,
     )
@@ -385,22 +304,17 @@ def launches(p: Problem, c: Mapping[str, Any], head: Head) -> list[Launch]:
 
 def _column_sums(r: Rows, count: int, element: str) -> list[Launch]:
     """The launch that adds the partial rows; none if no sum is computed."""
-    if not (r.weight or r.bias):
+    if not r.parameters:
         return []
     columns = r.slices.columns
     together = 4 if columns % 4 == 0 else 1
     across = 32 if together == 1 or columns >= 65536 else 8 if columns >= 4096 else 4
-    height = max(8, min(32 if across == 32 else 64, _power(-(-count // 4))))
-    deep = min(8, _power(-(-count // height)))
+    height = max(8, min(32 if across == 32 else 64, 1 << (-(-count // 4) - 1).bit_length()))
+    deep = min(8, 1 << (-(-count // height) - 1).bit_length())
     args = {
         "count": count, "C": columns, "pw": "pw", "dweight": "dweight" if r.weight else None, "pb": "pb",
-        "dbias": "dbias" if r.bias else None
+        "dbias": "dbias" if r.bias else None,
     }
-    kernel = f"norm_column_sums<{element}, {together}, {across}, {height}, {deep}>"
+    kernel = instance("norm_column_sums", element, together, across, height, deep)
     grid = (-(-columns // (across * together)), r.weight + r.bias)
     return [Launch(kernel, grid, args, types=("i32", "i32", "ptr", "ptr", "ptr", "ptr"), block=(across, height), chained=True)]
-
-
-def _power(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return 1 << max(0, n - 1).bit_length()

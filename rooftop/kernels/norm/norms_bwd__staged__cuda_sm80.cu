@@ -14,14 +14,10 @@ tensors = ["dweight: T[C]?", "dbias: T[C]?"]
 args    = ["R: i32", "C: i32", "rows: i32", "dy: T[R, C]", "s: T[R, C]", "weight: T[C]?", "dx: T[R, C]", "eps: f32"]
 demands = { has = ["LDGSTS.E.128", "STG.E.128"], spills = 0 }
 python  = ["supports", "choose", "configs", "scratch", "launches"]
-valid   = "rows * lanes % 256 == 0 and pieces == ceil(vectors / lanes)"
+valid   = "rows * lanes % 256 == 0 and pieces == ceil(ceil((C * bytes(s) + 16 - gcd(16, C * bytes(s))) / 16) / lanes)"
 
 [requires]
 "not present(ds)" = "it takes no second gradient ds"
-
-[let]
-size    = "C * bytes(s)"
-vectors = "ceil((size + 16 - gcd(16, size)) / 16)"
 
 [config]
 lanes  = 8

@@ -1,6 +1,6 @@
 """y = rms_norm(x + residual) · weight + bias + addend over the rows of [R, C]. Contract: rooftop/ops/rms_norm.py
 
-Bytes: x, residual and addend read once, y and the sum written once. The two first ways of _fwd_triton.py, with its functions: `tile` holds whole
+Bytes: x, residual and addend read once, y and the sum written once. The two first ways of norms__triton.py, with its functions: `tile` holds whole
 rows in registers, up to 32768 columns; `loop` processes a longer row in pieces, twice. With `early` the addend is loaded together with the row:
 its latency is hidden, for one more register an element of 32 bits."""
 
@@ -13,8 +13,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from rooftop.core.spec import Launch, Problem
-from rooftop.kernels.norm import _fwd_triton
-from rooftop.kernels.norm._fwd_triton import Config, _folded, _statistics, _take, affine, load, reason, scale_of
+from rooftop.kernels.norm import norms__triton
+from rooftop.kernels.norm.norms__triton import Config, _folded, _statistics, _take, affine, load, reason, scale_of
 
 
 @triton.jit
@@ -83,14 +83,14 @@ def supports(p: Problem) -> str | None:
 
 
 def choose(p: Problem) -> Config:
-    found = _fwd_triton.choose(p)
+    found = norms__triton.choose(p)
     if found.way != "tile":
         return Config("loop", 8192, 1, 16)
     return replace(found, early=p["x"].shape[1] <= 16384)
 
 
 def configs(p: Problem) -> list[Config]:
-    return [c for c in _fwd_triton.configs(p) if c.way != "split"]
+    return [c for c in norms__triton.configs(p) if c.way != "split"]
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:

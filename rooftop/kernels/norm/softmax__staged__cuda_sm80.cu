@@ -16,11 +16,8 @@ lanes  = 8
 pieces = 4
 rows   = 32
 
-[let]
-whole = "C * bytes(x) % 16 == 0"
-
 [[launch]]
-kernel  = "softmax_staged<{T}, {lanes}, {pieces}, {whole}, {whole and lanes * pieces * 16 == C * bytes(x)}>"
+kernel  = "softmax_staged<{T}, {lanes}, {pieces}, {C * bytes(x) % 16 == 0}, {C * bytes(x) % 16 == 0 and lanes * pieces * 16 == C * bytes(x)}>"
 grid    = ["ceil(R / rows)"]
 block   = [256]
 shared  = "16 * ceil(rows * C * bytes(x) / 16)"

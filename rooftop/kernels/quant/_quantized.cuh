@@ -1,11 +1,3 @@
-/* rooftop
-[let]
-format_id   = """0 if format == 'int8' else 1 if format == 'uint8' else 2 if format == 'int4' else 3 if format == 'uint4' else 4 if format \
-  == 'e4m3' else 5 if format == 'e5m2' else 6 if format == 'e3m2' else 7 if format == 'e2m3' else 8"""
-scale_id    = "0 if scales == 'f32' else 1 if scales == 'f16' else 2 if scales == 'bf16' else 3 if scales == 'e8m0' else 4"
-code_bits   = """8 if format == 'int8' or format == 'uint8' or format == 'e4m3' or format == 'e5m2' else 6 if format == 'e3m2' or format == \
-  'e2m3' else 4"""
-*/
 // Codes of 4, 6 and 8 bits and their scales. What they mean: rooftop/formats/number_formats.py; the arithmetic, bit for bit:
 // rooftop/ops/quantize.py.
 #pragma once

@@ -9,15 +9,12 @@ args    = [
 ]
 demands = { spills = 0 }
 
-[let]
-round = "1 if rounding == 'stochastic' else 0"
-whole = "1 if aligned(param, 16) and aligned(grad, 16) and aligned(m, 16) and aligned(r, 16) else 0"
-
 [requires]
 "stride(param, 0) == 1 and (N <= 1 or stride(grad, 0) == 1) and stride(m, 0) == 1 and stride(r, 0) == 1" = "neighbours must be neighbours in memory"
 
 [[launch]]
-kernel  = "adamw_8bit<{T}, {round}, {whole}>"
+kernel  = """adamw_8bit<{T}, {1 if rounding == 'stochastic' else 0}, \
+  {1 if aligned(param, 16) and aligned(grad, 16) and aligned(m, 16) and aligned(r, 16) else 0}>"""
 grid    = ["ceil(N / 2048)"]
 block   = [256]
 chained = true

@@ -10,16 +10,9 @@ demands = { spills = 0 }
 "stride(x, 1) == 1 or C == 1" = "neighbours of a row must be neighbours in memory"
 "starts(x, 16) and stride(x, 0) * bytes(x) % 16 == 0 and starts(y, 16)" = "rows must start on 16-byte boundaries"
 
-[config]
-pieces = 2
-
-[[choice]]
-when   = "bytes(x) == 4"
-pieces = 1
-
 [[launch]]
-kernel  = "hadamard<{T}, {size}, {pieces}>"
-grid    = ["ceil(R * C // 8 / (256 * pieces))"]
+kernel  = "hadamard<{T}, {size}, {4 // bytes(x)}>"
+grid    = ["ceil(R * C // 8 / (256 * (4 // bytes(x))))"]
 block   = [256]
 chained = true
 */

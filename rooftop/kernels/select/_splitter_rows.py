@@ -1,4 +1,4 @@
-"""How selections__bracket__cuda_sm80.cu divides rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there
+"""How selections__splitters__cuda_sm80.cu divides rows: the sample, the capacity for entries inside the bracket, blocks per row and, if there
 are several, levels of lists."""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def topk_mask(p: Problem, named: str = "") -> Chosen | str:
 def _kth(p: Problem, op: str, k: int, deep: bool) -> list[tuple[str, str]]:
     """k: counted from the nearer end of the row."""
     splitters, held = (
-        f"{op}__bracket__cuda_sm80", "splitters from a sample, one pass"
+        f"{op}__splitters__cuda_sm80", "splitters from a sample, one pass"
     ), (f"{op}__cuda_sm90", "the row in the shared memory of a cluster")
     heap = (f"{op}__cuda_sm80", "few before the k-th: the best of each block")
     rows, n = p["x"].shape

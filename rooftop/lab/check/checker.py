@@ -4,7 +4,7 @@ Inputs are random and fresh; outputs and scratch are poisoned and lie between gu
 an element nobody writes differs; inputs must be unchanged after; results of a deterministic op must be the same bits both times.
 
 An output of a few elements that misses its allowance is drawn again with other data and judged over all draws: what plain torch errs on one element,
-of which the allowance is a multiple, is 0 as luck has it."""
+of which the allowance is a multiple, may be 0, where torch happens to round exactly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A `.cu` file of no known op, judged by a function of Python: `rooftop check my.cu --reference my.py:name`.
 
 The function is the contract's reference: its parameters are the kernel's inputs by the names of the head's args, what it returns are the tensors that
-remain, in the order of args. Sizes are those of `--shape`, or a few of the house's choosing. At one of them the inputs are also what the edge cases of an op
+remain, in the order of args. Sizes are those of `--shape`, or a few default sizes. At one of them the inputs are also what the edge cases of an op
 are: NaN, infinite, vast, denormal, empty, at an odd address, and strided where the head speaks of strides (one that does not takes dense tensors alone)."""
 
 from __future__ import annotations

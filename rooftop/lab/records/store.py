@@ -197,10 +197,10 @@ def _parsed(line: bytes, head: Mapping[str, Any]) -> list[Record]:
     if value["kind"] == "run":
         HEAD(value, "")
         return [value]
-    records = [of_today(r) for r in form.joined(value, head, len(line))]
+    records = list(form.joined(value, head, len(line)))
     for record in records:
         SHAPES[record["kind"]](record, "")
-    return records
+    return [of_today(r) for r in records]
 
 
 def of_today(record: Record) -> Record:

@@ -141,7 +141,7 @@ def build(found: list[Record], _site: SiteData) -> str:
 
 
 def first(found: list[Record], _site: SiteData) -> str:
-    """The newest first calls of each op, dtype, card and contestant (`rooftop.lab.timing.first_calls`). Those of other host code or kernels have a date."""
+    """The newest first calls of each op, dtype, card and candidate (`rooftop.lab.timing.first_calls`). Those of other host code or kernels have a date."""
     newest: dict[tuple[str, ...], Record] = {}
     for r in sorted((r for r in found if r["kind"] == "first-calls"), key=lambda r: (first_calls.current(r), str(r.get("at", "")))):
         newest[tuple(str(k) for k in (r["device"]["name"], r["op"], r["case"], r["subject"]))] = r

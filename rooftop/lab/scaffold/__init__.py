@@ -59,6 +59,8 @@ def written(kind: str, name: str, house: House = HOUSE, empty: bool = False) -> 
                 f"too"
             )
         files = [(Path(path.name), _as_own(text, name) if path.suffix == ".cu" else text) for path, text in files]
+    elif kind == "kernel" and (taken := [f.path for f in registry.kernel_files(house) if f.name == name]):  # perhaps in a file of several ops
+        raise ValueError(f"{taken[0]} is there already")
     for path, _ in files:
         if path.exists():
             raise ValueError(f"{path} is there already")
@@ -121,7 +123,7 @@ def _kernel(name: str, house: House, empty: bool) -> Files:
     # the copy serves the op of its name
     text = re.sub(r"^(ops *= *\[[^\]]*\]|OPS = \(.*)\n", "", models[0].read_text(encoding="utf-8"), count=1, flags=re.M)
     if path.suffix == ".cu":
-        own = text.replace(models[0].stem, name)
+        own = _of_one(text, read.op).replace(models[0].stem, name)
         own = re.sub(rf"^(idea\s*=\s*)(?:{TEXT})", lambda m: f'{m[1]}"{said}"', own, count=1, flags=re.M)
         beside = models[0].with_suffix(".py")
         return [
@@ -129,6 +131,17 @@ def _kernel(name: str, house: House, empty: bool) -> Files:
             *([(path.with_suffix(".py"), beside.read_text(encoding="utf-8").replace(models[0].stem, name))] if beside.is_file() else [])
         ]
     return [(path, re.sub(r'\A""".*?"""', lambda _: f'"""{said}"""', text, count=1, flags=re.S))]
+
+
+def _of_one(text: str, op: str) -> str:
+    """A `.cu` whose head speaks of several ops, with what it says of one of them at the head's top, and its tables after it."""
+    end = text.index("*/")
+    head, tables = text[:end], dict(re.findall(r"^\[of\.([\w.]+)\]\n(.*?)(?=^\[|\Z)", text[:end], re.M | re.S))
+    rest = re.sub(r"^\[of\.[\w.]+\]\n.*?(?=^\[|\Z)", "", head, flags=re.M | re.S)
+    nested = "".join(f"[{name.removeprefix(f'{op}.')}]\n{body}" for name, body in tables.items() if name.startswith(f"{op}."))
+    first = re.search(r"^\[", rest, re.M)
+    at = first.start() if first else len(rest)
+    return rest[:at] + tables.get(op, "") + rest[at:] + nested + text[end:]
 
 
 def _as_add(op: Contract) -> bool:

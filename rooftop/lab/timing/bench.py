@@ -17,7 +17,7 @@ from rooftop.lab.check import checker
 from rooftop.lab.ending import NoGpuError
 from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
-from rooftop.lab.timing.field import DUTIES, Bench, Field, Summary
+from rooftop.lab.timing.bench_group import DUTIES, Bench, BenchGroup, Summary
 from rooftop.lab.timing.throughput import rate
 from rooftop.lab.timing.timer import Timer
 from rooftop.lab.timing.timer_cuda import CudaBackend
@@ -25,16 +25,16 @@ from rooftop.lab.timing.timer_cuda import CudaBackend
 
 def fields(
     found: Sequence[Subject], *, case: str | None = None, dtype: str | None = None, peers: bool = True, compiled: bool = True
-) -> list[Field]:
+) -> list[BenchGroup]:
     """The fields of what was asked for: implementations of an op with its peers, rungs of a ladder with theirs. `compiled`: torch.compile
     among the peers."""
-    made: dict[tuple[str, str, str], Field] = {}
+    made: dict[tuple[str, str, str], BenchGroup] = {}
     for subject in found:
         ladder = subject.rung.ladder if subject.rung else ""
         for c in checker.select_cases(subject, name=case, tags=() if case else ("bench",), dtype=dtype):
             key = (subject.op.name, ladder, c.id)
             if key not in made:
-                made[key] = Field(
+                made[key] = BenchGroup(
                     subject.op, c, [p for p in (candidates.peers(subject.op) if peers else ()) if compiled or p.peer != "torch.compile"],
                     ladder
                 )
@@ -42,13 +42,13 @@ def fields(
     return list(made.values())
 
 
-def compile_first(todo: Iterable[Field], device: Device) -> int:
+def compile_first(todo: Iterable[BenchGroup], device: Device) -> int:
     """Compile every kernel of the fields on all cores. Returns how many programs."""
     return ahead.compile_first(((s, f.case) for f in todo for s in f.entries), device)
 
 
 def run(
-    todo: list[Field],
+    todo: list[BenchGroup],
     folder: Path,
     *,
     budget_s: float = 480.0,
@@ -87,8 +87,8 @@ def run(
     summary = Summary()
     kept = {where: store.read(where) for where in (folder, settings.load().results)}
     present = store.latest(kept.get(folder, []), "bench")
-    stale: list[Field] = []
-    fresh: list[Field] = []
+    stale: list[BenchGroup] = []
+    fresh: list[BenchGroup] = []
     for f in todo:
         (fresh if not again and all(_fresh(f, s, device, present) for s in f.entries) else stale).append(f)
     summary.skipped += [f"{f.title}: has fresh records" for f in fresh]
@@ -137,7 +137,7 @@ def _best(rows: Sequence[store.Record]) -> str:
     return "".join(said)
 
 
-def _fresh(f: Field, subject: Subject, device: Device, present: dict[tuple[str, str, str], store.Record]) -> bool:
+def _fresh(f: BenchGroup, subject: Subject, device: Device, present: dict[tuple[str, str, str], store.Record]) -> bool:
     record = present.get((device.name, subject.name, f"{f.op.name} {f.case.id}"))
     if record is None:
         return subject.absent() is not None or (subject.implementation is not None and subject.supports(f.case, device) is not None)

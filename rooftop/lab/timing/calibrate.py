@@ -13,7 +13,7 @@ from rooftop.core.devices import floor_seconds, lookup
 from rooftop.lab.timing import tensor_cores
 from rooftop.lab.timing.roofline import PARTS, Kind, Part, digest
 from rooftop.lab.timing.streams import Streams
-from rooftop.lab.timing.timer import Contestant, Measurement, Timer, sets_needed
+from rooftop.lab.timing.timer import Candidate, Measurement, Timer, sets_needed
 
 SIZES = tuple(2**k << 20 for k in range(1, 14))  # bytes read + written: 2 MiB to 8 GiB
 L2_SIZES = tuple(2**k << 20 for k in range(8))  # 1 to 128 MiB, of which those are taken that fit
@@ -74,7 +74,7 @@ def _memory(timer: Timer, streams: Streams, device: int, sizes: Sequence[int], p
         sets = sets_needed(size, l2_bytes)
         streams.reserve(size * sets)
         for kind, points in curves.items():
-            field = streams.contestants(cast(Kind, kind), size, sets)
+            field = streams.candidates(cast(Kind, kind), size, sets)
             found = timer.measure(field, "kernel", bytes_per_call=size, target=0.003, budget_s=point_budget_s)
             points.append(_point(size, found))
             say(f"{kind} {size >> 20} MiB: {points[-1]['gb_per_s']:.0f} GB/s by {points[-1]['by']}")
@@ -92,7 +92,7 @@ def _l2(timer: Timer, streams: Streams, point_budget_s: float, say: Say) -> dict
     for size in kept:
         streams.reserve(size)
         for kind, points in curves.items():
-            found = timer.measure(streams.contestants(cast(Kind, kind), size, 1), "hot", target=0.003, budget_s=point_budget_s)
+            found = timer.measure(streams.candidates(cast(Kind, kind), size, 1), "hot", target=0.003, budget_s=point_budget_s)
             points.append(_point(size, found))
             say(f"L2, {kind} {size >> 20} MiB: {points[-1]['gb_per_s']:.0f} GB/s by {points[-1]['by']}")
     streams.reserve(0)
@@ -110,7 +110,7 @@ def _point(size: int, found: Measurement) -> dict[str, Any]:
 
 def _launch(timer: Timer, streams: Streams) -> dict[str, Any]:
     """An empty kernel: what one launch costs the CPU, and what one node of a graph costs the device. Seconds."""
-    field = [Contestant("rooftop", [streams.empty()]), Contestant("torch", [timer.backend.empty("hot")])]
+    field = [Candidate("rooftop", [streams.empty()]), Candidate("torch", [timer.backend.empty("hot")])]
     host, node = (timer.measure(field, clock, target=0.01, budget_s=0.5) for clock in ("host", "hot"))
     return {
         "host_s": {name: t.median for name, t in host.timings.items()},
@@ -144,8 +144,8 @@ def _rate(timer: Timer, unit: str, field: dict[str, tuple[Any, int]], duty: Lite
     per_second: dict[str, float] = {}
     known = sheet is not None and unit in sheet.rates
     floor = min(floor_seconds(sheet, 0, {unit: count}) for _, count in field.values()) if sheet is not None and known else 0.0
-    contestants = [Contestant(name, [call]) for name, (call, _) in field.items()]
-    found = timer.measure(contestants, "hot", duty=duty, target=0.003, budget_s=3.0, floor_seconds=floor)
+    candidates = [Candidate(name, [call]) for name, (call, _) in field.items()]
+    found = timer.measure(candidates, "hot", duty=duty, target=0.003, budget_s=3.0, floor_seconds=floor)
     per_second = {name: field[name][1] / t.median for name, t in found.timings.items()}
     best = max(per_second, key=lambda name: per_second[name])
     t = found[best]

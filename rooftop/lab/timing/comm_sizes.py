@@ -24,7 +24,7 @@ def sizes(group: Any, wires: Sequence[str] = ("bf16", "fp8", "int8", "int4"), sa
     for kind in KINDS:
         for size in SIZES if kind == "all_reduce" else SIZES[1::2]:
             x = torch.randn(size // 2, device=device).bfloat16()
-            y = torch.zeros_like(x)  # which torch's all-reduce adds up in place: of zeros, lest it overflow
+            y = torch.zeros_like(x)  # which torch's all-reduce adds up in place: of zeros, so that it does not overflow
             plain = _microseconds(partial(_called, kind, y, group, "", "plain"), group)
             for wire in wires if kind == "all_reduce" else [w for w in wires if w != "fp8"]:
                 row: dict[str, Any] = {"kind": kind, "bytes": size, "wire": wire, "plain_us": plain}

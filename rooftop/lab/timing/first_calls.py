@@ -34,7 +34,7 @@ MOST = 16384  # rows
 def measure(
     op: Contract, dtype: str, *, seed: int = 0, rows: int = ROWS, columns: int = COLUMNS, compiled: bool = True, device: str = "cuda"
 ) -> list[dict[str, Any]]:
-    """Rows of numbers, one for each contestant, forward and (where the op has gradients) forward and backward. Raises RuntimeError without
+    """Rows of numbers, one for each candidate, forward and (where the op has gradients) forward and backward. Raises RuntimeError without
     a GPU, ValueError where no case of the op has rows and columns."""
     import torch
 
@@ -44,7 +44,7 @@ def measure(
     if not cases:
         raise ValueError(f"{op.name} has no case of {dtype} with rows and columns")
     found = []
-    for name, function in contestants(op, compiled).items():
+    for name, function in candidates(op, compiled).items():
         for gradients in (False, True) if op.grad is not None else (False,):
             r = random.Random(seed)  # the same shapes for all
             about = {"op": op.name, "dtype": dtype, "subject": name, "gradients": gradients}
@@ -98,7 +98,7 @@ def current(record: Mapping[str, Any]) -> bool:
     return record["op"] in registry.op_names() and record.get("digest") == digest_of(registry.op(str(record["op"])))
 
 
-def contestants(op: Contract, compiled: bool) -> dict[str, Callable[..., Any]]:
+def candidates(op: Contract, compiled: bool) -> dict[str, Callable[..., Any]]:
     """By name, callables with the reference's signature."""
     import torch
 

@@ -27,7 +27,7 @@ from rooftop.lab.check import checker
 from rooftop.lab.check import ranks as judging
 from rooftop.lab.inputs import make
 from rooftop.lab.records import identity, store
-from rooftop.lab.timing.field import Bench, Field, Summary
+from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
 from rooftop.lab.timing.statistics import compare, estimate, paired_ratio, spread
 from rooftop.lab.timing.timer import AGAIN, PACES, Measurement, Timing, sets_needed
 
@@ -39,7 +39,7 @@ ONE_OF_SEVERAL = re.compile(r", true(, \d)?>$")  # the template argument that sa
 
 @dataclass
 class Entry:
-    """One contestant: its calls by input set, and seconds a call, sample by sample."""
+    """One candidate: its calls by input set, and seconds a call, sample by sample."""
 
     name: str
     calls: Sequence[Callable[[], Any]]
@@ -79,13 +79,13 @@ def run(
     group, summary = dist.group.WORLD, Summary()
     ranks, first, started = dist.get_world_size(), dist.get_rank() == 0, time.monotonic()
     device = replace(device_of(torch.cuda.current_device()), name=name_of(torch.cuda.get_device_name(), ranks))
-    fields: dict[tuple[str, str], Field] = {}
+    fields: dict[tuple[str, str], BenchGroup] = {}
     for s in found:
         if judging.of(s) is None:
             summary.skipped.append(f"{s.name}: its file does not say how it runs on several GPUs (on_ranks)")
             continue
         for c in cases(s, ranks, "bench", case):
-            fields.setdefault((s.op.name, c.id), Field(s.op, c, [], s.rung.ladder if s.rung else "")).entries.append(s)
+            fields.setdefault((s.op.name, c.id), BenchGroup(s.op, c, [], s.rung.ladder if s.rung else "")).entries.append(s)
     compile_first([(s, f.case) for f in fields.values() for s in f.entries], device)
     writer = store.Writer(folder, device.name) if first else None
     for f in fields.values():
@@ -138,7 +138,7 @@ def _slowest(value: float) -> float:
 class Several:
     """One field on several GPUs."""
 
-    def __init__(self, f: Field, device: Any, group: Any, summary: Summary, budget_s: float) -> None:
+    def __init__(self, f: BenchGroup, device: Any, group: Any, summary: Summary, budget_s: float) -> None:
         self.f, self.device, self.group, self.summary, self.budget_s = f, device, group, summary, budget_s
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self.bench = Bench(f, device, None, 0.0, ("kernel",), summary)  # type: ignore[arg-type]

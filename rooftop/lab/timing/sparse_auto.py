@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rooftop.lab.ending import Parser, ended, gpu_for
 from rooftop.lab.records import store
 from rooftop.lab.records.store import Record
-from rooftop.lab.timing.timer import Contestant, Timer, sets_needed
+from rooftop.lab.timing.timer import Candidate, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def measure(say: Any = print) -> dict[str, Any]:
         known = facts(x)
         advice = predicted(known, n)
         dense = next(w.seconds for w in advice.ways if w.layout == "dense")
-        contestants, most = [], 0
+        candidates, most = [], 0
         for way in advice.ways:
             if way.layout == "bsr" and (way.stored > SIZE * SIZE // 2 or way.seconds > SLOWEST * dense):
                 continue
@@ -96,9 +96,9 @@ def measure(say: Any = print) -> dict[str, Any]:
             most = max(most, touched)
             # each way by its own bytes, so that none finds its operands in L2
             sets = [_copies(a, b) for _ in range(sets_needed(touched, l2))]
-            contestants.append(Contestant(label, [partial(operator.matmul, *operands) for operands in sets]))
-        timing = timer.measure(contestants, bytes_per_call=most, budget_s=0.2, target=0.01, samples=(7, 60))
-        seconds = {c.name: timing[c.name].median for c in contestants}
+            candidates.append(Candidate(label, [partial(operator.matmul, *operands) for operands in sets]))
+        timing = timer.measure(candidates, bytes_per_call=most, budget_s=0.2, target=0.01, samples=(7, 60))
+        seconds = {c.name: timing[c.name].median for c in candidates}
         say(f"{name}: " + ", ".join(f"{label} {s * 1e6:.1f}" for label, s in sorted(seconds.items(), key=lambda w: w[1])))
         about = {**asdict(known), "blocks": {str(side): count for side, count in known.blocks.items()}}
         rows.append({"matrix": name, "dtype": str(x.dtype).removeprefix("torch."), "n": n, "facts": about, "seconds": seconds})

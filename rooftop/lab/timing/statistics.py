@@ -109,7 +109,7 @@ def paired_ratio(times: Sequence[float], base: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One contestant against another. ``ratio`` is time over the base's time: below 1 is faster. ``noise`` is how far from 1 the
+    """One candidate against another. ``ratio`` is time over the base's time: below 1 is faster. ``noise`` is how far from 1 the
     interval of an A/A run of the same session reached."""
 
     ratio: float

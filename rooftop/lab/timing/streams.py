@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from rooftop.lab.timing.roofline import MEMORY, Kind
-from rooftop.lab.timing.timer import Call, Contestant
+from rooftop.lab.timing.timer import Call, Candidate
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,7 @@ class Streams:
 
         return call
 
-    def contestants(self, kind: Kind, total: int, sets: int, only: Sequence[str] = ()) -> list[Contestant]:
+    def candidates(self, kind: Kind, total: int, sets: int, only: Sequence[str] = ()) -> list[Candidate]:
         """The ways to move ``total`` bytes (read + written; a multiple of 32), over ``sets`` places in the reserved memory: all of
         `VARIANTS` and torch's own, or those named in ``only``."""
         if kind not in get_args(Kind):
@@ -90,9 +90,9 @@ class Streams:
         for i in range(sets):
             x = self._arena[i * words : (i + 1) * words]
             places.append((x, self._arena[half + i * words : half + (i + 1) * words] if kind == "copy" else x))
-        field = [Contestant(name, [self._ours(kind, name, x, y) for x, y in places]) for name in VARIANTS if not only or name in only]
+        field = [Candidate(name, [self._ours(kind, name, x, y) for x, y in places]) for name in VARIANTS if not only or name in only]
         if not only or TORCH[kind] in only:
-            field.append(Contestant(TORCH[kind], [self._torchs(kind, x, y) for x, y in places]))
+            field.append(Candidate(TORCH[kind], [self._torchs(kind, x, y) for x, y in places]))
         return field
 
     def _ours(self, kind: Kind, name: str, x: torch.Tensor, y: torch.Tensor) -> Call:

@@ -2,7 +2,7 @@
 peers.
 
 Which numbers are sizes, and their ranges, the op's contract says (`swept`). A point takes about 0.05 s on the kernel clock; every
-contestant of a point is timed in turn with the others, as in a bench. The points of an op are one record (rooftop.lab.timing.swept)."""
+candidate of a point is timed in turn with the others, as in a bench. The points of an op are one record (rooftop.lab.timing.swept)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from rooftop.lab.candidates import Subject
 from rooftop.lab.inputs import by_name, make
 from rooftop.lab.records import identity, store
 from rooftop.lab.timing import bench, models, roofline, streams
-from rooftop.lab.timing.field import LONGEST_S as LONGEST_CALL_S
-from rooftop.lab.timing.field import STREAM, Bench, Field, Summary
+from rooftop.lab.timing.bench_group import LONGEST_S as LONGEST_CALL_S
+from rooftop.lab.timing.bench_group import STREAM, Bench, BenchGroup, Summary
 from rooftop.lab.timing.swept import made_by
-from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Timer, sets_needed
+from rooftop.lab.timing.timer import Candidate, ImpossibleTime, Timer, sets_needed
 
 MANY = (128 << 20, 1 << 30)  # bytes that a point with many rows reads and writes
 FEWEST, MOST_FEW = 1, 132  # rows of a point that has few
 FEW_OF = 4  # every so many-th drawn point has few rows
-# of the free memory that input sets may take: outputs of each contestant, and what a backward's inputs are made from, come on top
+# of the free memory that input sets may take: outputs of each candidate, and what a backward's inputs are made from, come on top
 SHARE = 0.3
 LONGEST_S = 10e-3  # a point whose roof is longer is not drawn
 SAMPLED = ("torch.compile", "quack")  # peers that compile for every size: timed at a sample of the points
 LEAST = 1 << 20  # bytes of the tensors of a point: of less, too many input sets would have to be made
 TRIES = 400  # draws for one point, before the ranges are said not to fit
-KEPT = 3  # contestants, with peers, that each keep a copy of what an op writes into
+KEPT = 3  # candidates, with peers, that each keep a copy of what an op writes into
 OF_MODELS = 8  # times the most bytes that a drawn point moves: what a point at a model's widths may
 FAR_OFF = 0.05  # a result further than this from torch's, as a share of its norm, is wrong
 BUDGET_S = 0.03  # of sampling a point
@@ -184,7 +184,7 @@ class _Drawing:
         return self.op.work(problem).bytes
 
     def needed(self, point: Point) -> int:
-        """Bytes of the input sets that the kernel clock rotates through, and of what is put back for each contestant into what the op
+        """Bytes of the input sets that the kernel clock rotates through, and of what is put back for each candidate into what the op
         writes to."""
         problem = self._problem(point)
         size = max(held(problem), 1)
@@ -250,7 +250,7 @@ class Sweep:
         fields = []
         for p in (self.points[i] for i in which):
             mine = self.chosen(p)
-            fields.append(Field(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
+            fields.append(BenchGroup(self.op, p.case(self.of), [*([mine] if mine else []), *self.named]))
         return bench.compile_first(fields, self.device)
 
     def run(
@@ -302,7 +302,7 @@ class Sweep:
         problem = self.op.problem(case, self.device)
         if torch.cuda.memory_reserved() > self.kept:
             torch.cuda.empty_cache()
-        one = Bench(Field(self.op, case, []), self.device, self.timer, BUDGET_S, ("kernel",), Summary(), self.streams, self.ceilings)
+        one = Bench(BenchGroup(self.op, case, []), self.device, self.timer, BUDGET_S, ("kernel",), Summary(), self.streams, self.ceilings)
         size = max(held(problem), 1)
         count = sets_needed(size, self.device.l2_bytes)
         try:
@@ -310,11 +310,11 @@ class Sweep:
             options = self.op.options(case)
             others = [s for s in self.named if s.supports(case, self.device) is None and s.name != mine.name]
             subjects = [mine, *others, *self.peers, *(self.sampled if i in self.sample else ())]
-            contestants: list[Contestant] = []
+            candidates: list[Candidate] = []
             wrong = False
             for s in subjects:
                 try:
-                    made = one.contestant(s, sets, options)
+                    made = one.candidate(s, sets, options)
                     result = made.calls[0]()
                     if one.once(made) > LONGEST_CALL_S:
                         continue
@@ -329,14 +329,14 @@ class Sweep:
                     if s is mine:
                         return None
                     continue
-                if s.peer == "torch" and (why := differs(self.op, cast(Mapping[str, Any], contestants[0].calls[0]()), result)):
+                if s.peer == "torch" and (why := differs(self.op, cast(Mapping[str, Any], candidates[0].calls[0]()), result)):
                     self._report_wrong(say, f"{mine.name} {case.id}: {why}")
                     wrong = True
                 del result
-                contestants.append(replace(made, uncapturable=BY_CALLS))
+                candidates.append(replace(made, uncapturable=BY_CALLS))
             bytes_ = one.work.bytes
             copies = [] if size < 1 << 20 else one.copies(bytes_ // 32 * 32, count)
-            field = [*contestants, *(replace(c, uncapturable=BY_CALLS) for c in copies)]
+            field = [*candidates, *(replace(c, uncapturable=BY_CALLS) for c in copies)]
             duty = "normal" if self.op.mutates else "sweep"
             m = self.timer.measure(field, "kernel", bytes_per_call=size, floor_seconds=one.floor("kernel"), target=0.02, budget_s=BUDGET_S,
                                    duty=duty, samples=(6, 6))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The one timer: contestants interleaved sample by sample, on one of four clocks, with an A/A run that gives the noise.
+"""The one timer: candidates interleaved sample by sample, on one of four clocks, with an A/A run that gives the noise.
 
 | clock | what is timed |
 |---|---|
@@ -26,7 +26,7 @@ Call: TypeAlias = Callable[[], object]
 ROTATION = 3  # the rotated input sets hold more than this many times L2
 MOST_SETS = 1024  # making more takes longer than timing them
 REPLAY_S = 1e-3  # a graph lasts at least this long: starting one took 2.2 us on an H100, in no kernel's time
-LEAD_BELOW_S = 5e-3  # a shorter sample is led in by an untimed one, lest it pay for what its neighbour left dirty in L2
+LEAD_BELOW_S = 5e-3  # warm-up replay: a shorter sample follows an untimed one, so that it does not pay for the lines that the one before left dirty in L2
 MOST_NODES = 4096  # calls in one graph, at most
 COLD_SETS = 4  # input sets that the cold clock goes through
 HOST_BATCH = 24  # eager calls between two synchronisations: far fewer than the launch queue holds (about a thousand)
@@ -46,7 +46,7 @@ class NotCapturable(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """What is timed. ``calls[i]`` runs it once on input set i, on the current stream of torch; what it returns is kept alive
     until every set has been used once, so that outputs it allocates rotate through memory as its inputs do.
 
@@ -64,7 +64,7 @@ class Contestant:
 @dataclass(frozen=True)
 class Pace:
     """How samples follow each other. ``pause_s``: idle time before each; ``lead_s``: the same work, untimed, right before each;
-    ``warm_s``: all contestants in turn before the first; ``sample_s``: the least that a timed sample lasts."""
+    ``warm_s``: all candidates in turn before the first; ``sample_s``: the least that a timed sample lasts."""
 
     pause_s: float
     lead_s: float
@@ -114,7 +114,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """One contestant on one clock. Times are seconds a call; ``low`` and ``high`` bound the median with 95 %; ``spread`` is the
+    """One candidate on one clock. Times are seconds a call; ``low`` and ``high`` bound the median with 95 %; ``spread`` is the
     distance between the quartiles over the median."""
 
     name: str
@@ -146,7 +146,7 @@ class Measurement:
     base: str
     timings: Mapping[str, Timing]
     again: Timing
-    versus: Mapping[str, Comparison]  # every other contestant against the first
+    versus: Mapping[str, Comparison]  # every other candidate against the first
     noise: float
     empty_s: float  # what an empty call shows on this clock; contained in every time, never subtracted
     target: float  # the relative error that was asked for
@@ -154,7 +154,7 @@ class Measurement:
     budget_s: float
     elapsed_s: float  # of sampling, which the budget bounds
     setup_s: float  # of capturing, estimating and warming up before it
-    busy: float  # share of the sampling time in which a contestant ran
+    busy: float  # share of the sampling time in which a candidate ran
     pace: Pace
     rotated_bytes: int
     sensors: Mapping[str, Any]
@@ -168,7 +168,7 @@ class Measurement:
         return self.timings[name]
 
     def compare(self, name: str, base: str) -> Comparison:
-        """Any two contestants of this run, from their paired samples."""
+        """Any two candidates of this run, from their paired samples."""
         return compare(self.timings[name].samples, self.timings[base].samples, self.noise)
 
     def json(self, samples: bool = False) -> dict[str, Any]:
@@ -195,9 +195,9 @@ def sets_needed(bytes_per_call: int, l2_bytes: int) -> int:
 
 @dataclass
 class _Entry:
-    """One contestant in the field, made ready."""
+    """One candidate in the field, made ready."""
 
-    contestant: Contestant
+    candidate: Candidate
     program: Program
     replays: int
     lead: int
@@ -208,8 +208,8 @@ class _Entry:
 
     def sample(self, backend: Backend, pause_s: float) -> float:
         """Seconds a call."""
-        if self.contestant.restore:
-            backend.before(self.contestant.restore)
+        if self.candidate.restore:
+            backend.before(self.candidate.restore)
         if pause_s:
             backend.pause(pause_s)
         seconds = self.program.run(self.replays, self.lead)
@@ -218,7 +218,7 @@ class _Entry:
 
 
 class Timer:
-    """Times contestants side by side on ``backend`` (a `rooftop.lab.timing.timer_cuda.CudaBackend`); ``sensors`` reads clocks, power and
+    """Times candidates side by side on ``backend`` (a `rooftop.lab.timing.timer_cuda.CudaBackend`); ``sensors`` reads clocks, power and
     temperature before and after each measurement."""
 
     def __init__(self, backend: Backend, *, sensors: Callable[[], dict[str, Any]] | None = None) -> None:
@@ -228,7 +228,7 @@ class Timer:
 
     def measure(
         self,
-        contestants: Sequence[Contestant],
+        candidates: Sequence[Candidate],
         clock: Clock = "kernel",
         *,
         bytes_per_call: int = 0,
@@ -238,7 +238,7 @@ class Timer:
         duty: Duty = "normal",
         samples: tuple[int, int] = (11, 1001),
     ) -> Measurement:
-        """Times ``contestants`` on ``clock``, the first of them twice.
+        """Times ``candidates`` on ``clock``, the first of them twice.
 
         Rounds of one sample each are taken until the interval of every paired ratio is narrower than ``target`` each way, or
         ``budget_s`` seconds of sampling or the most ``samples`` are spent; at least six are taken, as fewer give no interval.
@@ -247,11 +247,11 @@ class Timer:
 
         Raises ImpossibleTime below the floor (not on the host clock, which no device bounds), ValueError for a field that
         cannot be timed fairly."""
-        self._validate(contestants, clock, bytes_per_call, duty, samples, target)
-        names = [c.name for c in contestants]
+        self._validate(candidates, clock, bytes_per_call, duty, samples, target)
+        names = [c.name for c in candidates]
         before, pace, start = self.read_sensors(), PACES[duty], self.backend.now()
-        twin = replace(contestants[0], name=contestants[0].name + AGAIN)
-        entries = [self._ready(c, clock, pace) for c in (*contestants, twin)]
+        twin = replace(candidates[0], name=candidates[0].name + AGAIN)
+        entries = [self._ready(c, clock, pace) for c in (*candidates, twin)]
         base, again = entries[0], entries[-1]
         empty_s = self.empty_seconds(clock)
         self._warm(entries, pace)
@@ -274,18 +274,18 @@ class Timer:
         noise = paired_ratio(again.samples, base.samples).off_one
         found = Measurement(
             clock, duty, names[0],
-            {e.contestant.name: _timing(e) for e in entries[:-1]}, _timing(again),
-            {e.contestant.name: compare(e.samples, base.samples, noise) for e in entries[1:-1]},
+            {e.candidate.name: _timing(e) for e in entries[:-1]}, _timing(again),
+            {e.candidate.name: compare(e.samples, base.samples, noise) for e in entries[1:-1]},
             noise, empty_s, target, error, budget_s, end - sampling, sampling - start,
             sum(e.busy_s for e in entries) / (end - sampling) if end > sampling else 0.0,
-            pace, bytes_per_call * min(len(c.calls) for c in contestants) if clock == "kernel" else 0,
+            pace, bytes_per_call * min(len(c.calls) for c in candidates) if clock == "kernel" else 0,
             {"before": before, "after": self.read_sensors()}, self.backend.describe(),
         )
-        _refuse_impossible(found, floor_seconds, {c.name: c.floor for c in contestants if c.floor is not None})
+        _refuse_impossible(found, floor_seconds, {c.name: c.floor for c in candidates if c.floor is not None})
         return found
 
     def _validate(
-        self, contestants: Sequence[Contestant], clock: Clock, size: int, duty: Duty, samples: tuple[int, int], target: float
+        self, candidates: Sequence[Candidate], clock: Clock, size: int, duty: Duty, samples: tuple[int, int], target: float
     ) -> None:
         if clock not in get_args(Clock):
             raise ValueError(f"clock {clock!r} is not one of {', '.join(get_args(Clock))}")
@@ -297,10 +297,10 @@ class Timer:
             raise ValueError(f"samples is {samples}; (fewest, most) with at least {FEWEST} are needed for a 95 % interval")
         if not target > 0:
             raise ValueError(f"target is {target}; a positive relative error is needed, as 0.002")
-        names = [c.name for c in contestants]
+        names = [c.name for c in candidates]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"contestants {names}: at least one, each with a name of its own, is needed")
-        for c in contestants:
+            raise ValueError(f"candidates {names}: at least one, each with a name of its own, is needed")
+        for c in candidates:
             if len({id(call) for call in c.calls}) < max(len(c.calls), 1):
                 raise ValueError(f"{c.name}: no calls, or one call given twice; each input set needs a call of its own")
             if c.restore and duty != "normal":
@@ -311,8 +311,8 @@ class Timer:
                     f"the kernel clock needs {sets_needed(size, self.backend.l2_bytes)}"
                 )
 
-    def _ready(self, c: Contestant, clock: Clock, pace: Pace) -> _Entry:
-        """Captures the contestant, with as many calls a replay and replays a sample as the pace asks for."""
+    def _ready(self, c: Candidate, clock: Clock, pace: Pace) -> _Entry:
+        """Captures the candidate, with as many calls a replay and replays a sample as the pace asks for."""
         if clock == "host":
             batch = [c.calls[i % len(c.calls)] for i in range(1 if c.restore else HOST_BATCH)]
             return _Entry(c, self.backend.host(batch), 1, 0, min(len(c.calls), len(batch)), "")
@@ -335,7 +335,7 @@ class Timer:
             entry.lead = 1 if seconds < LEAD_BELOW_S else 0
         return entry
 
-    def _program(self, c: Contestant, calls: Sequence[Call], cold: bool) -> tuple[Program, str]:
+    def _program(self, c: Candidate, calls: Sequence[Call], cold: bool) -> tuple[Program, str]:
         if c.uncapturable is None:
             try:
                 return self.backend.captured(calls, cold=cold), ""
@@ -355,7 +355,7 @@ class Timer:
     def empty_seconds(self, clock: Clock) -> float:
         """What a call that does nothing shows on this clock: measured once."""
         if clock not in self._empty:
-            nothing = Contestant("nothing", [self.backend.empty(clock)])
+            nothing = Candidate("nothing", [self.backend.empty(clock)])
             entry = self._ready(nothing, "hot" if clock == "kernel" else clock, PACES["normal"])
             self._warm([entry], PACES["normal"])
             self._empty[clock] = estimate([entry.sample(self.backend, 0.0) for _ in range(31)]).median
@@ -365,7 +365,7 @@ class Timer:
 def _timing(entry: _Entry) -> Timing:
     e = estimate(entry.samples)
     return Timing(
-        entry.contestant.name, e.median, e.low, e.high, spread(entry.samples), e.n, entry.program.calls, entry.replays,
+        entry.candidate.name, e.median, e.low, e.high, spread(entry.samples), e.n, entry.program.calls, entry.replays,
         entry.sets, entry.program.method, entry.why, tuple(entry.samples),
     )
 

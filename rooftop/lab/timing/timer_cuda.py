@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from rooftop.lab.timing.statistics import median
-from rooftop.lab.timing.timer import Call, Clock, Contestant, NotCapturable, Timer, sets_needed
+from rooftop.lab.timing.timer import Call, Candidate, Clock, NotCapturable, Timer, sets_needed
 
 if TYPE_CHECKING:
     import torch
@@ -277,7 +277,7 @@ def _naive(timer: Timer, mib: int, repeats: int) -> list[dict[str, Any]]:
     torch, total = backend._torch, mib << 20
     pairs = [[torch.randn(total // 8, device=backend._device) for _ in range(2)] for _ in range(sets_needed(total, backend.l2_bytes))]
     calls: list[Call] = [partial(y.copy_, x) for x, y in pairs]
-    copy, field = calls[0], [Contestant("copy", calls)]
+    copy, field = calls[0], [Candidate("copy", calls)]
     backend.prepare(calls)
     written = torch.empty(FLUSH * backend.l2_bytes // 4, device=backend._device)
     start, end = backend.events()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rooftop.lab.timing.statistics import SAME_WITHIN
-from rooftop.lab.timing.timer import Contestant, Measurement, Timer
+from rooftop.lab.timing.timer import Candidate, Measurement, Timer
 
 ROUNDS = ((6, 1.15, 2), (12, 1.04, 8))  # samples; dropped if slower than this many times the fastest; no such round for so few
 SAMPLES = (11, 401)  # of the last fields, as in bench
@@ -41,19 +41,19 @@ def pick(m: Measurement) -> tuple[str | None, Verdict]:
     return None, "unresolved" if hidden else "heuristic"
 
 
-def contest(timer: Timer, contestants: Sequence[Contestant], *, size: int, floor_s: float = 0.0, budget_s: float = CASE_S) -> Outcome:
+def contest(timer: Timer, candidates: Sequence[Candidate], *, size: int, floor_s: float = 0.0, budget_s: float = CASE_S) -> Outcome:
     """Times a field on the kernel clock, the heuristic's config first in it. `size`: bytes a call touches.
 
     Raises ImpossibleTime as the timer does, ValueError for a field of one."""
-    if len(contestants) < 2:
-        raise ValueError(f"{len(contestants)} configs; at least the heuristic's and another are needed")
+    if len(candidates) < 2:
+        raise ValueError(f"{len(candidates)} configs; at least the heuristic's and another are needed")
 
-    def measure(entered: Sequence[Contestant], share: float, samples: tuple[int, int]) -> Measurement:
+    def measure(entered: Sequence[Candidate], share: float, samples: tuple[int, int]) -> Measurement:
         m = timer.measure(entered, "kernel", bytes_per_call=size, floor_seconds=floor_s, budget_s=budget_s * share, samples=samples)
         seconds.update({n: t.median for n, t in m.timings.items()})
         return m
 
-    base, left = contestants[0], list(contestants)
+    base, left = candidates[0], list(candidates)
     seconds: dict[str, float] = {}
     dropped: dict[str, float] = {}
     m: Measurement | None = None

@@ -29,8 +29,8 @@ from rooftop.lab.check import checker, judgement
 from rooftop.lab.ending import NoGpuError
 from rooftop.lab.records import store
 from rooftop.lab.records.identity import DIGITS, Identity
-from rooftop.lab.timing.field import LONGEST_S, MEMORY, Bench, Field
-from rooftop.lab.timing.field import Summary as BenchSummary
+from rooftop.lab.timing.bench_group import LONGEST_S, MEMORY, Bench, BenchGroup
+from rooftop.lab.timing.bench_group import Summary as BenchSummary
 from rooftop.lab.timing.timer import ImpossibleTime, Timer, sets_needed
 from rooftop.lab.timing.timer_cuda import CudaBackend
 from rooftop.lab.tune.contest import CASE_S, Outcome, contest
@@ -246,7 +246,7 @@ class Tuner:
 
         from rooftop.lab.inputs import make
 
-        bench = Bench(Field(job.subject.op, job.case, [job.subject]), self.device, self.timer, self.case_s, ("kernel",), BenchSummary())
+        bench = Bench(BenchGroup(job.subject.op, job.case, [job.subject]), self.device, self.timer, self.case_s, ("kernel",), BenchSummary())
         call = job.subject.call(job.case, self.device)
         problem, seen = call.called, call.problem
         size = max(sum(m.nbytes for _, m in problem.tensors if m is not None), 1)
@@ -267,8 +267,8 @@ class Tuner:
                     if n not in call.reused and m is not None
                 }
                 sets.append({**inputs, **outputs})
-            contestants = [replace(bench.kernel(job.subject, sets, c), name=n) for n, c in configs.items()]
-            quick = [c for i, c in enumerate(contestants) if bench.once(c) <= LONGEST_S or i == 0]
+            candidates = [replace(bench.kernel(job.subject, sets, c), name=n) for n, c in configs.items()]
+            quick = [c for i, c in enumerate(candidates) if bench.once(c) <= LONGEST_S or i == 0]
             if len(quick) < 2:
                 self.summary.skipped.append(f"{job.title}: a call of any other config takes more than {LONGEST_S} s")
                 return None

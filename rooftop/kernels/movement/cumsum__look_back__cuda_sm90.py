@@ -1,4 +1,4 @@
-"""Which rows cumsum__chain__cuda_sm90.cu takes, and its launches."""
+"""Which rows cumsum__look_back__cuda_sm90.cu takes, and its launches."""
 
 from __future__ import annotations
 

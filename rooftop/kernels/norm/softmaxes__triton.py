@@ -1,9 +1,9 @@
-"""Softmax over the middle dimension of x[R, C, I]. Contract: rooftop/ops/softmax.py
+"""Softmax over the middle dimension of x[R, C, I], and its backward dx = y (dy - sum_j dy_j y_j). Contract: rooftop/ops/softmax.py
 
 One program computes a few neighbouring *lanes*, softmaxes that are independent of each other: rows if I is 1, else inner positions. Lanes
 that fit the registers are read once, as one tile of columns × lanes. Longer ones are read twice: first for maximum and sum together
-(Milakov & Gimelshein 2018), where each position of the tile keeps its own pair until the end; then from the end backwards, because the data
-read last are still in the L2."""
+(Milakov & Gimelshein 2018), or for the sum of dy y, where each position of the tile keeps its own until the end; then from the end
+backwards, because the data read last are still in the L2."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait, libdevice
 
 from rooftop.core.spec import Launch, Meta, Problem
+
+OPS = ("softmax", "softmax_bwd")
 
 # The identity of the maximum. -inf would give -inf - -inf = NaN where only a part of a row is -inf; with the lowest finite number such a
 # part adds exp(-inf) = 0, and a row of only -inf ends as 0 / 0 = NaN, which is the contract.
@@ -87,6 +89,62 @@ def _loop(  # type: ignore[no-untyped-def]
         tl.store(y + column * yc, _quotient(_exp(v - most, y.dtype.element_ty), total, scale, y.dtype.element_ty), inside)
 
 
+@triton.jit
+def _sum(v, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum over the columns. Its terms cancel, and all of dx depends on it: for float32 results it is computed in float64."""
+    if dtype == tl.float32:
+        v = v.to(tl.float64)
+    return tl.sum(v, 0, keep_dims=True).to(tl.float32)
+
+
+@triton.jit
+def _tile_bwd(  # type: ignore[no-untyped-def]
+    dy, y, dx, C, L, blocks, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
+    """LANES whole lanes at once. Strides of outer, column and lane for dy, y and dx, in elements."""
+    if CHAINED:
+        gdc_wait()
+    outer = (tl.program_id(0) // blocks).to(tl.int64)
+    lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
+    column = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
+    inside = (column < C) & (lane < L)
+    a = tl.load(y + outer * yo + column * yc + lane * yl, inside, other=0).to(tl.float32)
+    b = tl.load(dy + outer * go + column * gc + lane * gl, inside, other=0).to(tl.float32)
+    result = a * (b - _sum(a * b, dx.dtype.element_ty))
+    tl.store(dx + outer * xo + column * xc + lane * xl, result.to(dx.dtype.element_ty), inside)
+
+
+@triton.jit
+def _loop_bwd(  # type: ignore[no-untyped-def]
+    dy, y, dx, C, L, blocks, rounds, go, gc, gl, yo, yc, yl, xo, xc, xl, COLUMNS: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr
+):
+    """LANES lanes, COLUMNS columns at a time, in `rounds` iterations, twice."""
+    if CHAINED:
+        gdc_wait()
+    outer = (tl.program_id(0) // blocks).to(tl.int64)
+    lane = (tl.program_id(0) % blocks).to(tl.int64) * LANES + tl.arange(0, LANES)[None, :]
+    start = tl.arange(0, COLUMNS).to(tl.int64)[:, None]
+    y += outer * yo + lane * yl
+    dy += outer * go + lane * gl
+    dx += outer * xo + lane * xl
+
+    s = tl.zeros((COLUMNS, LANES), tl.float32)
+    for k in range(rounds):
+        column = k * COLUMNS + start
+        inside = (column < C) & (lane < L)
+        a = tl.load(y + column * yc, inside, other=0).to(tl.float32)
+        b = tl.load(dy + column * gc, inside, other=0).to(tl.float32)
+        s += a * b
+    total = _sum(s, dx.dtype.element_ty)
+
+    for k in range(rounds):
+        column = (rounds - 1 - k) * COLUMNS + start
+        inside = (column < C) & (lane < L)
+        a = tl.load(y + column * yc, inside, other=0).to(tl.float32)
+        b = tl.load(dy + column * gc, inside, other=0).to(tl.float32)
+        tl.store(dx + column * xc, (a * (b - total)).to(dx.dtype.element_ty), inside)
+
+
 @dataclass(frozen=True)
 class Config:
     """`columns` × `lanes` elements are held at a time by `warps` warps; `loop`: a lane may be longer than that."""
@@ -103,25 +161,30 @@ def _pow2(n: int) -> int:
 
 def _lanes(p: Problem) -> int:
     """The number of contiguous softmaxes."""
-    rows, _, inner = p["x"].shape
+    rows, _, inner = p["y"].shape
     return rows if inner == 1 else inner
 
 
 def _grid(p: Problem, lanes: int) -> tuple[int, int]:
     """Programs in all, and programs with the same outer index."""
-    rows, _, inner = p["x"].shape
+    rows, _, inner = p["y"].shape
     blocks = -(-_lanes(p) // lanes)
     return (blocks if inner == 1 else rows * blocks), blocks
 
 
+def _tensors(p: Problem) -> tuple[str, ...]:
+    """In the order of the kernels' parameters, the row that is written last."""
+    return ("x", "y") if p.op == "softmax" else ("dy", "y", "dx")
+
+
 def supports(p: Problem) -> str | None:
-    x, y = p["x"], p["y"]
-    if x.dtype not in ("f32", "f16", "bf16") or y.dtype != x.dtype:
-        return f"takes f32, f16 or bf16, the same for x and y; given {x.dtype} and {y.dtype}"
-    if x.numel == 0:
+    dtypes = {p[name].dtype for name in _tensors(p)}
+    if len(dtypes) != 1 or not dtypes <= {"f32", "f16", "bf16"}:
+        return f"takes f32, f16 or bf16, the same for all tensors; given {', '.join(f'{name}: {p[name].dtype}' for name in _tensors(p))}"
+    if p["y"].numel == 0:
         return "there is nothing to compute"
-    if x.shape[1] >= 2**31:
-        return f"takes fewer than 2**31 columns; given {x.shape[1]}"
+    if p["y"].shape[1] >= 2**31:
+        return f"takes fewer than 2**31 columns; given {p['y'].shape[1]}"
     if _grid(p, choose(p).lanes)[0] >= 2**31:
         return "more programs than one launch may have"
     return None
@@ -142,34 +205,33 @@ def _wide_access(p: Problem) -> bool:
 
 def choose(p: Problem) -> Config:
     """Measured on an H100. Rows: tiles of 4096 elements or one row, 16 elements a thread; 32 if accesses are narrow, so that more of them
-    are in flight.
-    Inner positions: at least a 32-byte sector wide."""
-    _, columns, inner = p["x"].shape
-    wide = _pow2(columns)
+    are in flight. Inner positions: at least a 32-byte sector wide, in the backward one or two."""
+    _, columns, inner = p["y"].shape
+    wide, forward, vectors = _pow2(columns), p.op == "softmax", _wide_access(p)
     if inner == 1:
-        if wide > 32768:
+        if wide > (32768 if forward else 16384):
             return Config(8192, 1, 16, True)
-        tile, each = (4096, 512) if _wide_access(p) and wide < 32768 else (2048, 1024)
+        tile, each = (4096, 512) if vectors and wide < 32768 else (2048, 1024)
         lanes = max(1, min(tile // wide, _pow2(_lanes(p))))
         while lanes > 1 and _grid(p, lanes)[0] < 4 * p.device.sms:
             lanes //= 2
-        return Config(wide, lanes, max(1, min(16 if each == 512 else 32, wide * lanes // each)), False)
-    limit = (32768 if p.device.arch >= 90 else 16384) if _wide_access(p) else 8192  # larger tiles spill
-    for lanes in (16, 32 // p["x"].itemsize):
+        return Config(wide, lanes, max(1, min(32 if forward and each == 1024 else 16, wide * lanes // each)), False)
+    limit = (32768 if forward and p.device.arch >= 90 else 16384) if vectors else 8192  # larger tiles spill
+    for lanes in (16, 32 // p["y"].itemsize) if forward else (16,):
         lanes = min(_pow2(inner), lanes)
         if wide * lanes <= limit:
-            return Config(wide, lanes, max(1, min(16, wide * lanes // (1024 if _wide_access(p) else 512))), False)
+            return Config(wide, lanes, max(1, min(16, wide * lanes // (1024 if vectors else 512))), False)
     lanes = min(_pow2(inner), 32)
     return Config(2048 // lanes, lanes, 8, True)
 
 
 def configs(p: Problem) -> list[Config]:
-    _, columns, inner = p["x"].shape
-    wide = _pow2(columns)
+    _, columns, inner = p["y"].shape
+    wide, most = _pow2(columns), 64 if p.op == "softmax" else 32  # elements a thread
     found = []
     for lanes in (1, 2, 4, 8, 16) if inner == 1 else (8, 16, 32, 64, 128):
         for warps in (1, 2, 4, 8, 16, 32):
-            if 4 * 32 * warps <= wide * lanes <= 64 * 32 * warps and wide * lanes <= 32768:
+            if 4 * 32 * warps <= wide * lanes <= most * 32 * warps and wide * lanes <= 32768:
                 found.append(Config(wide, lanes, warps, False))
         for size in (2048, 4096, 8192, 16384):
             if size // lanes < wide and (inner > 1 or lanes == 1):
@@ -178,17 +240,16 @@ def configs(p: Problem) -> list[Config]:
 
 
 def launches(p: Problem, config: Config) -> list[Launch]:
-    x, y = p["x"], p["y"]
-    _, columns, inner = x.shape
+    _, columns, inner = p["y"].shape
     programs, blocks = _grid(p, config.lanes)
-
-    def strides(of: tuple[int, ...]) -> tuple[int, int, int]:
-        """Strides of outer, column and lane: with one inner position the rows are the lanes."""
-        return (0, of[1], of[0]) if inner == 1 else (of[0], of[1], of[2])
-
-    (xo, xc, xl), (yo, yc, yl) = strides(x.strides), strides(y.strides)
-    args = {"x": "x", "y": "y", "C": columns, "L": _lanes(p), "blocks": blocks, "xo": xo, "xc": xc, "xl": xl, "yo": yo, "yc": yc, "yl": yl}
+    args = {**dict.fromkeys(_tensors(p)), "C": columns, "L": _lanes(p), "blocks": blocks}
+    for name in _tensors(p):
+        row, column, lane = p[name].strides
+        outer, lane = (0, row) if inner == 1 else (row, lane)  # with one inner position the rows are the lanes
+        letter = "g" if name == "dy" else name[-1]
+        args |= {name: name, f"{letter}o": outer, f"{letter}c": column, f"{letter}l": lane}
     args |= {"COLUMNS": config.columns, "LANES": config.lanes, "CHAINED": p.device.pdl}
     if config.loop:
         args["rounds"] = -(-columns // config.columns)
-    return [Launch(kernel=_loop if config.loop else _tile, grid=(programs,), args=args, warps=config.warps, chained=p.device.pdl)]
+    kernel = (_loop if config.loop else _tile) if p.op == "softmax" else _loop_bwd if config.loop else _tile_bwd
+    return [Launch(kernel=kernel, grid=(programs,), args=args, warps=config.warps, chained=p.device.pdl)]

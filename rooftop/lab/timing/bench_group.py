@@ -1,4 +1,4 @@
-"""One field: subjects that are timed together on one case. Its inputs, its contestants, its records."""
+"""One field: subjects that are timed together on one case. Its inputs, its candidates, its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rooftop.lab.records import identity, store
 from rooftop.lab.timing import roofline, streams
 from rooftop.lab.timing.peak_memory import peak_bytes
 from rooftop.lab.timing.throughput import compute_bound
-from rooftop.lab.timing.timer import Contestant, ImpossibleTime, Measurement, Timer, sets_needed
+from rooftop.lab.timing.timer import Candidate, ImpossibleTime, Measurement, Timer, sets_needed
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ DUTIES = ("auto", "normal", "burst", "sustained")
 
 
 @dataclass
-class Field:
+class BenchGroup:
     """Subjects that are timed together on one case."""
 
     op: Contract
@@ -58,10 +58,10 @@ class Summary:
 
 
 class Bench:
-    """One field: its inputs, its contestants, its records."""
+    """One group: its inputs, its candidates, its records."""
 
     def __init__(
-        self, f: Field, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary,
+        self, f: BenchGroup, device: Device, timer: Timer, budget_s: float, clocks: Sequence[str], summary: Summary,
         copies: streams.Streams | None = None, ceilings: roofline.Ceilings | None = None, duty: Sequence[str] = ("auto",),
         proofs: Mapping[tuple[str, ...], store.Record] | None = None,
     ) -> None:
@@ -93,13 +93,13 @@ class Bench:
             return []
         sets = [make(self.f.op, self.f.case, "cuda", seed)[0] for seed in range(count)]
         options = self.f.op.options(self.f.case)
-        contestants = {s.name: self.contestant(s, sets, options) for s in able}
+        candidates = {s.name: self.candidate(s, sets, options) for s in able}
         # what is written into counts twice, and of a cache only what is appended counts
         moved = self.work.bytes if self.f.op.mutates else size
         copies = [] if moved < 1 << 20 or compute_bound(self.work) else self.copies(
             moved // 32 * 32, max(count, sets_needed(moved, self.device.l2_bytes))
         )
-        once = self._once(contestants)
+        once = self._once(candidates)
         able = [s for s in able if s.name in once]
         if not any(s.implementation for s in able):
             return []
@@ -115,27 +115,27 @@ class Bench:
             budget = self.budget_s if clock == "kernel" else self.budget_s / 4
             extra = copies + parts if clock == "kernel" else []
             for duty in self._duties() if clock == "kernel" else ("normal",):
-                self._measure(clock, [contestants[s.name] for s in quick] + extra, size, budget, found, duty=duty)
+                self._measure(clock, [candidates[s.name] for s in quick] + extra, size, budget, found, duty=duty)
         if slow:
             leader = min(quick, key=lambda s: once[s.name])
             self._measure(
-                "kernel", [contestants[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow},
+                "kernel", [candidates[s.name] for s in (leader, *slow)], size, self.budget_s, found, keep={s.name for s in slow},
                 duty=self._duties()[0]
             )
         return [self._record(s, found[s.name]) for s in able if found[s.name]] + self._copy_row() + self._part_rows()
 
-    def parts(self, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[Contestant]:
+    def parts(self, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[Candidate]:
         """What the contract has timed beside its kernels, where it fits the case."""
         made = []
         for name, factory in self.f.op.beside.items():
-            c = Contestant(PART + name, [partial(_without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
+            c = Candidate(PART + name, [partial(_without_grad, factory(), self.f.op.arguments(t, options)) for t in sets])
             try:
                 made += [c] if self._once({c.name: c}) else []
             except ValueError as error:
                 self.summary.skipped.append(f"{name} at {self.f.case.id}: {error}")
         return made
 
-    def copies(self, size: int, count: int) -> list[Contestant]:
+    def copies(self, size: int, count: int) -> list[Candidate]:
         """Plain copies of `size` bytes, read and written, or where hardly a byte is written plain reads: torch's, and that of ours which
         calibration found to be the fastest."""
         if self.streams is None:
@@ -143,9 +143,9 @@ class Bench:
         kind: roofline.Kind = "read" if 8 * self.work.write < self.work.read else "copy"
         ours = self.ceilings.fastest(kind, size) or next(iter(streams.VARIANTS))
         self.streams.reserve(size * count)
-        found = self.streams.contestants(kind, size, count, only=tuple({ours, streams.TORCH[kind]}))
+        found = self.streams.candidates(kind, size, count, only=tuple({ours, streams.TORCH[kind]}))
         self.streams.reserve(0)  # the calls hold what they need
-        return [Contestant(f"{STREAM}{kind} {c.name}", c.calls, floor=self.floor("kernel", moved=True)) for c in found]
+        return [Candidate(f"{STREAM}{kind} {c.name}", c.calls, floor=self.floor("kernel", moved=True)) for c in found]
 
     def _able(self) -> list[Subject]:
         able = []
@@ -185,14 +185,14 @@ class Bench:
         del expected
         torch.cuda.empty_cache()
 
-    def contestant(self, s: Subject, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> Contestant:
+    def candidate(self, s: Subject, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> Candidate:
         if s.peer is not None:
             function = s.function
             restore = self._restore(sets) if self.f.op.mutates else None
-            return Contestant(s.name, [partial(_without_grad, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
+            return Candidate(s.name, [partial(_without_grad, function, self.f.op.arguments(t, options)) for t in sets], restore=restore)
         return self.kernel(s, sets)
 
-    def kernel(self, s: Subject, sets: Sequence[dict[str, Any]], config: Any = None) -> Contestant:
+    def kernel(self, s: Subject, sets: Sequence[dict[str, Any]], config: Any = None) -> Candidate:
         """The kernel's own launches on each input set, in memory allocated beforehand. A set may bring outputs along, by name; `config`: in
         place of the one that the kernel chooses. What the op writes into is put back before each sample."""
         import torch
@@ -218,7 +218,7 @@ class Bench:
         def empty(name: str, meta: Any) -> torch.Tensor:
             return torch.empty_strided(meta.shape, meta.strides, dtype=getattr(torch, DTYPES[meta.dtype].torch), device="cuda")
 
-        return Contestant(s.name, [on(t) for t in sets], restore=self._restore(sets) if call.op.mutates else None)
+        return Candidate(s.name, [on(t) for t in sets], restore=self._restore(sets) if call.op.mutates else None)
 
     def _restore(self, sets: Sequence[dict[str, Any]]) -> Callable[[], None]:
         kept = [{n: t[n].clone() for n in self.f.op.mutates if t[n] is not None} for t in sets]
@@ -230,12 +230,12 @@ class Bench:
 
         return restore
 
-    def _once(self, contestants: Mapping[str, Contestant]) -> dict[str, float]:
+    def _once(self, candidates: Mapping[str, Candidate]) -> dict[str, float]:
         """Seconds of one call of each; without the peers, and the parts, that the memory does not hold."""
         import torch
 
         found = {}
-        for name, c in contestants.items():
+        for name, c in candidates.items():
             try:
                 found[name] = self.once(c)
             except torch.OutOfMemoryError:
@@ -245,7 +245,7 @@ class Bench:
                 torch.cuda.empty_cache()
         return found
 
-    def once(self, c: Contestant) -> float:
+    def once(self, c: Candidate) -> float:
         """Seconds of one call, after one to warm up."""
         import torch
 
@@ -298,12 +298,12 @@ class Bench:
         return s.rung is None and any(i.name == s.name for i in registry.implementations(self.f.op.name))
 
     def _measure(
-        self, clock: str, contestants: Sequence[Contestant], size: int, budget_s: float, found: dict[str, dict[str, Measurement]],
+        self, clock: str, candidates: Sequence[Candidate], size: int, budget_s: float, found: dict[str, dict[str, Measurement]],
         keep: set[str] | None = None, duty: str = "normal",
     ) -> None:
         if clock == "host":
-            contestants = [c for c in contestants if c.name.startswith("peer:")] + self._eager()
-        if not contestants:
+            candidates = [c for c in candidates if c.name.startswith("peer:")] + self._eager()
+        if not candidates:
             return
         import torch
 
@@ -312,7 +312,7 @@ class Bench:
         while m is None:
             try:
                 m = self.timer.measure(
-                    contestants, clock,  # type: ignore[arg-type]
+                    candidates, clock,  # type: ignore[arg-type]
                     bytes_per_call=size, floor_seconds=self.floor(clock), budget_s=budget_s, samples=samples,
                     duty=duty,  # type: ignore[arg-type]
                 )
@@ -320,9 +320,9 @@ class Bench:
                 self.summary.wrong.append(f"{self.f.title}, {clock}: {error}")
                 return
             except torch.OutOfMemoryError:  # a captured call holds its memory until the field ends
-                if not any(c.name.startswith(("peer:", PART)) for c in contestants):
+                if not any(c.name.startswith(("peer:", PART)) for c in candidates):
                     raise
-                contestants = self._without_the_largest(contestants)
+                candidates = self._without_the_largest(candidates)
         for name in m.timings:
             if name in found and (keep is None or name in keep):
                 found[name]["sustained" if duty == "sustained" else clock] = m
@@ -331,25 +331,25 @@ class Bench:
         if clock == "kernel" and keep is None:
             self._parts = {**self._parts, "sustained" if duty == "sustained" else clock: m}
 
-    def _without_the_largest(self, contestants: Sequence[Contestant]) -> list[Contestant]:
+    def _without_the_largest(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Without the peer, or else the part, that takes the most memory."""
         import torch
 
-        heaviest = max((c for c in contestants if c.name.startswith(("peer:", PART))), key=lambda c: self.memory.get(c.name, 0))
+        heaviest = max((c for c in candidates if c.name.startswith(("peer:", PART))), key=lambda c: self.memory.get(c.name, 0))
         self.summary.skipped.append(f"{heaviest.name} at {self.f.case.id}: out of device memory, captured together with the others")
         gc.collect()
         torch.cuda.empty_cache()
-        return [c for c in contestants if c is not heaviest]
+        return [c for c in candidates if c is not heaviest]
 
-    def _eager(self) -> list[Contestant]:
-        """The op as a user calls it, for the host clock: one contestant an implementation."""
+    def _eager(self) -> list[Candidate]:
+        """The op as a user calls it, for the host clock: one candidate an implementation."""
         made = []
         tensors, options = make(self.f.op, self.f.case, "cuda", 0)
         for s in self.f.entries:
             if s.implementation is None or not self._public(s) or s.supports(self.f.case, self.device):
                 continue
             args = self.f.op.arguments(tensors, options)
-            made.append(Contestant(s.name, [partial(self.f.op, *args, implementation=s.name)]))
+            made.append(Candidate(s.name, [partial(self.f.op, *args, implementation=s.name)]))
         return made
 
     def floor(self, clock: str, moved: bool = False) -> float:
@@ -420,7 +420,7 @@ class Bench:
 
 
 def _pairs(m: Measurement, name: str) -> dict[str, Any]:
-    """One contestant of a field against each of the others, and against the fastest copy."""
+    """One candidate of a field against each of the others, and against the fastest copy."""
     versus = {other: m.compare(name, other).json() for other in m.timings if other != name and not other.startswith(STREAM)}
     if copy := fastest_copy(m):
         versus[copy.split()[0]] = m.compare(name, copy).json()

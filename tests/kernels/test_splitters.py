@@ -29,7 +29,7 @@ def _fixed(name: str, config: dict[str, Any]) -> Any:
     return fixed
 
 
-@pytest.mark.sampled("kernels", "{op}__bracket__cuda_sm80")
+@pytest.mark.sampled("kernels", "{op}__splitters__cuda_sm80")
 @pytest.mark.parametrize("fill", ["normal", "equal", "integers", "nan", "far", "-0.0"])
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("op", ["kthvalue", "topk_mask"])
@@ -39,7 +39,7 @@ def test_every_way_to_the_kth(op: str, config: str, fill: str) -> None:
         given: dict[str, Any] = {"x": Input((2, 6211), dtype, "normal" if fill == "integers" else fill), "k": k, "nan": "largest"}
         if op == "topk_mask":
             given |= {"lengths": Input((2,), "i32", "integers"), "largest": k != 3000}
-        subject = Subject("fixed", registry.op(op), _fixed(f"{op}__bracket__cuda_sm80", CONFIGS[config]))
+        subject = Subject("fixed", registry.op(op), _fixed(f"{op}__splitters__cuda_sm80", CONFIGS[config]))
         found = checker.check(subject, case("c", **given), backend="simt", seed=4)
         assert found.status == "ok", (k, found.message)
 
