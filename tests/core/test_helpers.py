@@ -17,7 +17,7 @@ op      = "softmax"
 dtypes  = ["f32"]
 args    = ["x: T[R, C, 1]", "y: T[R, C, 1]"]
 [[launch]]
-kernel  = "k<{T}, {width}>"
+kernel  = "k<{T}, 4>"
 grid    = ["R"]
 block   = [32]
 */
@@ -25,7 +25,7 @@ block   = [32]
 #include "lanes.cuh"
 template <typename T, int N> __global__ void k(const T* x, T* y) { y[0] = row(lane(x[0])); }
 """
-ROW = '/* rooftop\n[let]\nwidth = "4"\n*/\n#pragma once\ntemplate <typename T> __device__ T row(T x) { return x + NUMBER; }\n'
+ROW = '#pragma once\ntemplate <typename T> __device__ T row(T x) { return x + NUMBER; }\n'
 
 
 @pytest.fixture
@@ -56,7 +56,6 @@ def test_a_kernel_a_rung_and_a_users_file_use_the_helpers_of_their_family(kernel
     assert helpers.folders(path, op) == (kernels / "norm", kernels / "_device")
     found = CudaImplementation(path, op)
     assert helpers.all_of(path, op) == [kernels / "norm" / "_row.cuh", kernels / "_device" / "lanes.cuh"]
-    assert found.head.formulas()["width"] == "4"
     assert found.compile(["k<float, 4>"], "sm_80").cubin
     before = found.digest
     (kernels / "loss" / "_row.cuh").write_text(ROW.replace("NUMBER", "3"))
@@ -67,7 +66,7 @@ def test_a_kernel_a_rung_and_a_users_file_use_the_helpers_of_their_family(kernel
 
 def test_without_a_family_there_are_the_shared_helpers_alone(kernels: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.cu"
-    path.write_text(KERNEL.replace('op      = "softmax"\n', "").replace("{width}", "4"))
+    path.write_text(KERNEL.replace('op      = "softmax"\n', ""))
     assert helpers.folders(path, "another") == (kernels / "_device",)
     with pytest.raises(CompileError, match=r'mine\.cu\(9\): error: cannot include "_row\.cuh"; a kernel may include .*_device: lanes\.cuh$'):
         CudaImplementation(path, "another").compile(["k<float, 4>"], "sm_80")
