@@ -7,6 +7,7 @@
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_LEARN` | file of what a learner has done | `$XDG_STATE_HOME/rooftop/learn.sqlite`, else in `~/.local/state` |
+| `ROOFTOP_BOARD` | board of what `rooftop judge` has judged | `$XDG_STATE_HOME/rooftop/board.sqlite`, else in `~/.local/state` |
 | `ROOFTOP_DIARY` | log of what commands found, for `rooftop diary`; `off`: none is kept | `$XDG_STATE_HOME/rooftop/diary.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
 | `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
@@ -42,6 +43,7 @@ class Settings:
     step_seconds: int = 300
     learn: Path = Path("learn.sqlite")
     diary: Path | None = None
+    board: Path = Path("board.sqlite")
 
 
 def is_checkout() -> bool:
@@ -71,6 +73,7 @@ def load() -> Settings:
         simt_mib=_whole("ROOFTOP_SIMT_MIB", machine, "MiB", 1),
         learn=_folder(learnt) if (learnt := os.environ.get("ROOFTOP_LEARN")) else _state(cache) / "learn.sqlite",
         diary=None if diary == "off" else _folder(diary) if diary else _state(cache) / "diary.jsonl",
+        board=_folder(board) if (board := os.environ.get("ROOFTOP_BOARD")) else _state(cache) / "board.sqlite",
         step_seconds=_whole("ROOFTOP_STEP_SECONDS", 300, "seconds", 1),
     )
 

@@ -1,0 +1,326 @@
+"""A submission in Python, called in a process of its own (`python_child`): what this process writes and reads is memory that both share."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from rooftop.core import settings
+from rooftop.core.child import ChildError, ChildTimeout, Process, left_running
+from rooftop.core.spec import DTYPES, dtype_of
+from rooftop.lab.judge.forms import Submission
+from rooftop.lab.judge.tasks import Call, OpTask, Task
+
+SHARED = 64 << 20  # bytes of the memory that both see; pages that nobody writes take none
+SECONDS = 60  # that a call may take
+PROCESSES, ALIGN = 16, 256
+Raising = Literal["raises", "denied", "memory", "ended", "beyond", "race", "fault", "broken", "lazy", "shape", "printed"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    default: bool
+    open: bool
+
+
+@dataclass(frozen=True)
+class Loaded:
+    n: int
+    parameters: list[Parameter]
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Raised:
+    n: int
+    raised: Raising
+    text: str
+
+
+@dataclass(frozen=True)
+class Result:
+    dtype: str
+    shape: list[int]
+
+
+@dataclass(frozen=True)
+class Called:
+    n: int
+    results: list[Result]
+    count: int
+    patched: list[str]
+    launches: int
+    loaded: int
+    stored: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call, or all of them, came to: `kind` of a verdict."""
+
+    kind: str
+    said: str = ""
+    launches: int = 0
+    loaded: int = 0
+    stored: int = 0
+    trials: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+
+class Child:
+    """The process, with one submission loaded. `kept`: whether it is kept from files and network."""
+
+    def __init__(self, submission: Submission, *, gpu: bool = False, shared: int = SHARED, seconds: float = SECONDS) -> None:
+        self.submission, self.seconds, self.n, self.gpu, self.kept, self.parameters = submission, min(seconds, settings.load().step_seconds), 0, gpu, False, ()
+        self._folder = tempfile.TemporaryDirectory(prefix="rooftop-judge-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        place = Path(self._folder.name)
+        (place / "memory").touch(0o600)
+        os.truncate(place / "memory", shared)
+        self._file = open(place / "memory", "r+b")  # noqa: SIM115 - closed with the process
+        self.memory = mmap.mmap(self._file.fileno(), shared)
+        source = place / submission.path.name  # alone: what lies beside the submission is none of its
+        source.write_text(submission.text, encoding="utf-8")
+        before = bubblewrap(place) if gpu else []
+        self.bubble = bool(before)
+        environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HOME": str(place), "ROOFTOP_CACHE": str(place / "cache")}
+        self._process = Process(
+            Path(sys.executable), "rooftop.lab.judge.python_child", environment, what=submission.path.name, before=before, processes=PROCESSES,
+            arguments=[str(place / "memory"), str(shared), str(int(4 * self.seconds) + 60), "gpu" if gpu else "cpu", str(source)],
+        )  # fmt: skip
+        self.calm = (0, 0)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.end()
+        self._file.close()
+        self._folder.cleanup()
+
+    @property
+    def isolation(self) -> str:
+        return "kept from files and network" if self.kept else "in bubblewrap" if self.bubble else "not isolated: a plain process"
+
+    def _ask(self, what: str, *forms: type, **more: Any) -> Any:
+        self.n += 1
+        said = self._process.ask({"what": what, "kernel": self.submission.path.name, "n": self.n, **more}, self.seconds, *forms, Raised)
+        if said.n != self.n:
+            raise ChildError(f"the process answers call {said.n} where {self.n} was asked: forged")
+        return said
+
+    def load(self) -> Outcome | None:
+        """None, or how loading failed."""
+        try:
+            said = self._ask("loading", Loaded, name=self.submission.name)
+        except ChildError as error:
+            return of_end(error)
+        if isinstance(said, Raised):
+            return Outcome("broken" if said.raised == "raises" else said.raised, said.text)
+        self.parameters, self.kept = tuple(said.parameters), said.kept
+        self.calm = left_running(self._process.pid or 0)
+        return None
+
+    def call(self, call: Call, form: Form) -> tuple[Outcome, dict[str, Any]]:
+        """One call, and its outputs by name."""
+        at, places = 0, {}
+        for n, t in (*call.tensors.items(), *((f"state:{n}", t) for n, t in call.state.items())):
+            size = t.numel() * t.element_size()
+            places[n] = at
+            self._write(at, t)
+            at = -(-(at + size) // ALIGN) * ALIGN
+        ats, rooms = [], []
+        for n, (shape, dtype) in call.outputs.items():
+            size = prod(shape) * DTYPES[dtype].bytes
+            places[n] = at
+            self.memory[at : at + size] = b"\xff" * size  # NaN in every floating dtype
+            ats.append(at)
+            rooms.append(size)
+            at = -(-(at + size) // ALIGN) * ALIGN
+        if at > len(self.memory):
+            return Outcome("not judged", f"the tensors of {call.name} take {at:,} bytes; at most {len(self.memory):,} are shared"), {}
+        told: dict[str, Any] = {n: {"at": places[n], "dtype": dtype_of(t.dtype), "shape": list(t.shape)} for n, t in call.tensors.items()}
+        told |= {n: {"at": places[n], "dtype": dtype, "shape": list(shape)} for n, (shape, dtype) in call.outputs.items()}
+        arguments = [told.get(n, v) if isinstance(n, str) and n in told else v for n, v in form.arguments(call)]
+        into = [i for i, (n, _) in enumerate(form.arguments(call)) if n in call.outputs]
+        state = {n: {"at": places[f"state:{n}"], "dtype": dtype_of(t.dtype), "shape": list(t.shape)} for n, t in call.state.items()}
+        before = {n: _bytes(t) for n, t in call.tensors.items() if n not in call.mutates}
+        try:
+            said = self._ask("call", Called, arguments=arguments, named=form.named(call), at=ats, bytes=rooms, into=into, state=state, seed=call.seed,
+                             made=list(call.made) if form.model else None)  # fmt: skip
+        except ChildError as error:
+            return of_end(error), {}
+        if isinstance(said, Raised):
+            return Outcome(said.raised, said.text), {}
+        threads, others = left_running(self._process.pid or 0)
+        for n, held in before.items():
+            if self.memory[places[n] : places[n] + len(held)] != held:
+                return Outcome("input changed", f"the input {n} was written"), {}
+        if others or threads > self.calm[0]:
+            return Outcome("left running", f"{others} processes and {threads - self.calm[0]} threads of it run on after its answer"), {}
+        if said.patched:
+            return Outcome("patched", f"it replaces {', '.join(said.patched[:4])}"), {}
+        outputs = {}
+        for (n, (shape, dtype)), r in zip(call.outputs.items(), said.results, strict=False):
+            if (tuple(r.shape), r.dtype) != (tuple(shape), dtype):
+                return Outcome("shape", f"{n} is {r.dtype} {'x'.join(map(str, r.shape))}; it must be {dtype} {'x'.join(map(str, shape))}"), {}
+            outputs[n] = self._read(places[n], shape, dtype)
+        if len(outputs) < len(call.outputs):
+            return Outcome("shape", f"it returns {said.count} tensors; {len(call.outputs)} are needed: {', '.join(call.outputs)}"), {}
+        outputs |= {n: self._read(places[n], tuple(t.shape), dtype_of(t.dtype)) for n, t in call.tensors.items() if n in call.mutates}
+        return Outcome("right", launches=said.launches, loaded=said.loaded, stored=said.stored), outputs
+
+    def _write(self, at: int, tensor: Any) -> None:
+        held = _bytes(tensor)
+        self.memory[at : at + len(held)] = held
+
+    def _read(self, at: int, shape: Sequence[int], dtype: str) -> Any:
+        import torch
+
+        size = prod(shape) * DTYPES[dtype].bytes
+        copy = bytearray(self.memory[at : at + size])
+        made = torch.frombuffer(copy, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+        return made.view(getattr(torch, DTYPES[dtype].torch)).reshape(tuple(shape))
+
+
+def _bytes(tensor: Any) -> bytes:
+    import torch
+
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if tensor.numel() else b""
+
+
+def bubblewrap(place: Path) -> list[str]:
+    """The words that start a command in bubblewrap: the system read-only, devices, the one folder, no network; none where it is not installed."""
+    tool = settings.tool_path("bwrap")
+    if tool is None:
+        return []
+    return [str(tool), "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", str(Path.home()),
+            "--bind", str(place), str(place), "--unshare-net", "--unshare-ipc", "--die-with-parent"]  # fmt: skip
+
+
+def of_end(error: ChildError) -> Outcome:
+    """The kind of a verdict by how the process ended."""
+    said = str(error)
+    if isinstance(error, ChildTimeout):
+        return Outcome("stuck", said)
+    for sign, kind in (("of memory", "memory"), ("processes", "processes"), ("printed more", "printed"), ("answers", "forged")):
+        if sign in said:
+            return Outcome(kind, said)
+    return Outcome("ended", said)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a submission is called. `style`: "values" (tensors, then what must be given; it returns) or "pointers" (`solve`: tensors, outputs, `sizes`)."""
+
+    style: Literal["values", "pointers"] = "values"
+    keywords: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    rule: str = ""  # that the sizes follow
+    model: bool = False
+
+    def arguments(self, call: Call) -> list[tuple[str, Any]]:
+        if self.style == "pointers":
+            return [*call.tensors.items(), *((n, None) for n in call.outputs), *((f"size {i}", n) for i, n in enumerate(self.sizes))]
+        return [(n, v) for n, v in call.arguments if n in call.tensors or n not in self.keywords]
+
+    def named(self, call: Call) -> dict[str, Any]:
+        return {n: v for n, v in call.values.items() if n in self.keywords} if self.style == "values" else {}
+
+
+def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
+    """Whole numbers that a `solve` with `count` of them may be meant to get, by the rule that they follow, likely ones first."""
+    shapes = [tuple(t.shape) for t in call.tensors.values()]
+    every = [n for s in shapes for n in s]
+    first = shapes[0] if shapes else ()
+    numbers = [int(v) for v in call.values.values() if isinstance(v, int)]
+    rules: dict[str, Sequence[int]] = {
+        "distinct sizes in order": [*dict.fromkeys(every), *numbers], "all sizes in order": [*every, *numbers], "sizes of the first": [*first, *numbers],
+        "elements of the first": [prod(first), *numbers], "rows and columns": [prod(first[:-1]), *first[-1:], *numbers],
+        "elements": [prod(first)], "distinct sizes": list(dict.fromkeys(every)),
+    }  # fmt: skip
+    return {rule: tuple(found) for rule, found in rules.items() if len(found) == count}
+
+
+def run(
+    submission: Submission, task: Task, *, dtype: str | None = None, groups: int = 3, seconds: float = SECONDS, counting: Call | None = None,
+) -> tuple[Outcome, str]:  # fmt: skip
+    """Judge it at hidden calls on the CPU: what it came to, and how it was kept apart. `counting`: a call after them, whose launches and bytes alone the
+    outcome of a right one has."""
+    began = time.monotonic()
+    with Child(submission, seconds=seconds) as child:
+        if (outcome := child.load()) is None:
+            outcome = judged(child, submission, task, dtype, groups, began + seconds)
+            if outcome.kind == "right" and counting is not None:
+                again, outputs = child.call(counting, Form(keywords=tuple(n for n in counting.values if n in {p.name for p in child.parameters})))
+                said = again.said or counting.wrong(outputs)
+                outcome = replace(outcome, kind=again.kind if again.said else "wrong", said=f"{counting.name}: {said}") if said else replace(
+                    outcome, launches=again.launches, loaded=again.loaded, stored=again.stored)  # fmt: skip
+        return outcome, child.isolation
+
+
+def judged(child: Child, submission: Submission, task: Task, dtype: str | None, groups: int, end: float) -> Outcome:
+    names = [p.name for p in child.parameters if not p.default and not p.open]
+    pointers, model = submission.name == "solve", submission.form == "model"
+    total, rule = Outcome("right"), ""
+    for group in task.groups(dtype, groups, None if pointers or model else _tensors(task, names)):
+        earlier: list[Call] = []
+        for call in group:
+            if model or not pointers:
+                forms = [Form(keywords=tuple(n for n in call.values if n in {p.name for p in child.parameters}), model=model)]
+            elif (count := len(names) - len(call.tensors) - len(call.outputs)) < 0 or not (known := sizes_of(call, count) if count else {"": ()}):
+                need = f"{len(call.tensors)} tensors, {len(call.outputs)} outputs, then sizes"
+                return Outcome("raises", f"solve({', '.join(names)}) has another signature: {task.name} needs {need}", trials=total.trials)
+            else:
+                forms = [Form("pointers", sizes=sizes, rule=r) for r, sizes in known.items() if rule in ("", r)]
+            outcome = Outcome("wrong")
+            for tried in forms:
+                outcome, outputs = child.call(call, tried)
+                if outcome.kind == "right" and (said := call.wrong(outputs)):
+                    outcome = Outcome(wrongly(call, outputs, earlier), said)
+                if outcome.kind not in ("wrong", "raises", "beyond", "unwritten"):
+                    rule = tried.rule
+                    break
+            if outcome.kind != "right":
+                return replace(outcome, said=f"{call.name}: {outcome.said}", trials=total.trials + 1)
+            earlier.append(call)
+            total = Outcome("right", "", total.launches + outcome.launches, total.loaded + outcome.loaded, total.stored + outcome.stored, total.trials + 1)
+            if time.monotonic() > end:
+                return replace(total, notes=(f"{total.trials} calls were judged in the time",))
+    return total
+
+
+def _tensors(task: Task, names: Sequence[str]) -> int | None:
+    """How many tensors a function with these parameters takes; None where that is not for it to say."""
+    if not isinstance(task, OpTask):
+        return None
+    count = len([n for n in names if n not in task.op.option_names])
+    try:
+        task.plain(None, count)
+    except ValueError:
+        return None
+    return count
+
+
+def wrongly(call: Call, outputs: Mapping[str, Any], earlier: Sequence[Call]) -> str:
+    """The kind of a wrong result: unwritten (the judge's poison is still there), that of an earlier call, or wrong."""
+    import torch
+
+    for n, t in outputs.items():
+        if t.numel() and bool((t.contiguous().reshape(-1).view(torch.uint8) == 0xFF).all()):
+            return "unwritten"
+    for old in earlier:
+        if old.outputs == call.outputs and not old.wrong(outputs):
+            return "replay"
+    return "wrong"
+
+
