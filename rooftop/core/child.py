@@ -113,7 +113,8 @@ class Process:
             self._answered = False
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
             self._child = subprocess.Popen(
-                [*self._before, str(self._python), *self._flags, "-m", self._module, *self._arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                [*self._before, str(self._python), *self._flags, "-m", self._module, *self._arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env=settings.environment({**self._environment, "PYTHONPATH": settings.python_path()}), start_new_session=True, bufsize=0,
             )
             self._pid = self._child.pid
@@ -200,7 +201,7 @@ class _TooMuch(Exception):
 def left_running(leader: int) -> tuple[int, int]:
     """Threads of a process, and other processes of its session."""
     try:
-        return len(os.listdir(f"/proc/{leader}/task")), len(_session(leader))
+        return len(list(Path(f"/proc/{leader}/task").iterdir())), len(_session(leader))
     except OSError:
         return 0, 0
 

@@ -35,16 +35,22 @@ with Board(path) as board:
 
 
 def entry(name: str, user: str = "ann", points: float | None = 0.5, **more: object) -> Entry:
-    made = Entry(name, "2026-11-29T10:00:00+00:00", user, boards.OWN, "counts", "counts", "softmax", "c f32", f"{name}.cu", "d", "right", points, 100.0)
+    made = Entry(
+        name, "2026-11-29T10:00:00+00:00", user, boards.OWN, "counts", "counts", "softmax", "c f32", f"{name}.cu", "d", "right", points,
+        100.0,
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
 def writers(path: Path, count: int, each: int, kills: int, seed: int) -> tuple[int, int]:
-    """`count` writers of `each` entries, `kills` times one of them killed and begun again; how many entries came of it, and kills that hit one."""
+    """`count` writers of `each` entries, `kills` times one of them killed and begun again; how many entries came of it, and kills that hit
+    one."""
     draw, environment = random.Random(seed), settings.environment({"PYTHONPATH": settings.python_path()})
 
     def begin(n: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", WRITER, str(path), f"writer{n}", str(each)], env=environment, stdout=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), f"writer{n}", str(each)], env=environment, stdout=subprocess.DEVNULL
+        )
 
     running = {n: begin(n) for n in range(count)}
     hit = 0
@@ -76,7 +82,10 @@ def test_a_file_of_the_first_version_is_brought_up_to_date_with_all_it_has(tmp_p
     with sqlite3.connect(path) as base:
         for statement in boards.MIGRATIONS[0]:
             base.execute(statement)
-        base.execute("INSERT INTO entries VALUES ('a', '2026-11-29T00:00:00+00:00', 'ann', 'judged here', 'counts', 'counts', 'add', 'c', 'k', '', 'right', 0.5, 2.0, '{}')")
+        base.execute(
+            "INSERT INTO entries VALUES ('a', '2026-11-29T00:00:00+00:00', 'ann', 'judged here', 'counts', 'counts', 'add', 'c', 'k', '', "
+            "'right', 0.5, 2.0, '{}')"
+        )
         base.execute("PRAGMA user_version = 1")
     base.close()
     with Board(path) as board:
@@ -85,9 +94,13 @@ def test_a_file_of_the_first_version_is_brought_up_to_date_with_all_it_has(tmp_p
         assert len(board.entries()) == 2
 
 
-@pytest.mark.parametrize(("content", "says"), [(b"no database at all", "is damaged, or no board"), (None, "is damaged, or no board"), (b"later", "a later version")])
-def test_a_damaged_board_is_one_line_and_stays_as_it_is(tmp_path: Path, content: bytes | None, says: str, monkeypatch: pytest.MonkeyPatch,
-                                                        capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"no database at all", "is damaged, or no board"), (None, "is damaged, or no board"), (b"later", "a later version")],
+)
+def test_a_damaged_board_is_one_line_and_stays_as_it_is(
+    tmp_path: Path, content: bytes | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "board.sqlite"
     with Board(path) as board:
         board.add([entry(f"e{i}") for i in range(200)])
@@ -109,7 +122,10 @@ def test_a_damaged_board_is_one_line_and_stays_as_it_is(tmp_path: Path, content:
 
 def test_what_no_board_writes_is_refused_whole(tmp_path: Path) -> None:
     with Board(tmp_path / "board.sqlite") as board:
-        for wrong in ({"kind": "splendid"}, {"score": 1.5}, {"score": float("nan")}, {"kind": "wrong"}, {"amount": -1.0}, {"at": "yesterday"}, {"user": "x" * 300}):
+        for wrong in (
+            {"kind": "splendid"}, {"score": 1.5}, {"score": float("nan")}, {"kind": "wrong"}, {"amount": -1.0}, {"at": "yesterday"},
+            {"user": "x" * 300},
+        ):
             with pytest.raises(ValueError):
                 board.add([entry("fine"), entry("other", **wrong)])
         assert board.entries() == []
@@ -119,7 +135,12 @@ def test_a_percentile_is_of_others_at_the_same_case(tmp_path: Path) -> None:
     with Board(tmp_path / "board.sqlite") as board:
         mine = entry("mine", points=0.6)
         assert board.percentile(mine) is None
-        board.add([mine, entry("old", points=0.9), entry("b", "ben", 0.5), entry("b2", "ben", 0.55), entry("c", "cy", 0.7), entry("x", "dan", 0.1, item="other f32")])
+        board.add(
+            [
+                mine, entry("old", points=0.9), entry("b", "ben", 0.5), entry("b2", "ben", 0.55), entry("c", "cy", 0.7),
+                entry("x", "dan", 0.1, item="other f32"),
+            ]
+        )
         assert board.percentile(mine) == pytest.approx(50.0), "the best of ben and of cy, not one's own, not of other cases"
         board.add([entry("r1", "rungs", 0.0, source=boards.RECORD), entry("r2", "rungs", 0.3, source=boards.RECORD)])
         assert board.percentile(mine) == pytest.approx(75.0)
@@ -165,15 +186,18 @@ def test_signed_entries_come_back_and_changed_ones_do_not(tmp_path: Path) -> Non
     line = json.loads(text.splitlines()[0])
     other = json.loads(boards.exported([entry("c")], tmp_path / "other").splitlines()[0])
     changed = [
-        {**line, "entry": {**line["entry"], "score": 0.99}}, {**line, "entry": {**line["entry"], "user": "eve"}}, {**line, "key": other["key"]},
-        {**line, "signature": line["signature"][:-2]}, {**line, "entry": {**line["entry"], "more": 1}}, {"entry": line["entry"]}, [], {**line, "key": "zz"},
-    ]  # fmt: skip
+        {**line, "entry": {**line["entry"], "score": 0.99}}, {**line, "entry": {**line["entry"], "user": "eve"}},
+        {**line, "key": other["key"]}, {**line, "signature": line["signature"][:-2]}, {**line, "entry": {**line["entry"], "more": 1}},
+        {"entry": line["entry"]}, [], {**line, "key": "zz"},
+    ]
     for wrong in changed:
         with pytest.raises(ValueError, match=r"^line 2.*nothing was imported$"):
             boards.imported(text.splitlines()[1] + "\n" + json.dumps(wrong))
 
 
-def test_without_the_package_an_export_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_package_an_export_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
     monkeypatch.setenv("ROOFTOP_BOARD", str(tmp_path / "board.sqlite"))
     code = command(monkeypatch, "board", "--device", "counts", "--export", str(tmp_path / "out.jsonl"))

@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=JUDGE)
 def judge(
-    file: Annotated[str, typer.Argument(help="A .cu with a head or with extern \"C\" void solve(...), a .py, or FILE.py:FUNCTION.")],
+    file: Annotated[str, typer.Argument(help='A .cu with a head or with extern "C" void solve(...), a .py, or FILE.py:FUNCTION.')],
     op: Annotated[str | None, typer.Option(help="What it computes: an op of rooftop's.")] = None,
-    reference: Annotated[str | None, typer.Option(help="What it computes: FILE.py with class Model and get_inputs (KernelBench), or FILE.py:FUNCTION.")] = None,
-    target: Annotated[str | None, typer.Option(help="The card to be timed on, as h200, which must be here; cpu: no card. Default: what is here.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="What it computes: FILE.py with class Model and get_inputs (KernelBench), or FILE.py:FUNCTION.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="The card to be timed on, as h200, which must be here; cpu: no card. Default: what is here.")
+    ] = None,
     dtype: DTypeName = None,
     user: Annotated[str | None, typer.Option(help="Whose entry it is on the board. Default: the user of this machine.")] = None,
     board: Annotated[bool, typer.Option("--board/--no-board", help="Keep the entry on the local board.")] = True,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Judge a kernel: right or wrong at shapes and seeds drawn now, its score, its place among the ladder's rungs, what bounds it. Exit code 1 unless it is right.
+) -> None:
+    """Judge a kernel: right or wrong at shapes and seeds drawn now, its score, its place among the ladder's rungs, what bounds it. Exit
+    code 1 unless it is right.
 
-    Without a GPU it is simulated and scored by counts. What is handed in runs in a process that is kept from files and network where the system can; the verdict
-    says how (docs/judge.md).
+    Without a GPU it is simulated and scored by counts. What is handed in runs in a process that is kept from files and network where the
+    system can; the verdict says how (docs/judge.md).
 
     Examples: [bold]rooftop judge my.cu --op softmax[/bold] · [bold]rooftop judge my.py:softmax --op softmax[/bold] ·
     [bold]rooftop judge new.py --reference problem.py[/bold]"""
@@ -63,11 +68,11 @@ def show_board(
     export: Annotated[Path | None, typer.Option(help="Write the entries judged here, signed (ed25519; needs the extra [board]).")] = None,
     take: Annotated[Path | None, typer.Option("--import", help="Add the signed entries of a file; all of them, or none.")] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Show the board: what was handed in here or imported, beside every rung and peer of the records.
 
-    Examples: [bold]rooftop board --op softmax[/bold] · [bold]rooftop board --user ann[/bold] · [bold]rooftop board --html board.html[/bold] ·
-    [bold]rooftop board --export mine.jsonl[/bold] · [bold]rooftop board --import theirs.jsonl[/bold]"""
+    Examples: [bold]rooftop board --op softmax[/bold] · [bold]rooftop board --user ann[/bold] ·
+    [bold]rooftop board --html board.html[/bold] · [bold]rooftop board --export mine.jsonl[/bold] · [bold]rooftop board --import theirs.jsonl[/bold]"""
     from dataclasses import asdict
 
     from rooftop.core.whole_file import regular, write
@@ -101,13 +106,20 @@ def _shown(found: Sequence[Entry]) -> None:
     from rooftop.lab.judge import board as boards
 
     rows: list[dict[str, Any]] = [
-        {"op": e.op, "device": e.device, "case": e.item, "user": e.user + (f" ({e.signer})" if e.signer else ""), "kernel": e.subject, "kind": e.kind,
-         "score": e.score, "amount": boards.amount(e)} for e in found
-    ]  # fmt: skip
+        {
+            "op": e.op, "device": e.device, "case": e.item, "user": e.user + (f" ({e.signer})" if e.signer else ""), "kernel": e.subject,
+            "kind": e.kind, "score": e.score, "amount": boards.amount(e),
+        }
+        for e in found
+    ]
     if not rows:
         echo("the board has no such entries; rooftop judge my.cu --op softmax adds one")
         return
-    table(rows, {"op": "op", "device": "on", "case": "case", "user": "user", "kernel": "kernel", "kind": "verdict", "score": "score", "amount": ""}, False)
+    table(
+        rows,
+        {"op": "op", "device": "on", "case": "case", "user": "user", "kernel": "kernel", "kind": "verdict", "score": "score", "amount": ""},
+        False,
+    )
 
 
 def _card(name: str) -> str:

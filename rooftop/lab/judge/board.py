@@ -1,7 +1,7 @@
 """The local board: one SQLite file that several programs write at once.
 
-An entry is written in one transaction: a program that is killed has written it or has not. Its `id` is the writer's, so that writing again what may have been
-written already adds nothing."""
+An entry is written in one transaction: a program that is killed has written it or has not. Its `id` is the writer's, so that writing again
+what may have been written already adds nothing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ from rooftop.lab.judge.verdict import KINDS, Verdict
 from rooftop.lab.records.store import Record
 
 OWN, RECORD, IMPORTED = "judged here", "of the records", "imported"
+_COLUMNS = (
+    "id TEXT PRIMARY KEY, at TEXT NOT NULL, user TEXT NOT NULL, source TEXT NOT NULL, basis TEXT NOT NULL, device TEXT NOT NULL, "
+    "op TEXT NOT NULL, item TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL, kind TEXT NOT NULL, score REAL, amount REAL, "
+    "verdict TEXT NOT NULL"
+)
 MIGRATIONS = (  # statements that bring a file from one version to the next
     (
-        "CREATE TABLE entries (id TEXT PRIMARY KEY, at TEXT NOT NULL, user TEXT NOT NULL, source TEXT NOT NULL, basis TEXT NOT NULL, device TEXT NOT NULL, "
-        "op TEXT NOT NULL, item TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL, kind TEXT NOT NULL, score REAL, amount REAL, verdict TEXT NOT NULL)",
-        "CREATE INDEX places ON entries (op, device, basis, kind)", "CREATE INDEX users ON entries (user, at)",
+        f"CREATE TABLE entries ({_COLUMNS})", "CREATE INDEX places ON entries (op, device, basis, kind)",
+        "CREATE INDEX users ON entries (user, at)",
     ),
     ("ALTER TABLE entries ADD COLUMN signer TEXT NOT NULL DEFAULT ''",),
-)  # fmt: skip
+)
 VERSION = len(MIGRATIONS)
 WAIT = 60.0  # seconds for other writers
 
@@ -40,8 +44,8 @@ class BoardError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One judgement. `basis`: "time" or "counts", which are boards apart; `item`: the case; `amount`: seconds, or cycles by counts; `source`: judged here, of
-    the records, or imported; `signer`: the fingerprint of the key that an imported entry is signed with."""
+    """One judgement. `basis`: "time" or "counts", which are boards apart; `item`: the case; `amount`: seconds, or cycles by counts;
+    `source`: judged here, of the records, or imported; `signer`: the fingerprint of the key that an imported entry is signed with."""
 
     id: str
     at: str
@@ -60,7 +64,8 @@ class Entry:
     signer: str = ""
 
     def checked(self) -> Entry:
-        """Raises FormError for what no board writes: another kind, a score beyond 0 to 1, an amount that is none, a wrong one with a score."""
+        """Raises FormError for what no board writes: another kind, a score beyond 0 to 1, an amount that is none, a wrong one with a
+        score."""
         numbers = [n for n in (self.score, self.amount) if n is not None]
         datetime.fromisoformat(self.at)
         if self.kind not in KINDS or self.basis not in ("time", "counts", "") or not all(map(math.isfinite, numbers)):
@@ -79,8 +84,10 @@ def of_verdict(verdict: Verdict, user: str, now: datetime | None = None) -> Entr
     at = (now or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="seconds")
     amount = verdict.seconds if verdict.basis == "time" else verdict.cost
     device = verdict.device if verdict.basis == "time" else "counts"
-    return Entry(uuid.uuid4().hex, at, user, OWN, verdict.basis, device, verdict.op, verdict.case, verdict.file, verdict.digest, verdict.kind, verdict.score,
-                 amount, json.loads(json.dumps(verdict.to_json()))).checked()  # fmt: skip
+    return Entry(
+        uuid.uuid4().hex, at, user, OWN, verdict.basis, device, verdict.op, verdict.case, verdict.file, verdict.digest, verdict.kind,
+        verdict.score, amount, json.loads(json.dumps(verdict.to_json())),
+    ).checked()
 
 
 class Board:
@@ -96,7 +103,11 @@ class Board:
             self._open()
         except (sqlite3.Error, OSError) as error:
             damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
-            what = "is damaged, or no board; it was left as it is: move it away, then a new one is begun" if damaged else f"cannot be used: {error}"
+            what = (
+                "is damaged, or no board; it was left as it is: move it away, then a new one is begun"
+                if damaged
+                else f"cannot be used: {error}"
+            )
             raise BoardError(f"{path} {what} (ROOFTOP_BOARD names another)") from None
 
     def _open(self) -> None:
@@ -141,7 +152,8 @@ class Board:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def add(self, entries: Entry | Iterable[Entry], renew: bool = False) -> int:
-        """Keep entries, all or none of them; how many were new. One whose id is there stays as it is, or with `renew` becomes the new one."""
+        """Keep entries, all or none of them; how many were new. One whose id is there stays as it is, or with `renew` becomes the new
+        one."""
         listed = [entries] if isinstance(entries, Entry) else list(entries)
         names = [f for f in Entry.__dataclass_fields__ if f != "verdict"] + ["verdict"]
         marks = ", ".join("?" * len(names))
@@ -149,20 +161,25 @@ class Board:
         try:
             with self._writing():
                 before = self._base.total_changes
-                self._base.executemany(f"INSERT OR {'REPLACE' if renew else 'IGNORE'} INTO entries ({', '.join(names)}) VALUES ({marks})", rows)
+                self._base.executemany(
+                    f"INSERT OR {'REPLACE' if renew else 'IGNORE'} INTO entries ({', '.join(names)}) VALUES ({marks})", rows
+                )
                 return self._base.total_changes - before
         except sqlite3.Error as error:
             raise BoardError(f"{self.path}: {error}; what was kept before is still there") from None
 
     def begin(self, records: Sequence[Record] = ()) -> int:
-        """The rungs by counts, and of `records` every rung and peer that was timed at a case of a scale, as entries: so that a first entry has a place."""
+        """The rungs by counts, and of `records` every rung and peer that was timed at a case of a scale, as entries: so that a first entry
+        has a place."""
         held = {str(i) for (i,) in self._base.execute("SELECT id FROM entries WHERE source = ?", (RECORD,))}
         made = [e for e in (*_of_counts(), *_of_records(records)) if e.id not in held]
         return self.add(made) if made else 0
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def entries(self, *, op: str | None = None, device: str | None = None, user: str | None = None, basis: str | None = None, right: bool = True) -> list[Entry]:
+    def entries(
+        self, *, op: str | None = None, device: str | None = None, user: str | None = None, basis: str | None = None, right: bool = True
+    ) -> list[Entry]:
         """The best first; without `right` also those that are not right, which have no score."""
         wanted = {"op": op, "device": device, "user": user, "basis": basis, "kind": "right" if right else None}
         given = {n: v for n, v in wanted.items() if v is not None}
@@ -174,15 +191,17 @@ class Board:
                 fields = list(Entry.__dataclass_fields__)
                 return [Entry(**{n: json.loads(v) if n == "verdict" else v for n, v in zip(fields, row, strict=True)}) for row in rows]
         except (sqlite3.Error, json.JSONDecodeError) as error:
-            raise BoardError(f"{self.path} cannot be read: {error}; move it away, then a new one is begun (ROOFTOP_BOARD names another)") from None
+            raise BoardError(
+                f"{self.path} cannot be read: {error}; move it away, then a new one is begun (ROOFTOP_BOARD names another)"
+            ) from None
 
     def history(self, user: str) -> list[Entry]:
         """All that a user has handed in, right or not, the oldest first."""
         return sorted(self.entries(user=user, right=False), key=lambda e: (e.at, e.id))
 
     def percentile(self, entry: Entry) -> float | None:
-        """Of the others at the same op, device, basis and case (the best of each user, each rung and each peer) how many per cent it beats; None
-        where there are none, or it has no score."""
+        """Of the others at the same op, device, basis and case (the best of each user, each rung and each peer) how many per cent it beats;
+        None where there are none, or it has no score."""
         if entry.score is None:
             return None
         best: dict[tuple[str, str], float] = {}
@@ -193,7 +212,9 @@ class Board:
         return 100.0 * sum(s < entry.score for s in best.values()) / len(best) if best else None
 
 
-def _entry(key: Sequence[str], at: str, basis: str, device: str, op: str, item: str, subject: str, points: float | None, amount: float) -> Entry:
+def _entry(
+    key: Sequence[str], at: str, basis: str, device: str, op: str, item: str, subject: str, points: float | None, amount: float
+) -> Entry:
     name = uuid.uuid5(uuid.NAMESPACE_OID, "\0".join(key)).hex
     user = "peers" if subject.startswith("peer:") else "rungs"
     return Entry(name, at, user, RECORD, basis, device, op, item, subject, "", "right", points, amount)
@@ -203,8 +224,10 @@ def _of_counts() -> Iterator[Entry]:
     for name, kept in counts.shipped().items():
         scale = score.by_counts(kept["op"], kept["case"].rpartition(" ")[2], kept["language"])
         for rung, cost in scale[0].rungs if scale is not None and scale[0].ladder == name else ():
-            yield _entry(("counts", name, rung, kept["case"], f"{cost}"), "2026-01-01T00:00:00+00:00", "counts", "counts", kept["op"], kept["case"], rung,
-                         scale[0].score(cost) if scale else None, cost)  # fmt: skip
+            yield _entry(
+                ("counts", name, rung, kept["case"], f"{cost}"), "2026-01-01T00:00:00+00:00", "counts", "counts", kept["op"], kept["case"],
+                rung, scale[0].score(cost) if scale else None, cost,
+            )
 
 
 def _of_records(records: Sequence[Record]) -> Iterator[Entry]:
@@ -223,7 +246,10 @@ def _of_records(records: Sequence[Record]) -> Iterator[Entry]:
         for scale in scales:
             for subject, seconds in known[scale.case].items():
                 if subject.startswith("peer:") or "/" in subject:
-                    yield _entry(("time", op, device, scale.case, subject, f"{seconds:.6g}"), at, "time", device, op, scale.case, subject, scale.score(seconds), seconds)
+                    yield _entry(
+                        ("time", op, device, scale.case, subject, f"{seconds:.6g}"), at, "time", device, op, scale.case, subject,
+                        scale.score(seconds), seconds,
+                    )
 
 
 # -- signed entries --------------------------------------------------------------------------------------------------
@@ -233,7 +259,9 @@ def _keys() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise ModuleNotFoundError("signed entries need the package cryptography: pip install 'rooftop[board]'", name="cryptography") from error
+        raise ModuleNotFoundError(
+            "signed entries need the package cryptography: pip install 'rooftop[board]'", name="cryptography"
+        ) from error
     return ed25519
 
 
@@ -257,7 +285,8 @@ def exported(entries: Iterable[Entry], key: Path) -> str:
 
 
 def imported(text: str) -> list[Entry]:
-    """The entries of an export, each checked against its signature. Raises ValueError with the line of the first that is not whole; then none counts."""
+    """The entries of an export, each checked against its signature. Raises ValueError with the line of the first that is not whole; then
+    none counts."""
     ed25519 = _keys()
     from cryptography.exceptions import InvalidSignature
 
@@ -266,7 +295,9 @@ def imported(text: str) -> list[Entry]:
         try:
             said = json.loads(line)
             entry = formed(said["entry"], Entry)
-            ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(said["key"])).verify(bytes.fromhex(said["signature"]), _message(said["entry"]))
+            ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(said["key"])).verify(
+                bytes.fromhex(said["signature"]), _message(said["entry"])
+            )
             if entry.source != IMPORTED or entry.signer != said["key"][:16]:
                 raise FormError("its source or signer is not that of an export")
             found.append(entry.checked())
@@ -284,14 +315,17 @@ def _message(entry: dict[str, Any]) -> bytes:
 # -- the page --------------------------------------------------------------------------------------------------------
 
 
+_STYLE = (
+    "body{font:15px system-ui;margin:2em auto;max-width:60em;padding:0 1em;color-scheme:light dark}td,th{padding:.2em .8em;text-align:left}"
+    "table{border-collapse:collapse}tr:nth-child(even){background:#8882}"
+)
+
+
 def page(entries: Sequence[Entry]) -> str:
     """The board as one HTML page, without scripts."""
     from html import escape
 
     from rooftop.core.texts import printable
-
-    def cell(value: object) -> str:
-        return f"<td>{escape(printable(str(value)))}</td>"
 
     groups: dict[tuple[str, str, str], list[Entry]] = {}
     for e in entries:
@@ -299,15 +333,15 @@ def page(entries: Sequence[Entry]) -> str:
     parts = []
     for (op, device, item), listed in groups.items():
         by = "by counts, without a GPU: no times" if device == "counts" else device
-        rows = "".join(
-            f"<tr>{cell(i)}{cell(e.user)}{cell(e.subject)}{cell('' if e.score is None else f'{e.score:.3f}')}{cell(amount(e))}{cell(e.source)}{cell(e.at[:10])}</tr>"
-            for i, e in enumerate(listed, 1)
-        )
-        head = "<tr><th>place<th>user<th>kernel<th>score<th>time or cost<th>source<th>date</tr>"
-        parts.append(f"<h2>{escape(op)} · {escape(by)} · {escape(item)}</h2>\n<table>{head}{rows}</table>")
-    style = "body{font:15px system-ui;margin:2em auto;max-width:60em;padding:0 1em;color-scheme:light dark}td,th{padding:.2em .8em;text-align:left}table{border-collapse:collapse}tr:nth-child(even){background:#8882}"
-    return f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Board</title><style>{style}</style>" \
-           f"<h1>Board</h1>\n{''.join(parts) or '<p>No entries.</p>'}</html>\n"  # fmt: skip
+        rows = [("place", "user", "kernel", "verdict", "score", "time or cost", "source", "date")]
+        for i, e in enumerate(listed, 1):
+            points = "" if e.score is None else f"{e.score:.3f}"
+            rows.append((str(i), e.user, e.subject, e.kind, points, amount(e), e.source, e.at[:10]))
+        cells = ("".join(f"<td>{escape(printable(text))}" for text in row) for row in rows)
+        title = escape(printable(f"{op} · {by} · {item}"))
+        parts.append(f"<h2>{title}</h2>\n<table>{''.join(f'<tr>{c}' for c in cells)}</table>\n")
+    head = "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Board</title>"
+    return f"{head}<style>{_STYLE}</style><h1>Board</h1>\n{''.join(parts) or '<p>No entries.'}\n"
 
 
 def amount(entry: Entry) -> str:

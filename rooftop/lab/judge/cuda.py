@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import CompileError
+from rooftop.core.implementation import device_of
 from rooftop.core.spec import DTYPES, Case, dtype_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
@@ -25,45 +26,55 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.report import Report
 
 TYPES = {
-    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "int": "i32", "int32_t": "i32",
-    "long long": "i64", "int64_t": "i64", "char": "i8", "signed char": "i8", "int8_t": "i8", "unsigned char": "u8", "uint8_t": "u8", "bool": "bool",
-}  # fmt: skip
+    "float": "f32", "double": "f64", "half": "f16", "__half": "f16", "__nv_bfloat16": "bf16", "nv_bfloat16": "bf16", "int": "i32",
+    "int32_t": "i32", "long long": "i64", "int64_t": "i64", "char": "i8", "signed char": "i8", "int8_t": "i8", "unsigned char": "u8",
+    "uint8_t": "u8", "bool": "bool",
+}
 FAULTS = {
-    "shared-race": "race", "warp-race": "race", "global-race": "race", "missing-wait": "race", "out-of-bounds": "beyond", "misaligned": "fault",
-    "uninitialised": "unwritten", "deadlock": "stuck", "barrier-divergence": "stuck", "not-simulated": "not judged",
-}  # fmt: skip
+    "shared-race": "race", "warp-race": "race", "global-race": "race", "missing-wait": "race", "out-of-bounds": "beyond",
+    "misaligned": "fault", "uninitialised": "unwritten", "deadlock": "stuck", "barrier-divergence": "stuck", "not-simulated": "not judged",
+}
+SMALL = 1 << 15  # elements of a case, where there are such
 EDGE = 2  # edge cases of the contract beside the hidden ones
 MOST_SECONDS = 15.0  # of one run of a program
-_FROM_DEVICE = re.compile(r"cudaMemcpy\w*\s*\([^;]*(?:cudaMemcpyDeviceToHost|cudaMemcpyDefault)|cudaMemcpyFromSymbol|\bthrust::host_vector|cudaMallocManaged|cudaHostAlloc")
+_FROM_DEVICE = re.compile(
+    r"cudaMemcpy\w*\s*\([^;]*(?:cudaMemcpyDeviceToHost|cudaMemcpyDefault)|cudaMemcpyFromSymbol|\bthrust::host_vector"
+    r"|cudaMallocManaged|cudaHostAlloc"
+)
 
 
 # -- a file with a head ----------------------------------------------------------------------------------------------
 
 
-def of_head(submission: Submission, task: OpTask, dtype: str | None, place: Path | None = None) -> tuple[Outcome, Subject]:
+def of_head(
+    submission: Submission, task: OpTask, dtype: str | None, place: Path | None = None, backend: str = "cpu"
+) -> tuple[Outcome, Subject]:
     """Judge a kernel with a head at hidden sizes and edge cases of the op. `place`: the file whose folder its includes are looked up in."""
     made = CudaImplementation((place or submission.path).resolve(), task.op.name, submission.path.stem, text=submission.text)
     subject = Subject(submission.path.stem, task.op, made)
     if made.head.op not in (None, task.name):
         raise SubmissionError(f"{submission.path}: its head names the op {made.head.op}, and --op says {task.name}")
-    where, reason = checker.backend_of(subject, "cpu")
+    where, reason = checker.backend_of(subject, backend)
     if where == "none" or reason:
         return Outcome("not judged", reason or "it needs a GPU"), subject
-    cases = hidden(subject, task, dtype)
+    cases = hidden(subject, task, dtype, backend)
     if not cases:
-        return Outcome("not judged", f"{submission.path.name} takes no case of {task.name} that is small enough for the simulator"), subject
+        return Outcome("not judged", f"{submission.path.name} takes no case of {task.name} that is small enough"), subject
     for n, case in enumerate(cases, 1):
-        result = checker.check(subject, case, backend="cpu", seed=secrets.randbits(31))
+        result = checker.check(subject, case, backend=backend, seed=secrets.randbits(31))
         if result.status != "ok":
-            return Outcome(kind_of(result.status, result.message), f"{case.id}: {' '.join(result.message.split())[:400]}", trials=n), subject
+            return Outcome(
+                kind_of(result.status, result.message), f"{case.id}: {' '.join(result.message.split())[:400]}", trials=n
+            ), subject
     return Outcome("right", trials=len(cases)), subject
 
 
-def hidden(subject: Subject, task: OpTask, dtype: str | None) -> list[Case]:
-    """Three cases of sizes drawn now and some of the contract's edge cases, those that the kernel takes. A kernel that takes fixed sizes has its own."""
+def hidden(subject: Subject, task: OpTask, dtype: str | None, backend: str = "cpu") -> list[Case]:
+    """Three cases of sizes drawn now and some of the contract's edge cases, those that the kernel takes. A kernel that takes fixed sizes
+    has its own."""
     assert subject.implementation is not None
-    device = subject.implementation.stand_in(90)
-    where, reason = checker.backend_of(subject, "cpu")
+    device = subject.implementation.stand_in(90) if backend == "cpu" else device_of(0)
+    where, reason = checker.backend_of(subject, backend)
 
     def takes(case: Case) -> bool:
         try:
@@ -71,7 +82,8 @@ def hidden(subject: Subject, task: OpTask, dtype: str | None) -> list[Case]:
         except Exception:
             return False
 
-    small = [c for c in subject.op.cases if dtype in (None, c.dtype) and not c.tags & {"bench", "model", "huge"} and 0 < _elements(c) <= 1 << 15 and takes(c)]
+    able = [c for c in subject.op.cases if dtype in (None, c.dtype) and "huge" not in c.tags and _elements(c) and takes(c)]
+    small = [c for c in able if _elements(c) <= SMALL] or sorted(able, key=_elements)[:3]
     plain = [c for c in small if all(v.fill == "normal" or v.fill.startswith("below ") for _, v in c.tensors())]
     task.draw.shuffle(plain)
     drawn: list[Case] = []
@@ -99,7 +111,15 @@ def kind_of(status: str, message: str) -> str:
     if status == "error":
         compiles = ("CompileError", "HeadError", "ExpressionError", "LaunchError")
         slow = "ROOFTOP_STEP_SECONDS" in message or "ROOFTOP_SIMT_SECONDS" in message
-        return "stuck" if slow else "memory" if "ROOFTOP_SIMT_MIB" in message else "broken" if message.startswith(compiles) else _crash(message)
+        return (
+            "stuck"
+            if slow
+            else "memory"
+            if "ROOFTOP_SIMT_MIB" in message
+            else "broken"
+            if message.startswith(compiles)
+            else _crash(message)
+        )
     if "differ between two runs" in message:
         return "race"
     if "the input" in message and "was written" in message:
@@ -109,9 +129,10 @@ def kind_of(status: str, message: str) -> str:
 
 def _crash(message: str) -> str:
     signs = {
-        "ROOFTOP_SIMT_SECONDS": "stuck", "ROOFTOP_STEP_SECONDS": "stuck", "had not ended": "stuck", "ROOFTOP_SIMT_MIB": "memory", "threads and was ended": "processes",
-        "cannot be read": "forged", "answers": "forged", "ends the process": "ended", "crashed": "fault",
-    }  # fmt: skip
+        "ROOFTOP_SIMT_SECONDS": "stuck", "ROOFTOP_STEP_SECONDS": "stuck", "had not ended": "stuck", "ROOFTOP_SIMT_MIB": "memory",
+        "threads and was ended": "processes", "cannot be read": "forged", "answers": "forged", "ends the process": "ended",
+        "crashed": "fault",
+    }
     return next((kind for sign, kind in signs.items() if sign in message), "wrong")
 
 
@@ -137,12 +158,16 @@ SIMT_MAIN int main(int argc, char** argv) {{
     const int sets = std::atoi(argv[2]);
     (void)argc;
 {allocate}
-    for (int set = 0; set < sets; ++set) {{
+    for (int set = 0; set < (sets ? sets : 1); ++set) {{
         char** given = argv + {fixed} + set * {pointers};
+        if (sets) {{
 {put}
+        }}
         solve({call});
         cudaDeviceSynchronize();
+        if (sets) {{
 {show}
+        }}
     }}
 {free}
     return 0;
@@ -164,32 +189,43 @@ class Solve:
 def solve_of(submission: Submission) -> Solve:
     """Raises SubmissionError for parameters that nothing can be passed for."""
     assert submission.solve is not None
-    pointers, dtypes, written, numbers, call = [], [], [], [], []
+    pointers: list[str] = []
+    dtypes, written, numbers, call = list[str](), list[bool](), list[str](), list[str]()
     for p in submission.solve.parameters:
         text = re.sub(r"\b__restrict(?:__)?\b", "", p.text)
         plain = re.sub(r"\bconst\b|[*&]|\[\d*\]", "", text).strip()
         if p.pointer:
             if plain not in TYPES or text.count("*") > 1:
-                raise SubmissionError(f"{submission.path}:{submission.solve.line}: solve takes {p.text} {p.name}; pointers to {', '.join(TYPES)} are accepted")
+                raise SubmissionError(
+                    f"{submission.path}:{submission.solve.line}: solve takes {p.text} {p.name}; pointers to {', '.join(TYPES)} are accepted"
+                )
             pointers.append(p.name)
             dtypes.append(TYPES[plain])
             written.append("const" not in text)
             call.append(p.name)
         elif re.fullmatch(r"(?:unsigned |signed )?(?:int|long|long long|short|size_t|u?int\d+_t|float|double|bool|unsigned)", plain):
-            call.append(f"static_cast<{plain}>({'std::atof' if plain in ('float', 'double') else 'std::atoll'}(argv[{{number{len(numbers)}}}]))")
+            call.append(
+                f"static_cast<{plain}>({'std::atof' if plain in ('float', 'double') else 'std::atoll'}(argv[{{number{len(numbers)}}}]))"
+            )
             numbers.append(plain)
         else:
-            raise SubmissionError(f"{submission.path}:{submission.solve.line}: solve takes {p.text} {p.name}; pointers and numbers are accepted")
+            raise SubmissionError(
+                f"{submission.path}:{submission.solve.line}: solve takes {p.text} {p.name}; pointers and numbers are accepted"
+            )
     first = 3 + len(pointers)  # of the numbers: before them the program's name, the marker, the sets and the pointers' bytes
-    types = {n: re.sub(r"\bconst\b|\*|\[\d*\]|\b__restrict(?:__)?\b", "", p.text).strip() for n, p in zip(pointers, [p for p in submission.solve.parameters if p.pointer], strict=True)}
+    types = {
+        n: re.sub(r"\bconst\b|\*|\[\d*\]|\b__restrict(?:__)?\b", "", p.text).strip()
+        for n, p in zip(pointers, [p for p in submission.solve.parameters if p.pointer], strict=True)
+    }
     sizes = {n: f"std::strtoull(argv[{3 + i}], nullptr, 10)" for i, n in enumerate(pointers)}
     added = _MAIN.format(
-        fixed=first + len(numbers), pointers=len(pointers), call=", ".join(call).format(**{f"number{i}": first + i for i in range(len(numbers))}),
+        fixed=first + len(numbers), pointers=len(pointers),
+        call=", ".join(call).format(**{f"number{i}": first + i for i in range(len(numbers))}),
         allocate="\n".join(f"    {types[n]}* {n}; cudaMalloc(&{n}, {sizes[n]});" for n in pointers),
         put="\n".join(f"        simt_judge::put({n}, given[{i}]);" for i, n in enumerate(pointers)),
         show="\n".join(f'        simt_judge::show(argv[1], set, "{n}", {n}, {sizes[n]});' for n in pointers),
         free="\n".join(f"    cudaFree({n});" for n in pointers),
-    )  # fmt: skip
+    )
     head = "#include <cstdlib>\n#include <cstring>\n#include <iostream>\n#include <string>\n#include <vector>\n"
     source = program_build.read(submission.path, (), submission.text)
     if source.missing or program_build.has_main(source):
@@ -202,7 +238,14 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
     """Judge a `solve` at hidden calls: what came of it, its program, and the rule that its sizes follow."""
     made = solve_of(submission)
     if _FROM_DEVICE.search(submission.text):
-        return Outcome("host work", f"{submission.path.name} copies memory of the device to the host, or shares it: a solve() launches kernels alone"), made, ""
+        return (
+            Outcome(
+                "host work",
+                f"{submission.path.name} copies memory of the device to the host, or shares it: a solve() launches kernels alone",
+            ),
+            made,
+            "",
+        )
     rule, trials, failed = "", 0, Outcome("raises", "")
     for group in _groups(task, made):
         tried = False
@@ -222,7 +265,9 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
                 return replace(failed, trials=trials + 1), made, rule
     if not rule:
         if not failed.said:
-            failed = Outcome("raises", f"{submission.solve} has another signature: {task.name} needs its tensors, its outputs and sizes, in this order")
+            failed = Outcome(
+                "raises", f"{submission.solve} has another signature: {task.name} needs its tensors, its outputs and sizes, in this order"
+            )
         return replace(failed, trials=1), made, ""
     return Outcome("right", trials=trials), made, rule
 
@@ -278,7 +323,7 @@ def _run(made: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:
         return Outcome("stuck" if "ROOFTOP_STEP_SECONDS" in text else "broken", text)
     except SimulatedCrash as error:
         return Outcome(_crash(str(error)), str(error))
-    for f in ran.report.findings:
+    for f in (f for f in ran.report.findings if f.kind != "leak"):
         return Outcome(FAULTS.get(f.kind, "fault"), str(f))
     if ran.over or ran.cut:
         return Outcome("stuck", f"{len(group)} calls did not end in {MOST_SECONDS:.0f} s in the simulator")
@@ -294,7 +339,9 @@ def _run(made: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:
 def arguments_of(made: Solve, group: Sequence[Call], numbers: Sequence[Any], marker: str) -> list[str]:
     """Of the program: the marker, how many sets, the bytes of each pointer, the numbers, then each set's contents."""
     first = group[0]
-    bytes_of = [t.numel() * t.element_size() for t in first.tensors.values()] + [prod(s) * DTYPES[d].bytes for s, d in first.outputs.values()]
+    bytes_of = [t.numel() * t.element_size() for t in first.tensors.values()] + [
+        prod(s) * DTYPES[d].bytes for s, d in first.outputs.values()
+    ]
     contents = []
     for call in group:
         contents += [_hex(t) for t in call.tensors.values()] + ["ff" * n for n in bytes_of[len(call.tensors) :]]
@@ -320,14 +367,18 @@ def _judged(made: Solve, group: Sequence[Call], printed: str, marker: str) -> Ou
     for i, call in enumerate(group):
         outputs: dict[str, Any] = {}
         for pointer, name in names.items():
-            shape, dtype = call.outputs[name] if name in call.outputs else (tuple(call.tensors[name].shape), dtype_of(call.tensors[name].dtype))
+            shape, dtype = (
+                call.outputs[name] if name in call.outputs else (tuple(call.tensors[name].shape), dtype_of(call.tensors[name].dtype))
+            )
             try:
                 held = bytearray.fromhex(shown[i, pointer])
                 outputs[name] = torch.frombuffer(held, dtype=torch.uint8).view(getattr(torch, DTYPES[dtype].torch)).reshape(shape)
             except (KeyError, ValueError, RuntimeError):
                 return Outcome("forged", f"{pointer} of call {i + 1} is not shown as it must be")
         for name, t in call.tensors.items():
-            if name not in call.mutates and not torch.equal(outputs.pop(name).reshape(-1).view(torch.uint8), t.contiguous().reshape(-1).view(torch.uint8)):
+            if name not in call.mutates and not torch.equal(
+                outputs.pop(name).reshape(-1).view(torch.uint8), t.contiguous().reshape(-1).view(torch.uint8)
+            ):
                 return Outcome("input changed", f"the input {name} was written")
         if said := call.wrong(outputs):
             return Outcome(wrongly(call, outputs, earlier), f"{call.name}: {said}")
@@ -337,52 +388,55 @@ def _judged(made: Solve, group: Sequence[Call], printed: str, marker: str) -> Ou
 
 def counted(made: Solve, call: Call, numbers: Sequence[Any]) -> Report:
     """The counts of one call."""
-    return program.run(made.source, arguments_of(made, [call], numbers, secrets.token_hex(12)), mode="count", blocks=64, most=MOST_SECONDS).report
+    return program.run(
+        made.source, arguments_of(made, [call], numbers, secrets.token_hex(12)), mode="count", blocks=64, most=MOST_SECONDS
+    ).report
 
 
 # -- CUDA C++ in a Python file ---------------------------------------------------------------------------------------
 
 
 def of_inline(submission: Submission, task: Task) -> Outcome:
-    """Judge the functions of torch's tensors in the sources that a file gives to load_inline: the file is read, not run."""
+    """Judge the function of torch's tensors in the sources that a file gives to load_inline: the file is read, not run. Its inputs are drawn there, shown,
+    and judged here."""
     from rooftop.lab.check import like as likes
     from rooftop.lab.simt import in_python
 
     paths = in_python.sources(submission.path)
     if not paths:
         raise SubmissionError(f"{submission.path} gives load_inline no CUDA source that its text says")
-    trials = 0
+    if not isinstance(task, OpTask):
+        raise SubmissionError(f"{submission.path}: load_inline sources are judged by an op: --op NAME")
+    source, trials = program_build.read(paths[0]), 0
     for group in task.groups(None, 2):
         call = group[0]
-        tensors = list(call.tensors.values())
-        base = program_build.read(paths[0])
-        functions = [f for f in program_caller.torch_functions(base.texts[base.shown]) if sum("Tensor" in p.text for p in f.parameters) == len(tensors)]
-        if not functions:
-            return Outcome("raises", f"no function of its sources takes {len(tensors)} tensors, as {task.name} does")
-        parameters = [p.name for p in functions[0].parameters if "Tensor" in p.text]
-        given = [f"{p}={dtype_of(t.dtype)}:{'x'.join(map(str, t.shape)) or '1'}" for p, t in zip(parameters, tensors, strict=True)]
-        source, _ = program.source_of(paths[0], (), given)
+        names = list(call.tensors)
+        found = [f for f in program_caller.torch_functions(source.texts[source.shown]) if len(f.parameters) == len(names)]
+        if not found or not all("Tensor" in p.text for p in found[0].parameters):
+            return Outcome("raises", f"no function of its sources takes {len(names)} tensors alone, as {task.name} does")
         marker, seed = secrets.token_hex(8), secrets.randbits(20)
-        added = re.sub(r"(made_tensor\([^{]*\{[^}]*\}, )(\d+)\)", lambda m: f"simt_judge_shown({m[1]}{seed + int(m[2])}), {m[2]})", source.added)
-        added = added.replace("simt_judge_shown(made_tensor", "simt_judge_shown(simt::made_tensor").replace("simt::simt_judge_shown", "simt_judge_shown")
-        shows = "static at::Tensor simt_judge_shown(at::Tensor t, int n) { simt::shown(\"before\", n, t); return t; }\n"
-        name = functions[0].name
-        added = re.sub(rf"\(void\)made; ({name}\(.*\)); \}}\);", r"(void)made; simt::shown_result(\1); });", added)
-        ran = program.run(replace(source, added=f'#define SIMT_SHOWN "{marker}"\n{shows}' + added.replace("/*simt_shown*/", f'simt::shown_by = "{marker}";')), most=MOST_SECONDS)
+        lines = [f'simt::shown_by = "{marker}"; std::cout << "{marker} call {found[0].name}" << std::endl;']
+        for i, t in enumerate(call.tensors.values()):
+            kind, shape = program_caller.TYPES[dtype_of(t.dtype)], ", ".join(map(str, t.shape))
+            lines.append(f'auto t{i} = simt::made_tensor(torch::{kind}, {{{shape}}}, {seed + i}); simt::shown("before", {i}, t{i});')
+        lines.append(f"simt::shown_result({found[0].name}({', '.join(f't{i}' for i in range(len(names)))})); cudaDeviceSynchronize();")
+        added = "SIMT_MAIN int main() {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+        try:
+            ran = program.run(replace(source, added=added), most=MOST_SECONDS)
+        except (CompileError, SimulatedCrash) as error:
+            return Outcome("broken" if isinstance(error, CompileError) else _crash(str(error)), " ".join(str(error).split())[:300])
         for f in ran.report.findings:
             return Outcome(FAULTS.get(f.kind, "fault"), str(f), trials=trials + 1)
-        calls = [c for c in likes._calls(ran.report.printed, marker) if c[0] == name and c[3]]
-        if not calls:
-            return Outcome("raises", f"{name} came to no result with {', '.join(given)}", trials=trials + 1)
-        _, before, _, outs = calls[0]
-        if not isinstance(task, OpTask):
-            return Outcome("not judged", "load_inline sources are judged by an op: --op", trials=trials)
-        inputs = dict(zip(call.tensors, (before[f"tensor{i}"] for i in range(len(tensors))), strict=True))
+        shown = [c for c in likes._calls(ran.report.printed, marker) if c[3]]
+        if not shown:
+            return Outcome("raises", f"{found[0].name} came to no result at {call.name}", trials=trials + 1)
+        _, before, _, outs = shown[0]
+        inputs = {n: before[f"tensor{i}"] for i, n in enumerate(names)}
         assert call.case is not None
         again = task.call(call.case, {**dict.fromkeys(task.op.tensor_names), **inputs}, task.op.options(call.case))
         outputs = dict(zip(again.outputs, outs.values(), strict=False))
         if [tuple(t.shape) for t in outputs.values()] != [s for s, _ in again.outputs.values()]:
-            return Outcome("shape", f"{name} returns {[tuple(t.shape) for t in outs.values()]}", trials=trials + 1)
+            return Outcome("shape", f"{found[0].name} returns {[tuple(t.shape) for t in outs.values()]}", trials=trials + 1)
         if said := again.wrong(outputs):
             return Outcome("wrong", f"{call.name}: {said}", trials=trials + 1)
         trials += 1

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 Form = Literal["head", "solve", "load_inline", "module", "model", "function"]
 MOST = 1 << 20  # bytes of a submission
 SHOWN: dict[Form, str] = {
-    "head": "CUDA C++ with a head", "solve": 'CUDA C++ with extern "C" void solve(...)', "load_inline": "CUDA C++ in a Python file (load_inline)",
-    "module": "a kernel module of rooftop's", "model": "class ModelNew", "function": "a Python function",
-}  # fmt: skip
+    "head": "CUDA C++ with a head", "solve": 'CUDA C++ with extern "C" void solve(...)',
+    "load_inline": "CUDA C++ in a Python file (load_inline)", "module": "a kernel module of rooftop's", "model": "class ModelNew",
+    "function": "a Python function",
+}
 ACCEPTED = (
-    'a .cu with a head, a .cu with extern "C" void solve(pointers and sizes), a .py with a function of tensors, load_inline sources, or class ModelNew'
+    'a .cu with a head, a .cu with extern "C" void solve(pointers and sizes), a .py with a function of tensors, load_inline sources, '
+    "or class ModelNew"
 )
 
 
@@ -29,7 +31,8 @@ class SubmissionError(ValueError):
 
 @dataclass(frozen=True)
 class Submission:
-    """`name`: the function or class that is called; `language`: what its text imports. `solve`: of a .cu, the function with its parameters."""
+    """`name`: the function or class that is called; `language`: what its text imports. `solve`: of a .cu, the function with its
+    parameters."""
 
     path: Path
     form: Form
@@ -83,7 +86,9 @@ def _cuda(path: Path, text: str, digest: str) -> Submission:
         raise SubmissionError(f'{path} has neither a head nor extern "C" void solve(...); its host functions: {others}')
     solve = found[0]
     if not any(p.pointer for p in solve.parameters) or not re.search(r'extern\s*"C"', text):
-        raise SubmissionError(f'{path}:{solve.line}: {solve} has another signature; extern "C" void solve(pointers, then sizes) is accepted')
+        raise SubmissionError(
+            f'{path}:{solve.line}: {solve} has another signature; extern "C" void solve(pointers, then sizes) is accepted'
+        )
     if "__global__" not in text:
         raise SubmissionError(f"{path} has a solve() and no __global__ kernel: what the host computes is not judged")
     return Submission(path, "solve", text, digest, "solve", "cuda", solve)
@@ -96,11 +101,12 @@ def _python(path: Path, text: str, digest: str, name: str, op: str) -> Submissio
         where = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise SubmissionError(f"{path}{where} is not Python: {getattr(error, 'msg', error)}") from None
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    bound = functions.keys() | {a.asname or a.name for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names}
     classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
     language = _language(text)
     if "ModelNew" in classes and name in ("", "ModelNew"):
         return Submission(path, "model", text, digest, "ModelNew", language)
-    if {"supports", "launches"} <= functions.keys() or {"supports", "run"} <= functions.keys() or {"supports", "steps"} <= functions.keys():
+    if "supports" in bound and bound & {"launches", "run", "steps"}:
         return Submission(path, "module", text, digest, path.stem, language)
     if not name and "load_inline" in text and _inline(tree):
         return Submission(path, "load_inline", text, digest, "", "cuda")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rooftop.core.compile import CompileError
 from rooftop.core.spec import Case
 from rooftop.lab.ending import NoGpuError
-from rooftop.lab.judge import counts, cuda, forms, python, score, tasks
+from rooftop.lab.judge import audit, counts, cuda, forms, python, score, tasks
 from rooftop.lab.judge.forms import Submission, SubmissionError
 from rooftop.lab.judge.python import Outcome
 from rooftop.lab.judge.tasks import OpTask, Task
@@ -20,7 +20,7 @@ from rooftop.lab.judge.verdict import Verdict
 from rooftop.lab.simt.process import SimulatedCrash
 
 if TYPE_CHECKING:
-    from rooftop.lab.candidates import Subject
+    from rooftop.lab.judge.timed import Timed
     from rooftop.lab.records.store import Record
     from rooftop.lab.simt.report import Report
 
@@ -31,31 +31,38 @@ SIMULATED = "in the simulator's process: no file, network or other process"
 def judge(
     word: str, op: str | None = None, *, reference: str | None = None, target: str | None = None, dtype: str | None = None,
     records: Sequence[Record] | None = None, place: Path | None = None,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """The verdict on a submission (`FILE.cu`, `FILE.py` or `FILE.py:NAME`).
 
-    `op`: what it computes, or `reference`: FILE.py with a Model, or FILE.py:FUNCTION. `target`: a card to be timed on, as "h200", which must be here; None: the
-    card that is here, or none. `records`: what a time is held against; None: those of the settings' folder. `place`: of a .cu with a head, the file
-    whose folder has its includes.
+    `op`: what it computes, or `reference`: FILE.py with a Model, or FILE.py:FUNCTION. `target`: a card to be timed on, as "h200", which
+    must be here; None: the card that is here, or none. `records`: what a time is held against; None: those of the settings' folder.
+    `place`: of a .cu with a head, the file whose folder has its includes.
 
-    Raises SubmissionError for what is no submission, RegistryError for an unknown op, NoGpuError for a target that is not here, ValueError for options
-    that do not fit together."""
+    Raises SubmissionError for what is no submission, RegistryError for an unknown op, NoGpuError for a target that is not here, ValueError
+    for options that do not fit together."""
     began = time.monotonic()
     device = _device(target)
     submission = forms.recognise(word, op or "")
     if submission.form == "head" and op is None and reference is None:
         op = _op_of_head(submission)
     if (op is None) == (reference is None):
-        raise ValueError(f"{submission.path.name}: say what it computes, by --op NAME or by --reference FILE.py:NAME" + ("; not both" if op else ""))
-    task: Task = OpTask(op) if op is not None else tasks.ReferenceTask(str(reference))
+        raise ValueError(
+            f"{submission.path.name}: say what it computes, by --op NAME or by --reference FILE.py:NAME" + ("; not both" if op else "")
+        )
+    task: Task = OpTask(op, submission.form not in ("head", "module")) if op is not None else tasks.ReferenceTask(str(reference))
     try:
         verdict = _judged(submission, task, device, dtype, records, place)
     finally:
         task.close()
     from rooftop.lab.records.software import versions
 
-    return replace(verdict, versions={n: str(v) for n, v in versions().items() if n in ("torch", "triton", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc", "driver")},
-                   took=time.monotonic() - began)  # fmt: skip
+    return replace(
+        verdict,
+        versions={
+            n: str(v) for n, v in versions().items() if n in ("torch", "triton", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc", "driver")
+        },
+        took=time.monotonic() - began,
+    )
 
 
 def _device(target: str | None) -> str:
@@ -70,7 +77,9 @@ def _device(target: str | None) -> str:
 
     wanted = inspector.device_of(target).name
     if not here or slug(wanted) != slug(here):
-        raise NoGpuError(f"--target {target}: {f'the card here is {here}' if here else 'there is no GPU here'}; without --target it is judged by counts")
+        raise NoGpuError(
+            f"--target {target}: {f'the card here is {here}' if here else 'there is no GPU here'}; without --target it is judged by counts"
+        )
     return here
 
 
@@ -83,10 +92,18 @@ def _op_of_head(submission: Submission) -> str:
     return found
 
 
-def _judged(submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None, place: Path | None) -> Verdict:
+def _judged(
+    submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None, place: Path | None
+) -> Verdict:
     made = Verdict(submission.path.name, submission.digest, forms.SHOWN[submission.form], task.name, "not judged")
     if submission.form == "solve" and isinstance(task, OpTask):
-        dtype = dtype or next((cuda.TYPES.get(p.text.replace("const", "").replace("*", "").strip(), None) for p in (submission.solve.parameters if submission.solve else ())), None)
+        dtype = dtype or next(
+            (
+                cuda.TYPES.get(p.text.replace("const", "").replace("*", "").strip(), None)
+                for p in (submission.solve.parameters if submission.solve else ())
+            ),
+            None,
+        )
     if submission.form == "module":
         return _module(made, submission, task)
     if submission.form == "head":
@@ -97,10 +114,11 @@ def _judged(submission: Submission, task: Task, device: str, dtype: str | None, 
         made = _with(made, outcome)
         if not made.right:
             return made
-        if device:
-            from rooftop.lab.judge import timed
-
-            return _by_time(timed.of_solve(made, submission, solve, task, rule, device), task, records)
+        if device and isinstance(task, OpTask):
+            return _on_card(
+                made, task, device, dtype, records, lambda c: cuda.fits(solve, task.group(c, ("a",))[0]),
+                lambda c: timed().of_solve(made, solve, task, rule, c),
+            )
         return _counted_solve(made, solve, task, rule)
     if submission.form == "load_inline":
         return _with(replace(made, place="simulator", isolation=SIMULATED), cuda.of_inline(submission, task))
@@ -132,13 +150,18 @@ def _module(made: Verdict, submission: Submission, task: Task) -> Verdict:
             trials += 1
             if result.status != "ok":
                 kind = cuda.kind_of(result.status, result.message)
-                return replace(made, kind="raises" if result.status == "error" and kind == "wrong" else kind, said=f"{result.case}: {result.message}", trials=trials)
+                return replace(
+                    made, kind="raises" if result.status == "error" and kind == "wrong" else kind, said=f"{result.case}: {result.message}",
+                    trials=trials,
+                )
     finally:
         own.end()
     return replace(made, kind="right", trials=trials) if trials else replace(made, said=skipped or "no case of it runs here")
 
 
-def _head(made: Verdict, submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None, place: Path | None) -> Verdict:
+def _head(
+    made: Verdict, submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None, place: Path | None
+) -> Verdict:
     from rooftop.lab.check import own_op
 
     if not isinstance(task, OpTask):
@@ -147,14 +170,17 @@ def _head(made: Verdict, submission: Submission, task: Task, device: str, dtype:
         return replace(made, said="functions of its head are in a .py beside it: rooftop check judges it")
     made = replace(made, place="simulator", isolation=SIMULATED)
     try:
-        outcome, subject = cuda.of_head(submission, task, dtype, place)
+        outcome, subject = cuda.of_head(submission, task, dtype, place, "gpu" if device else "cpu")
     except (CompileError, SimulatedCrash) as error:
         return _with(made, Outcome("broken", " ".join(str(error).split())[:400]))
     made = _with(made, outcome)
-    if device and made.kind in ("right", "not judged"):
-        from rooftop.lab.judge import timed
+    if device and made.right:
+        from rooftop.core.implementation import device_of
 
-        return _by_time(timed.of_head(made, subject, device), task, records)
+        return _on_card(
+            made, task, device, dtype, records, lambda c: subject.supports(c, device_of(0)) is None,
+            lambda c: timed().of_head(made, subject, c),
+        )
     if not made.right:
         return made
     for kind in (dtype,) if dtype else ("f32", "bf16", "f16"):
@@ -178,7 +204,9 @@ def _head_by_reference(made: Verdict, submission: Submission, task: Task) -> Ver
     try:
         for result, _ in own.results():
             if result.status in ("wrong", "error"):
-                return replace(made, kind=cuda.kind_of(result.status, result.message), said=f"{result.case}: {result.message}", trials=trials + 1)
+                return replace(
+                    made, kind=cuda.kind_of(result.status, result.message), said=f"{result.case}: {result.message}", trials=trials + 1
+                )
             trials += result.status == "ok"
     finally:
         own.end()
@@ -202,20 +230,33 @@ def _counted_solve(made: Verdict, solve: cuda.Solve, task: Task, rule: str) -> V
 def _python(made: Verdict, submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None) -> Verdict:
     made = replace(made, place="interpreter" if submission.language == "triton" else "cpu")
     if submission.language in ("gluon", "cutile"):
-        return replace(made, said=f"{submission.language} kernels run on a GPU alone" if not device else "Gluon and cuTile functions are timed as modules: rooftop bench")
-    if device:
-        from rooftop.lab.judge import timed
-
-        return _by_time(timed.of_python(made, submission, task, dtype, device), task, records)
+        return replace(
+            made,
+            said=f"{submission.language} functions run on a GPU alone" + ("; as kernel modules rooftop bench times them" if device else ""),
+        )
     kind, scale = dtype or "f32", None
     if isinstance(task, OpTask) and submission.language == "triton" and submission.name != "solve":
         scale = score.by_counts(task.name, kind, "triton") or score.by_counts(task.name, kind, "cuda")
-    outcome, isolation = python.run(submission, task, dtype=dtype, counting=task.group(scale[1], ("a",))[0] if scale and isinstance(task, OpTask) else None)
+    outcome, isolation = python.run(
+        submission, task, dtype=dtype, counting=task.group(scale[1], ("a",))[0] if scale and isinstance(task, OpTask) else None
+    )
     made = _with(replace(made, isolation=isolation), outcome)
     if not made.right:
         return made
+    if device and isinstance(task, OpTask):
+        tensors = {len(c.tensors) for g in task.groups(dtype, 1) for c in g}
+        return _on_card(
+            made, task, device, dtype, records, lambda c: len(list(c.tensors())) in tensors,
+            lambda c: timed().of_python(made, submission, task, c),
+        )
     if scale is None or not outcome.launches:
-        return replace(made, notes=(*made.notes, "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count"))
+        return replace(
+            made,
+            notes=(
+                *made.notes,
+                "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count",
+            ),
+        )
     made = replace(made, notes=(*made.notes, "counted by the bytes of its lanes"))
     return _by_counts(made, counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
 
@@ -230,32 +271,55 @@ def _by_counts(made: Verdict, found: counts.Counts, report: Report | None, scale
     return replace(
         made, basis="counts", case=case.id, cost=found.cost, score=scale.score(found.cost), between=scale.between(found.cost),
         lacking=scale.lacking(found.cost), bound=found.bound, advice=tuple(said),
-    )  # fmt: skip
+    )
 
 
-def _by_time(made: Verdict, task: Task, records: Sequence[Record] | None) -> Verdict:
-    """A time beside the rungs, the peers and the roof of the records; audited where it is a record itself."""
-    if made.seconds is None or not isinstance(task, OpTask):
-        return made
+def timed() -> Any:
+    """The part that needs a GPU, loaded where there is one."""
+    from rooftop.lab.judge import timed as found
+
+    return found
+
+
+def _on_card(
+    made: Verdict, task: OpTask, device: str, dtype: str | None, records: Sequence[Record] | None, takes: Callable[[Case], bool],
+    run: Callable[[Case], Timed],
+) -> Verdict:
+    """Timed at the case of the op's scale on this card, where the submission takes it."""
     if records is None:
         from rooftop.core import settings
         from rooftop.lab.records import store
 
         records = store.read(settings.load().results)
-    from rooftop.lab.judge import audit
+    case = timed().case_of(task, device, records, takes, dtype)
+    if case is None:
+        return replace(made, notes=(*made.notes, f"no time: no bench case of {task.name} fits what it takes"))
+    found = run(case)
+    return by_time(found.verdict, task, records, found.checks)
 
-    scale = score.by_time(records, task.name, made.device, case=made.case)
+
+def by_time(made: Verdict, task: OpTask, records: Sequence[Record], checks: Mapping[str, audit.Check]) -> Verdict:
+    """A time beside the rungs, the peers and the roof of the records: refused where it cannot be, audited where it is a record itself."""
+    if made.seconds is None or not made.right:
+        return made
     if made.seconds < (least := score.impossible(task.name, task.op.case(made.case), made.device)):
-        return replace(made, kind="impossible", said=f"{made.seconds * 1e6:.2f} us; no {made.device} could do it under {least * 1e6:.2f} us", score=None)
+        return replace(
+            made, kind="impossible", said=f"{made.seconds * 1e6:.2f} us; no {made.device} could do it under {least * 1e6:.2f} us",
+            score=None,
+        )
+    scale = score.by_time(records, task.name, made.device, case=made.case)
     if scale is None:
         return replace(made, notes=(*made.notes, f"no score: no ladder of {task.name} was timed on {made.device} at {made.case}"))
     made = replace(
-        made, basis="time", score=scale.score(made.seconds), roof_seconds=scale.roof, between=scale.between(made.seconds), lacking=scale.lacking(made.seconds),
-        peer=f"{scale.peer[0]}, {scale.peer[1] * 1e6:.1f} us" if scale.peer else "", bound=_bound(made.seconds, scale.roof),
-    )  # fmt: skip
-    return audit.audited(made, task, min(t for _, t in scale.rungs))
+        made, basis="time", score=scale.score(made.seconds), roof_seconds=scale.roof, between=scale.between(made.seconds),
+        lacking=scale.lacking(made.seconds), peer=f"{scale.peer[0]}, {scale.peer[1] * 1e6:.1f} us" if scale.peer else "",
+        bound=_bound(made.seconds, scale.roof),
+    )
+    return audit.audited(made, min(t for _, t in scale.rungs), checks)
 
 
 def _bound(seconds: float, roof: float) -> str:
     share = roof / seconds
-    return f"{share:.0%} of the roof: " + ("near what the hardware allows" if share > 0.9 else "excess traffic, latency or too little in flight; rooftop diagnose tells which")
+    return f"{share:.0%} of the roof: " + (
+        "near what the hardware allows" if share > 0.9 else "excess traffic, latency or too little in flight; rooftop diagnose tells which"
+    )

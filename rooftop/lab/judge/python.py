@@ -65,6 +65,12 @@ class Called:
 
 
 @dataclass(frozen=True)
+class Timed:
+    n: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a call, or all of them, came to: `kind` of a verdict."""
 
@@ -81,7 +87,9 @@ class Child:
     """The process, with one submission loaded. `kept`: whether it is kept from files and network."""
 
     def __init__(self, submission: Submission, *, gpu: bool = False, shared: int = SHARED, seconds: float = SECONDS) -> None:
-        self.submission, self.seconds, self.n, self.gpu, self.kept, self.parameters = submission, min(seconds, settings.load().step_seconds), 0, gpu, False, ()
+        self.submission, self.gpu, self.kept, self.n = submission, gpu, False, 0
+        self.seconds = min(seconds, settings.load().step_seconds)
+        self.parameters: tuple[Parameter, ...] = ()
         self._folder = tempfile.TemporaryDirectory(prefix="rooftop-judge-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         place = Path(self._folder.name)
         (place / "memory").touch(0o600)
@@ -92,11 +100,14 @@ class Child:
         source.write_text(submission.text, encoding="utf-8")
         before = bubblewrap(place) if gpu else []
         self.bubble = bool(before)
-        environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HOME": str(place), "ROOFTOP_CACHE": str(place / "cache")}
+        (place / "tmp").mkdir()
+        environment = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HOME": str(place), "TMPDIR": str(place / "tmp")}
+        environment |= {"TRITON_CACHE_DIR": str(place / "tmp" / "triton"), "ROOFTOP_CACHE": str(place / "tmp" / "cache")}
         self._process = Process(
-            Path(sys.executable), "rooftop.lab.judge.python_child", environment, what=submission.path.name, before=before, processes=PROCESSES,
+            Path(sys.executable), "rooftop.lab.judge.python_child", environment, what=submission.path.name, before=before,
+            processes=PROCESSES,
             arguments=[str(place / "memory"), str(shared), str(int(4 * self.seconds) + 60), "gpu" if gpu else "cpu", str(source)],
-        )  # fmt: skip
+        )
         self.calm = (0, 0)
 
     def __enter__(self) -> Child:
@@ -155,8 +166,10 @@ class Child:
         state = {n: {"at": places[f"state:{n}"], "dtype": dtype_of(t.dtype), "shape": list(t.shape)} for n, t in call.state.items()}
         before = {n: _bytes(t) for n, t in call.tensors.items() if n not in call.mutates}
         try:
-            said = self._ask("call", Called, arguments=arguments, named=form.named(call), at=ats, bytes=rooms, into=into, state=state, seed=call.seed,
-                             made=list(call.made) if form.model else None)  # fmt: skip
+            said = self._ask(
+                "call", Called, arguments=arguments, named=form.named(call), at=ats, bytes=rooms, into=into, state=state, seed=call.seed,
+                made=list(call.made) if form.model else None,
+            )
         except ChildError as error:
             return of_end(error), {}
         if isinstance(said, Raised):
@@ -172,12 +185,22 @@ class Child:
         outputs = {}
         for (n, (shape, dtype)), r in zip(call.outputs.items(), said.results, strict=False):
             if (tuple(r.shape), r.dtype) != (tuple(shape), dtype):
-                return Outcome("shape", f"{n} is {r.dtype} {'x'.join(map(str, r.shape))}; it must be {dtype} {'x'.join(map(str, shape))}"), {}
+                return Outcome(
+                    "shape", f"{n} is {r.dtype} {'x'.join(map(str, r.shape))}; it must be {dtype} {'x'.join(map(str, shape))}"
+                ), {}
             outputs[n] = self._read(places[n], shape, dtype)
         if len(outputs) < len(call.outputs):
             return Outcome("shape", f"it returns {said.count} tensors; {len(call.outputs)} are needed: {', '.join(call.outputs)}"), {}
         outputs |= {n: self._read(places[n], tuple(t.shape), dtype_of(t.dtype)) for n, t in call.tensors.items() if n in call.mutates}
         return Outcome("right", launches=said.launches, loaded=said.loaded, stored=said.stored), outputs
+
+    def time(self, count: int, sets: Sequence[Mapping[str, Any]], given: Sequence[Sequence[str]], made: Sequence[Sequence[str]]) -> float:
+        """Have it make `count` calls on sets of tensors of the GPU, which other processes share (rooftop/lab/judge/timed.py); the seconds
+        of its own events. Raises ChildError."""
+        said = self._ask("timing", Timed, count=count, sets=list(sets), given=list(given), made=list(made))
+        if isinstance(said, Raised):
+            raise ChildError(f"it raises where it is timed: {said.text}")
+        return said.seconds
 
     def _write(self, at: int, tensor: Any) -> None:
         held = _bytes(tensor)
@@ -199,12 +222,15 @@ def _bytes(tensor: Any) -> bytes:
 
 
 def bubblewrap(place: Path) -> list[str]:
-    """The words that start a command in bubblewrap: the system read-only, devices, the one folder, no network; none where it is not installed."""
+    """The words that start a command in bubblewrap: the system read-only, devices, the one folder, no network; none where it is not
+    installed."""
     tool = settings.tool_path("bwrap")
     if tool is None:
         return []
-    return [str(tool), "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", str(Path.home()),
-            "--bind", str(place), str(place), "--unshare-net", "--unshare-ipc", "--die-with-parent"]  # fmt: skip
+    return [
+        str(tool), "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", str(Path.home()),
+        "--bind", str(place), str(place), "--unshare-net", "--unshare-ipc", "--die-with-parent",
+    ]
 
 
 def of_end(error: ChildError) -> Outcome:
@@ -220,7 +246,8 @@ def of_end(error: ChildError) -> Outcome:
 
 @dataclass(frozen=True)
 class Form:
-    """How a submission is called. `style`: "values" (tensors, then what must be given; it returns) or "pointers" (`solve`: tensors, outputs, `sizes`)."""
+    """How a submission is called. `style`: "values" (tensors, then what must be given; it returns) or "pointers" (`solve`: tensors,
+    outputs, `sizes`)."""
 
     style: Literal["values", "pointers"] = "values"
     keywords: tuple[str, ...] = ()
@@ -244,27 +271,33 @@ def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
     first = shapes[0] if shapes else ()
     numbers = [int(v) for v in call.values.values() if isinstance(v, int)]
     rules: dict[str, Sequence[int]] = {
-        "distinct sizes in order": [*dict.fromkeys(every), *numbers], "all sizes in order": [*every, *numbers], "sizes of the first": [*first, *numbers],
-        "elements of the first": [prod(first), *numbers], "rows and columns": [prod(first[:-1]), *first[-1:], *numbers],
-        "elements": [prod(first)], "distinct sizes": list(dict.fromkeys(every)),
-    }  # fmt: skip
+        "distinct sizes in order": [*dict.fromkeys(every), *numbers], "all sizes in order": [*every, *numbers],
+        "sizes of the first": [*first, *numbers], "elements of the first": [prod(first), *numbers],
+        "rows and columns": [prod(first[:-1]), *first[-1:], *numbers], "elements": [prod(first)],
+        "distinct sizes": list(dict.fromkeys(every)),
+    }
     return {rule: tuple(found) for rule, found in rules.items() if len(found) == count}
 
 
 def run(
-    submission: Submission, task: Task, *, dtype: str | None = None, groups: int = 3, seconds: float = SECONDS, counting: Call | None = None,
-) -> tuple[Outcome, str]:  # fmt: skip
-    """Judge it at hidden calls on the CPU: what it came to, and how it was kept apart. `counting`: a call after them, whose launches and bytes alone the
-    outcome of a right one has."""
+    submission: Submission, task: Task, *, dtype: str | None = None, groups: int = 3, seconds: float = SECONDS, counting: Call | None = None
+) -> tuple[Outcome, str]:
+    """Judge it at hidden calls on the CPU: what it came to, and how it was kept apart. `counting`: a call after them, whose launches and
+    bytes alone the outcome of a right one has."""
     began = time.monotonic()
     with Child(submission, seconds=seconds) as child:
         if (outcome := child.load()) is None:
             outcome = judged(child, submission, task, dtype, groups, began + seconds)
             if outcome.kind == "right" and counting is not None:
-                again, outputs = child.call(counting, Form(keywords=tuple(n for n in counting.values if n in {p.name for p in child.parameters})))
+                again, outputs = child.call(
+                    counting, Form(keywords=tuple(n for n in counting.values if n in {p.name for p in child.parameters}))
+                )
                 said = again.said or counting.wrong(outputs)
-                outcome = replace(outcome, kind=again.kind if again.said else "wrong", said=f"{counting.name}: {said}") if said else replace(
-                    outcome, launches=again.launches, loaded=again.loaded, stored=again.stored)  # fmt: skip
+                outcome = (
+                    replace(outcome, kind=again.kind if again.said else "wrong", said=f"{counting.name}: {said}")
+                    if said
+                    else replace(outcome, launches=again.launches, loaded=again.loaded, stored=again.stored)
+                )
         return outcome, child.isolation
 
 
@@ -277,7 +310,9 @@ def judged(child: Child, submission: Submission, task: Task, dtype: str | None, 
         for call in group:
             if model or not pointers:
                 forms = [Form(keywords=tuple(n for n in call.values if n in {p.name for p in child.parameters}), model=model)]
-            elif (count := len(names) - len(call.tensors) - len(call.outputs)) < 0 or not (known := sizes_of(call, count) if count else {"": ()}):
+            elif (count := len(names) - len(call.tensors) - len(call.outputs)) < 0 or not (
+                known := sizes_of(call, count) if count else {"": ()}
+            ):
                 need = f"{len(call.tensors)} tensors, {len(call.outputs)} outputs, then sizes"
                 return Outcome("raises", f"solve({', '.join(names)}) has another signature: {task.name} needs {need}", trials=total.trials)
             else:
@@ -293,7 +328,10 @@ def judged(child: Child, submission: Submission, task: Task, dtype: str | None, 
             if outcome.kind != "right":
                 return replace(outcome, said=f"{call.name}: {outcome.said}", trials=total.trials + 1)
             earlier.append(call)
-            total = Outcome("right", "", total.launches + outcome.launches, total.loaded + outcome.loaded, total.stored + outcome.stored, total.trials + 1)
+            total = Outcome(
+                "right", "", total.launches + outcome.launches, total.loaded + outcome.loaded, total.stored + outcome.stored,
+                total.trials + 1,
+            )
             if time.monotonic() > end:
                 return replace(total, notes=(f"{total.trials} calls were judged in the time",))
     return total
@@ -315,12 +353,10 @@ def wrongly(call: Call, outputs: Mapping[str, Any], earlier: Sequence[Call]) -> 
     """The kind of a wrong result: unwritten (the judge's poison is still there), that of an earlier call, or wrong."""
     import torch
 
-    for n, t in outputs.items():
+    for t in outputs.values():
         if t.numel() and bool((t.contiguous().reshape(-1).view(torch.uint8) == 0xFF).all()):
             return "unwritten"
     for old in earlier:
         if old.outputs == call.outputs and not old.wrong(outputs):
             return "replay"
     return "wrong"
-
-

@@ -1,8 +1,8 @@
-"""The process in which a submission in Python runs: without the reference, right results, timer or board. Inputs come and outputs leave through memory that
-is shared with the judge; an answer says only what was returned.
+"""The process in which a submission in Python runs: without the reference, right results, timer or board. Inputs come and outputs leave
+through memory that is shared with the judge; an answer says only what was returned.
 
-It keeps itself from files and network before it loads the submission. What the submission does to this process can spoil its own outputs alone: the judge
-reads them, from outside."""
+It keeps itself from files and network before it loads the submission. What the submission does to this process can spoil its own outputs
+alone: the judge reads them, from outside."""
 
 from __future__ import annotations
 
@@ -39,13 +39,10 @@ def main() -> None:
     from rooftop.lab.interpret import host, interpreter, stand_in, wrappers  # before the files are closed to this process
 
     _ = interpreter, stand_in, wrappers
-    folder = tempfile.mkdtemp(prefix="rooftop-judged-")
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-    os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
     source = Path(sys.argv[5])
     text = source.read_bytes()
     sandbox.limits(cpu, FILE_BYTES)
-    kept = not gpu and sandbox.confine_python(_readable(source), _listed(), [Path(folder)])
+    kept = not gpu and sandbox.confine_python(_readable(source), _listed(), [Path(tempfile.gettempdir())])
     child = Judged(shared, host, source, text, gpu)
     jobs = Jobs()
     for job in jobs:
@@ -60,7 +57,10 @@ def _listed() -> Iterator[Path]:
 def _readable(source: Path) -> Iterator[Path]:
     """Python and its packages; of this one what runs here, no contract, kernel or rung."""
     yield source
-    yield from (settings.PACKAGE / "core", settings.PACKAGE / "lab" / "interpret", settings.PACKAGE / "lab" / "__init__.py", settings.PACKAGE / "__init__.py")
+    yield from (
+        settings.PACKAGE / "core", settings.PACKAGE / "lab" / "interpret", settings.PACKAGE / "lab" / "__init__.py",
+        settings.PACKAGE / "__init__.py",
+    )
     yield from (Path(sysconfig.get_path(n)) for n in ("stdlib", "platstdlib"))
     yield Path(sys.executable)
     for folder in site.getsitepackages():
@@ -80,24 +80,26 @@ class Judged:
         self.function: Callable[..., Any] | None = None
         self.names: dict[str, Any] = {}
         self.patched: set[str] = set()
+        self.sets: list[dict[str, Any]] = []  # tensors of the judge's, on a GPU
 
     def _known(self) -> dict[str, Any]:
         """What a submission must not replace."""
         import torch
 
         at: list[tuple[Any, str]] = [
-            *((time, n) for n in ("time", "perf_counter", "monotonic", "sleep")), *((torch.cuda, n) for n in ("synchronize", "Event", "Stream", "CUDAGraph")),
+            *((time, n) for n in ("time", "perf_counter", "monotonic", "sleep")),
+            *((torch.cuda, n) for n in ("synchronize", "Event", "Stream", "CUDAGraph")),
             *((torch.Tensor, n) for n in ("copy_", "clone", "data_ptr", "__eq__", "equal", "double", "to", "numpy")),
             *((torch, n) for n in ("Tensor", "allclose", "equal", "empty", "frombuffer", "isnan", "softmax", "matmul", "manual_seed")),
             *((os, n) for n in ("write", "dup", "fork", "_exit")), (Jobs, "answer"), (sys, "settrace"),
-        ]  # fmt: skip
+        ]
         return {f"{getattr(o, '__name__', o)}.{n}": inspect.getattr_static(o, n, None) for o, n in at}
 
     def answer(self, job: Mapping[str, Any], kept: bool) -> dict[str, Any]:
         try:
             if job["what"] == "loading":
                 return self._load(job, kept)
-            return self._call(job)
+            return self._time(job) if job["what"] == "timing" else self._call(job)
         except BaseException as error:
             return self._raised(error)
 
@@ -143,9 +145,14 @@ class Judged:
         if not callable(found):
             return {"raised": "broken", "text": f"{job['name']} is no function once the file is loaded"}
         self.function = found
-        listed = [] if job["name"] == "ModelNew" else [
-            {"name": p.name, "default": p.default is not p.empty, "open": p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} for p in inspect.signature(found).parameters.values()
-        ]  # fmt: skip
+        listed = (
+            []
+            if job["name"] == "ModelNew"
+            else [
+                {"name": p.name, "default": p.default is not p.empty, "open": p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+                for p in inspect.signature(found).parameters.values()
+            ]
+        )
         return {"parameters": listed, "kept": kept}
 
     def _tensor(self, said: Mapping[str, Any]) -> Any:
@@ -179,15 +186,50 @@ class Judged:
         said: list[dict[str, Any]] = []
         for at, room, result in zip(job["at"], job["bytes"], results, strict=False):
             if self.kind(result) not in (self.plain, torch.nn.Parameter):
-                return {"raised": "lazy" if isinstance(result, self.plain) else "shape", "text": f"it returns a {self.kind(result).__name__}"}
+                return {
+                    "raised": "lazy" if isinstance(result, self.plain) else "shape", "text": f"it returns a {self.kind(result).__name__}",
+                }
             plain = result.detach().cpu().contiguous()
             if plain.numel() * plain.element_size() <= room and not job["into"]:
-                self.copy(torch.frombuffer(self.shared, dtype=torch.uint8, count=max(plain.numel() * plain.element_size(), 1), offset=at)[: plain.numel() * plain.element_size()],
-                          plain.reshape(-1).view(torch.uint8))  # fmt: skip
+                self.copy(
+                    torch.frombuffer(self.shared, dtype=torch.uint8, count=max(plain.numel() * plain.element_size(), 1), offset=at)[
+                        : plain.numel() * plain.element_size()
+                    ],
+                    plain.reshape(-1).view(torch.uint8),
+                )
             said.append({"dtype": dtype_of(plain.dtype), "shape": list(plain.shape)})
         launches = self.watch.launches.values()
-        return {"results": said, "count": len(results), "patched": sorted(self.patched), "launches": sum(x.times for x in launches), "loaded": sum(x.loaded for x in launches),
-                "stored": sum(x.stored for x in launches)}  # fmt: skip
+        return {
+            "results": said, "count": len(results), "patched": sorted(self.patched), "launches": sum(x.times for x in launches),
+            "loaded": sum(x.loaded for x in launches), "stored": sum(x.stored for x in launches),
+        }
+
+    def _time(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Calls on memory of the judge's GPU context, each output copied there; the seconds of this process's events."""
+        import base64
+
+        import torch
+
+        def opened(said: Mapping[str, Any]) -> Any:
+            parts = [base64.b64decode(p) if isinstance(p, str) else p for p in said["storage"]]
+            made = torch.empty(0, dtype=getattr(torch, said["dtype"]), device="cuda")
+            return made.set_(torch.UntypedStorage._new_shared_cuda(*parts), said["offset"], said["shape"], said["strides"])
+
+        if not self.sets:
+            self.sets = [{n: opened(t) for n, t in one.items()} for one in job["sets"]]
+        assert self.function is not None
+        torch.cuda.synchronize()
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        with torch.no_grad():
+            for k in range(job["count"]):
+                i = k % len(self.sets)
+                made = self.function(*(self.sets[i][n] for n in job["given"][i]))
+                for n, t in zip(job["made"][i], made if isinstance(made, tuple | list) else [made], strict=True):
+                    self.sets[i][n].copy_(t)
+        end.record()
+        torch.cuda.synchronize()
+        return {"seconds": float(begin.elapsed_time(end)) * 1e-3}
 
     def _model(self, job: Mapping[str, Any]) -> Any:
         import torch

@@ -23,7 +23,8 @@ def held(t: Any) -> dict[str, Any]:
 
 
 def _smaller(names: dict[str, Any], most: int) -> dict[str, int]:
-    """Halves the whole numbers of a file that its get_inputs and get_init_inputs name, the largest first, until a draw has at most `most` elements."""
+    """Halves the whole numbers of a file that its get_inputs and get_init_inputs name, the largest first, until a draw has at most `most`
+    elements."""
     import torch
 
     used = {n for f in ("get_inputs", "get_init_inputs") if f in names for n in names[f].__code__.co_names}
@@ -69,9 +70,9 @@ class Reference:
         wide = [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else _copy(a) for a in arguments]
         exact = self._run(function.double() if hasattr(function, "double") else function, wide)
         return {
-            "arguments": [held(a) if isinstance(a, torch.Tensor) else a for a in arguments], "exact": [held(t) for t in exact], "same": [held(t) for t in same],
-            "state": {n: held(t) for n, t in state.items()}, "made": made, "sizes": self.sizes,
-        }  # fmt: skip
+            "arguments": [held(a) if isinstance(a, torch.Tensor) else a for a in arguments], "exact": [held(t) for t in exact],
+            "same": [held(t) for t in same], "state": {n: held(t) for n, t in state.items()}, "made": made, "sizes": self.sizes,
+        }
 
     def _function(self, name: str, made: list[Any]) -> tuple[Any, dict[str, Any]]:
         if name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rooftop.core import registry
 from rooftop.core.devices import lookup, slug
@@ -18,8 +19,9 @@ MIDDLE = 0.5
 
 
 def score(time: float, first: float, peer: float | None, roof: float) -> float:
-    """0 at the first rung's time, 1 at the roof's, between them linear in log time; 0.5 at the best peer's, but where that is within 3 % of the roof or
-    slower than the first rung. At most 1, at least 0. Raises ValueError for times that are none, or a first rung that is no slower than the roof."""
+    """0 at the first rung's time, 1 at the roof's, between them linear in log time; 0.5 at the best peer's, but where that is within 3 % of
+    the roof or slower than the first rung. At most 1, at least 0. Raises ValueError for times that are none, or a first rung that is no
+    slower than the roof."""
     given = (time, first, roof, *(() if peer is None else (peer,)))
     if not all(math.isfinite(t) and t > 0 for t in given) or first <= roof:
         raise ValueError(f"a score needs positive times and a first rung above the roof; they are {', '.join(f'{t:.3g}' for t in given)}")
@@ -29,7 +31,7 @@ def score(time: float, first: float, peer: float | None, roof: float) -> float:
     at = math.log(time)
     if at >= points[0][0]:
         return 0.0
-    for (slow, low), (fast, high) in zip(points, points[1:], strict=False):
+    for (slow, low), (fast, high) in pairwise(points):
         if at >= fast:
             return low + (high - low) * (slow - at) / (slow - fast)
     return 1.0
@@ -37,7 +39,8 @@ def score(time: float, first: float, peer: float | None, roof: float) -> float:
 
 @dataclass(frozen=True)
 class Scale:
-    """What a time or a cost is held against. `rungs`: of the ladder, in its order, with their times; `peer`: the best one's name and time."""
+    """What a time or a cost is held against. `rungs`: of the ladder, in its order, with their times; `peer`: the best one's name and
+    time."""
 
     ladder: str
     case: str
@@ -73,7 +76,7 @@ def by_counts(op: str, dtype: str, language: str) -> tuple[Scale, Case] | None:
     for name, kept in counts.shipped().items():
         if kept["op"] == op and kept["language"] == language and kept["case"].endswith(f" {dtype}"):
             case = counts.case_of(op, kept["case"], kept["inputs"])
-            rungs = tuple((n, counts.Counts(**c).cost) for n, c in kept["rungs"].items())
+            rungs = tuple((n, counts.Counts(*c).cost) for n, c in kept["rungs"].items())
             return Scale(name, case.id, rungs, counts.floor(op, case)), case
     return None
 
@@ -82,7 +85,12 @@ def timed(records: Iterable[Record], op: str, device: str) -> dict[str, dict[str
     """Case -> subject -> seconds on the kernel clock, of the newest record of each."""
     newest: dict[tuple[str, str], tuple[str, float]] = {}
     for r in records:
-        if r.get("kind") == "bench" and r["op"] == op and slug(str(r["device"]["name"])) == slug(device) and "kernel" in r.get("clocks", {}):
+        if (
+            r.get("kind") == "bench"
+            and r["op"] == op
+            and slug(str(r["device"]["name"])) == slug(device)
+            and "kernel" in r.get("clocks", {})
+        ):
             key = str(r["case"]), str(r["subject"])
             newest[key] = max(newest.get(key, ("", 0.0)), (str(r.get("at", "")), float(r["clocks"]["kernel"]["median"])))
     found: dict[str, dict[str, float]] = {}
@@ -92,7 +100,8 @@ def timed(records: Iterable[Record], op: str, device: str) -> dict[str, dict[str
 
 
 def by_time(records: Sequence[Record], op: str, device: str, dtype: str | None = None, case: str | None = None) -> Scale | None:
-    """The scale of an op on a card by its records: the ladder whose first rung was timed at most cases, at its headline where that was timed. None without."""
+    """The scale of an op on a card by its records: the ladder whose first rung was timed at most cases, at its headline where that was
+    timed. None without."""
     from rooftop.lab.report.ladder_cases import headline_of
     from rooftop.lab.timing.roofline import Ceilings
 
@@ -106,7 +115,12 @@ def by_time(records: Sequence[Record], op: str, device: str, dtype: str | None =
             continue
         for case_id, times in known.items():
             rungs = tuple((r.name, times[r.name]) for r in ladder.rungs if r.name in times)
-            if len(rungs) < 2 or rungs[0][0] != ladder.rungs[0].name or case not in (None, case_id) or (dtype and not case_id.endswith(f" {dtype}")):
+            if (
+                len(rungs) < 2
+                or rungs[0][0] != ladder.rungs[0].name
+                or case not in (None, case_id)
+                or (dtype and not case_id.endswith(f" {dtype}"))
+            ):
                 continue
             try:
                 found = contract.case(case_id)
@@ -128,8 +142,8 @@ def clocks_agree(judge: float, child: float) -> bool:
 
 
 def impossible(op: str, case: Case, device: str) -> float:
-    """Seconds below which no time on this card is true, or 0 where nothing is known of it: the bytes that must cross DRAM (what rests in the L2 need not)
-    and the operations, at the datasheet's best."""
+    """Seconds below which no time on this card is true, or 0 where nothing is known of it: the bytes that must cross DRAM (what rests in
+    the L2 need not) and the operations, at the datasheet's best."""
     from rooftop.core.devices import floor_seconds, units
     from rooftop.lab.inspect import inspector
 

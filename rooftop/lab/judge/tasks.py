@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import random
 import secrets
 import sys
@@ -29,8 +30,8 @@ TRIES = 40  # draws of sizes until the op takes them
 
 @dataclass(frozen=True)
 class Call:
-    """One call. `arguments`: in order, tensors first; `outputs`: name -> shape and dtype; `wrong`: what is wrong with results by name, or empty.
-    `state`: parameters of a model; `made`: what a model is made with; `seed`: of what it draws while it is made."""
+    """One call. `arguments`: in order, tensors first; `outputs`: name -> shape and dtype; `wrong`: what is wrong with results by name, or
+    empty. `state`: parameters of a model; `made`: what a model is made with; `seed`: of what it draws while it is made."""
 
     name: str
     arguments: tuple[tuple[str, Value], ...]
@@ -65,10 +66,11 @@ class Task(Protocol):
 class OpTask:
     """An op of the package. Its reference runs in this process."""
 
-    def __init__(self, name: str) -> None:
-        """Raises RegistryError for a name that is no op, ValueError for one of several processes or of objects."""
+    def __init__(self, name: str, plain: bool = True) -> None:
+        """`plain`: for a submission that is called with tensors and numbers. Raises RegistryError for a name that is no op, ValueError for an op of several
+        processes, or one of objects or lists where plain tensors are needed."""
         self.op: Contract = registry.op(name)
-        if self.op.objects or name.endswith("_ranks") or self.op.list_names:
+        if name.endswith("_ranks") or (plain and (self.op.objects or self.op.list_names)):
             raise ValueError(f"{name} takes or returns more than tensors and numbers: judge takes ops of plain tensors")
         self.name = name
         self.draw = random.Random(secrets.randbits(64))
@@ -93,13 +95,19 @@ class OpTask:
         if not found:
             of = f" of {tensors} tensors" if tensors is not None else ""
             raise ValueError(f"{self.name} has no small plain case of {dtype}{of}; its dtypes: {', '.join(self.op.dtypes)}")
-        return sorted(found.values(), key=lambda c: (len(list(c.tensors())), all(not v.shape for _, v in c.tensors()), sum(len(v.shape) for _, v in c.tensors())))
+        return sorted(
+            found.values(),
+            key=lambda c: (len(list(c.tensors())), all(not v.shape for _, v in c.tensors()), sum(len(v.shape) for _, v in c.tensors())),
+        )
 
     def hidden(self, base: Case, most: int = ELEMENTS) -> Case:
         """The case with other sizes: equal ones stay equal."""
         every = {e for _, v in base.tensors() for e in v.shape}
         for _ in range(TRIES):
-            sizes = {e: self.draw.randint(2, max(3, min(2 * e + 3, 400))) if e > 1 else self.draw.randint(2, 400) if every == {1} else e for e in every}
+            sizes = {
+                e: self.draw.randint(2, max(3, min(2 * e + 3, 400))) if e > 1 else self.draw.randint(2, 400) if every == {1} else e
+                for e in every
+            }
             if len({*sizes.values()}) < len(sizes):
                 continue
             inputs = {n: resized(v, sizes) if isinstance(v, Input) else v for n, v in base.inputs.items()}
@@ -107,7 +115,9 @@ class OpTask:
             made = replace(base, name=f"hidden {shown}", inputs=inputs, tags=frozenset())
             try:
                 if _elements(made) <= most and not self.op.idle(self.op.problem(made)):
-                    self._expected(*make(self.op, made, "cpu", 0))
+                    tensors, options = make(self.op, made, "cpu", 0)
+                    self._expected(tensors, options)
+                    self._arguments(tensors, options)
                     return made
             except Exception:  # sizes that the op does not take together
                 continue
@@ -149,21 +159,27 @@ class OpTask:
     @property
     def _needed(self) -> set[str]:
         """The options that the public function has no default of."""
-        import inspect
-
         public = inspect.signature(registry.public(self.name)).parameters if self.name in registry.op_names() else {}
         return {n for n in self.op.option_names if n in public and public[n].default is inspect.Parameter.empty}
 
     def _usual(self, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         """The options as the public function has them by default, so that a submission of tensors alone can be judged."""
-        if self.name not in registry.op_names():
-            return options
-        public = registry.public(self.name)
         try:
-            given = {n: t for n, t in tensors.items() if t is not None} | {n: options[n] for n in self._needed}
-            return {n: v for n, v in zip(self.op.kinds, arguments_of(self.op, public, **given), strict=True) if n in self.op.option_names}
-        except (TypeError, ValueError, IndexError, AssertionError):
-            return options
+            found = self._arguments(tensors, {n: options[n] for n in self._needed})
+        except (TypeError, ValueError, IndexError):
+            found = {}
+        return {n: found.get(n, v) for n, v in options.items()}
+
+    def _arguments(self, tensors: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        """What the public function passes on, by name; nothing where it has other parameters. Raises what it raises for what it does not take."""
+        if self.name not in registry.op_names() or self.op.objects:
+            return {}
+        given = {n: t for n, t in tensors.items() if t is not None} | options
+        try:
+            inspect.signature(public := registry.public(self.name)).bind(**given)
+        except TypeError:
+            return {}
+        return dict(zip(self.op.kinds, arguments_of(self.op, public, **given), strict=True))
 
 
 def _elements(case: Case) -> int:
@@ -205,33 +221,40 @@ class Held:
 
         if self.dtype not in DTYPES or any(n < 0 for n in self.shape):
             raise ValueError(f"a tensor of {self.dtype} {self.shape} is none")
-        made = torch.frombuffer(bytearray(base64.b64decode(self.data)), dtype=torch.uint8) if self.data else torch.empty(0, dtype=torch.uint8)
+        made = (
+            torch.frombuffer(bytearray(base64.b64decode(self.data)), dtype=torch.uint8) if self.data else torch.empty(0, dtype=torch.uint8)
+        )
         return made.view(getattr(torch, DTYPES[self.dtype].torch)).reshape(self.shape)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The answer of a reference: arguments in order, right results in float64 and at the same precision; a model's state, and what it is made with."""
+    """The answer of a reference: arguments in order, right results in float64 and at the same precision; a model's state, and what it is
+    made with."""
 
     arguments: list[Held | int | float | bool | str | None]
     exact: list[Held]
     same: list[Held]
     state: dict[str, Held]
-    made: list[int | float | bool | str | None | list[int]]
+    made: list[int | float | bool | str | list[int] | None]
     sizes: dict[str, int]
 
 
 class ReferenceTask:
-    """`FILE.py` with `Model`, `get_inputs` and `get_init_inputs` (KernelBench's form), or `FILE.py:NAME`, a function, with `get_inputs`. It runs in a
-    process of its own, which the submission's never sees. Shapes are those of the file (smaller by halves where `most` elements are exceeded),
-    or what its get_inputs draws; seeds are drawn here."""
+    """`FILE.py` with `Model`, `get_inputs` and `get_init_inputs` (KernelBench's form), or `FILE.py:NAME`, a function, with `get_inputs`. It
+    runs in a process of its own, which the submission's never sees. Shapes are those of the file (smaller by halves where `most` elements
+    are exceeded), or what its get_inputs draws; seeds are drawn here."""
 
     def __init__(self, word: str, most: int = ELEMENTS) -> None:
         file, _, function = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
         if not file.endswith(".py") or not Path(file).is_file():
-            raise ValueError(f"--reference {word}: it is FILE.py (class Model, get_inputs) or FILE.py:FUNCTION (and get_inputs), and there is no such file")
+            raise ValueError(
+                f"--reference {word}: there is no such file; it is FILE.py (class Model, get_inputs) or FILE.py:FUNCTION (and get_inputs)"
+            )
         self.name, self.most, self.word, self._word, self._function = Path(file).stem, most, word, file, function
-        self._process = Process(Path(sys.executable), "rooftop.lab.judge.reference_child", {}, what=Path(file).name, slow=" (ROOFTOP_STEP_SECONDS)")
+        self._process = Process(
+            Path(sys.executable), "rooftop.lab.judge.reference_child", {}, what=Path(file).name, slow=" (ROOFTOP_STEP_SECONDS)"
+        )
 
     def close(self) -> None:
         self._process.close(patience=0.2)
@@ -242,7 +265,10 @@ class ReferenceTask:
             yield [self._call(seed, seed), self._call(seed, secrets.randbits(31)), self._call(seed, seed, swap=True)]
 
     def _call(self, seed: int, drawn: int, swap: bool = False) -> Call:
-        told = {"what": "drawing", "kernel": self._word, "function": self._function, "seed": seed, "drawn": drawn, "swap": swap, "most": self.most}
+        told = {
+            "what": "drawing", "kernel": self._word, "function": self._function, "seed": seed, "drawn": drawn, "swap": swap,
+            "most": self.most,
+        }
         said = self._process.ask(told, settings.load().step_seconds, Drawn)
         arguments = tuple((f"input{i}", v.tensor() if isinstance(v, Held) else v) for i, v in enumerate(said.arguments))
         exact, same = [t.tensor() for t in said.exact], [t.tensor() for t in said.same]

@@ -39,10 +39,10 @@ KINDS: Mapping[str, str] = {  # of a verdict -> what it means
 class Verdict:
     """A judgement, as the board keeps it and `--json` prints it.
 
-    `kind`: one of KINDS; `said`: the first finding. `place`: simulator, interpreter, cpu or gpu. `isolation`: how it was kept apart, or "not
-    isolated". `score`: 0 to 1 on `basis`: "time" (seconds on `device` at `case`, by `clock`), or "counts" (`cost`: cycles of a multiprocessor
-    by counts of the simulator, without a GPU). `between`: the rungs next to it, the slower first; `lacking`: what the next one does differently;
-    `bound`, `advice`: what limits it, and lines that cost; `percentile`: of the local board at judging, by user."""
+    `kind`: one of KINDS; `said`: the first finding. `place`: simulator, interpreter, cpu or gpu. `isolation`: how it was kept apart, or
+    "not isolated". `score`: 0 to 1 on `basis`: "time" (seconds on `device` at `case`, by `clock`), or "counts" (`cost`: cycles of a
+    multiprocessor by counts of the simulator, without a GPU). `between`: the rungs next to it, the slower first; `lacking`: what the next
+    one does differently; `bound`, `advice`: what limits it, and lines that cost; `percentile`: of the local board at judging, by user."""
 
     file: str
     digest: str
@@ -102,4 +102,10 @@ class Verdict:
 
 def _between(names: tuple[str, ...]) -> str:
     slower, faster = (*names, "")[:2]
-    return f"between {slower} and {faster}" if slower and faster else f"beyond {slower}, the last rung" if slower else f"before {faster}, the first rung"
+    return (
+        f"between {slower} and {faster}"
+        if slower and faster
+        else f"beyond {slower}, the last rung"
+        if slower
+        else f"before {faster}, the first rung"
+    )
