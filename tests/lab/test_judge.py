@@ -296,7 +296,7 @@ def test_the_shipped_counts_are_those_of_the_rungs(name: str) -> None:
 
     kept = counts.shipped()[name]
     assert kept["rungs"].keys() <= {r.name for r in registry.ladder(name).rungs} and kept["op"] == registry.ladder(name).op
-    case = counts.case_of(kept["op"], kept["case"], kept["inputs"])
+    case = counts.case_of(kept)
     assert case.id == kept["case"] and counts.floor(kept["op"], case) > 0
     if name == "softmax_cuda":
         from rooftop.lab import candidates

@@ -100,11 +100,9 @@ def shipped() -> Mapping[str, Any]:
     return found
 
 
-def case_of(op_name: str, case_id: str, inputs: Mapping[str, Any]) -> Case:
-    """A case of the shipped file."""
+def case_of(kept: Mapping[str, Any]) -> Case:
+    """The case of a ladder of the shipped file."""
     from rooftop.core.spec import Input
 
-    return Case(
-        case_id.rpartition(" ")[0],
-        {n: Input(tuple(v["shape"]), v["dtype"], v["fill"]) if isinstance(v, dict) else v for n, v in inputs.items()},
-    )
+    inputs = {n: Input(tuple(v["shape"]), v["dtype"], v["fill"]) if isinstance(v, dict) else v for n, v in kept["inputs"].items()}
+    return Case(kept["case"].rpartition(" ")[0], inputs)

@@ -17,7 +17,7 @@ from rooftop.core.spec import DTYPES, Case, dtype_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.judge.forms import Submission, SubmissionError
-from rooftop.lab.judge.python import Outcome, sizes_of, wrongly
+from rooftop.lab.judge.python import Outcome, wrongly
 from rooftop.lab.judge.tasks import Call, OpTask, Task
 from rooftop.lab.simt import program, program_build, program_caller
 from rooftop.lab.simt.process import SimulatedCrash
@@ -109,17 +109,8 @@ def kind_of(status: str, message: str) -> str:
     if fault:
         return fault
     if status == "error":
-        compiles = ("CompileError", "HeadError", "ExpressionError", "LaunchError")
-        slow = "ROOFTOP_STEP_SECONDS" in message or "ROOFTOP_SIMT_SECONDS" in message
-        return (
-            "stuck"
-            if slow
-            else "memory"
-            if "ROOFTOP_SIMT_MIB" in message
-            else "broken"
-            if message.startswith(compiles)
-            else _crash(message)
-        )
+        found = "broken" if message.startswith(("CompileError", "HeadError", "ExpressionError", "LaunchError")) else "raises"
+        return found if (crash := _crash(message)) == "wrong" else crash
     if "differ between two runs" in message:
         return "race"
     if "the input" in message and "was written" in message:
@@ -298,6 +289,21 @@ def fits(made: Solve, call: Call) -> bool:
     """Whether the pointers of a solve are the tensors and outputs of a call, in order."""
     kinds = [dtype_of(t.dtype) for t in call.tensors.values()] + [d for _, d in call.outputs.values()]
     return kinds == list(made.dtypes) and all(made.written[len(call.tensors) :])
+
+
+def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
+    """Whole numbers that a `solve` with `count` of them may be meant to get, by the rule that they follow, likely ones first."""
+    shapes = [tuple(t.shape) for t in call.tensors.values()]
+    every = [n for s in shapes for n in s]
+    first = shapes[0] if shapes else ()
+    numbers = [int(v) for v in call.values.values() if isinstance(v, int)]
+    rules: dict[str, Sequence[int]] = {
+        "distinct sizes in order": [*dict.fromkeys(every), *numbers], "all sizes in order": [*every, *numbers],
+        "sizes of the first": [*first, *numbers], "elements of the first": [prod(first), *numbers],
+        "rows and columns": [prod(first[:-1]), *first[-1:], *numbers], "elements": [prod(first)],
+        "distinct sizes": list(dict.fromkeys(every)),
+    }
+    return {rule: tuple(found) for rule, found in rules.items() if len(found) == count}
 
 
 def numbers_of(made: Solve, group: Sequence[Call]) -> dict[str, tuple[Any, ...]]:

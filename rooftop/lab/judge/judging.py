@@ -5,18 +5,23 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rooftop.core import settings
 from rooftop.core.compile import CompileError
+from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case
+from rooftop.lab.check import apart, own_op
+from rooftop.lab.check.selection import Choice
 from rooftop.lab.ending import NoGpuError
 from rooftop.lab.judge import audit, counts, cuda, forms, python, score, tasks
 from rooftop.lab.judge.forms import Submission, SubmissionError
 from rooftop.lab.judge.python import Outcome
 from rooftop.lab.judge.tasks import OpTask, Task
 from rooftop.lab.judge.verdict import Verdict
+from rooftop.lab.records import store
 from rooftop.lab.simt.process import SimulatedCrash
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.report import Report
 
 ADVICE = 3  # lines of a kernel that are named
+BESIDE = "not isolated: it runs beside the reference, in a process of its own"
 SIMULATED = "in the simulator's process: no file, network or other process"
 
 
@@ -51,7 +57,8 @@ def judge(
         )
     task: Task = OpTask(op, submission.form not in ("head", "module")) if op is not None else tasks.ReferenceTask(str(reference))
     try:
-        verdict = _judged(submission, task, device, dtype, records, place)
+        made = Verdict(submission.path.name, submission.digest, forms.SHOWN[submission.form], task.name, "not judged")
+        verdict = _judged(Asked(submission, task, device, dtype, records, place, made))
     finally:
         task.close()
     from rooftop.lab.records.software import versions
@@ -92,173 +99,129 @@ def _op_of_head(submission: Submission) -> str:
     return found
 
 
-def _judged(
-    submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None, place: Path | None
-) -> Verdict:
-    made = Verdict(submission.path.name, submission.digest, forms.SHOWN[submission.form], task.name, "not judged")
-    if submission.form == "solve" and isinstance(task, OpTask):
-        dtype = dtype or next(
-            (
-                cuda.TYPES.get(p.text.replace("const", "").replace("*", "").strip(), None)
-                for p in (submission.solve.parameters if submission.solve else ())
-            ),
-            None,
-        )
-    if submission.form == "module":
-        return _module(made, submission, task)
-    if submission.form == "head":
-        return _head(made, submission, task, device, dtype, records, place)
-    if submission.form == "solve":
-        made = replace(made, place="simulator", isolation=SIMULATED)
-        outcome, solve, rule = cuda.of_solve(submission, task)
-        made = _with(made, outcome)
-        if not made.right:
-            return made
-        if device and isinstance(task, OpTask):
-            return _on_card(
-                made, task, device, dtype, records, lambda c: cuda.fits(solve, task.group(c, ("a",))[0]),
-                lambda c: timed().of_solve(made, solve, task, rule, c),
-            )
-        return _counted_solve(made, solve, task, rule)
-    if submission.form == "load_inline":
-        return _with(replace(made, place="simulator", isolation=SIMULATED), cuda.of_inline(submission, task))
-    return _python(made, submission, task, device, dtype, records)
+@dataclass(frozen=True)
+class Asked:
+    """What `judge` was asked, and the verdict so far. `device`: the card that is here, or empty."""
+
+    submission: Submission
+    task: Task
+    device: str
+    dtype: str | None
+    records: Sequence[Record] | None
+    place: Path | None
+    made: Verdict
+
+    def says(self, outcome: Outcome, **more: Any) -> Verdict:
+        made = replace(self.made, **more)
+        return replace(made, kind=outcome.kind, said=outcome.said, trials=outcome.trials)
 
 
-def _with(made: Verdict, outcome: Outcome) -> Verdict:
-    return replace(made, kind=outcome.kind, said=outcome.said, trials=outcome.trials, notes=(*made.notes, *outcome.notes))
+def _judged(asked: Asked) -> Verdict:
+    form, task = asked.submission.form, asked.task
+    if form == "module" or (form == "head" and (not isinstance(task, OpTask) or own_op.is_program(asked.place or asked.submission.path))):
+        return _apart(asked)
+    if form == "head":
+        return _head(asked)
+    if form == "solve":
+        return _solve(asked)
+    if form == "load_inline":
+        return asked.says(cuda.of_inline(asked.submission, task), place="simulator", isolation=SIMULATED)
+    return _python(asked)
 
 
 # -- each form -------------------------------------------------------------------------------------------------------
 
 
-def _module(made: Verdict, submission: Submission, task: Task) -> Verdict:
-    """A kernel module of the package's own form, which only the package's call runs: judged as `rooftop check` does."""
-    from rooftop.lab.check import apart
-    from rooftop.lab.check.selection import Choice
-
-    if not isinstance(task, OpTask):
-        raise SubmissionError(f"{submission.path}: a kernel module is judged by --op")
-    own = apart.Own(str(submission.path), Choice("cpu", secrets.randbits(31), huge=False, quick=True))
-    made = replace(made, place="interpreter", isolation="not isolated: its module runs beside the reference, in a process of its own")
-    trials, skipped = 0, ""
+def _apart(asked: Asked) -> Verdict:
+    """What only the package's own call runs: a kernel module, a head with functions in a .py beside it, or one that a function judges. As `rooftop check`."""
+    path, task = asked.submission.path, asked.task
+    if asked.submission.form == "module" and not isinstance(task, OpTask):
+        raise SubmissionError(f"{path}: a kernel module is judged by --op")
+    reference = task.word if isinstance(task, tasks.ReferenceTask) else None
+    own = apart.Own(str(path), Choice("cpu", secrets.randbits(31), huge=False, quick=True), reference)
+    simulated = asked.submission.form == "head" and not own_op.is_program(path)
+    where = {"place": "simulator", "isolation": SIMULATED} if simulated else {"place": "cpu", "isolation": BESIDE}
+    trials, said = 0, "no case of it runs here"
     try:
         for result, _ in own.results():
-            if result.status == "skipped":
-                skipped = result.message
-                continue
-            trials += 1
-            if result.status != "ok":
-                kind = cuda.kind_of(result.status, result.message)
-                return replace(
-                    made, kind="raises" if result.status == "error" and kind == "wrong" else kind, said=f"{result.case}: {result.message}",
-                    trials=trials,
+            trials += result.status != "skipped"
+            said = result.message if result.status == "skipped" else said
+            if result.status not in ("ok", "skipped"):
+                return asked.says(
+                    Outcome(cuda.kind_of(result.status, result.message), f"{result.case}: {result.message}", trials=trials), **where
                 )
     finally:
         own.end()
-    return replace(made, kind="right", trials=trials) if trials else replace(made, said=skipped or "no case of it runs here")
+    return asked.says(Outcome("right" if trials else "not judged", "" if trials else said, trials=trials), **where)
 
 
-def _head(
-    made: Verdict, submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None, place: Path | None
-) -> Verdict:
-    from rooftop.lab.check import own_op
-
-    if not isinstance(task, OpTask):
-        return _head_by_reference(made, submission, task)
-    if own_op.is_program(place or submission.path):
-        return replace(made, said="functions of its head are in a .py beside it: rooftop check judges it")
-    made = replace(made, place="simulator", isolation=SIMULATED)
+def _head(asked: Asked) -> Verdict:
+    task = asked.task
+    assert isinstance(task, OpTask)
     try:
-        outcome, subject = cuda.of_head(submission, task, dtype, place, "gpu" if device else "cpu")
+        outcome, subject = cuda.of_head(asked.submission, task, asked.dtype, asked.place, "gpu" if asked.device else "cpu")
     except (CompileError, SimulatedCrash) as error:
-        return _with(made, Outcome("broken", " ".join(str(error).split())[:400]))
-    made = _with(made, outcome)
-    if device and made.right:
-        from rooftop.core.implementation import device_of
-
-        return _on_card(
-            made, task, device, dtype, records, lambda c: subject.supports(c, device_of(0)) is None,
-            lambda c: timed().of_head(made, subject, c),
-        )
+        return asked.says(Outcome("broken", " ".join(str(error).split())[:400]))
+    made = asked.says(outcome, place="simulator", isolation=SIMULATED)
     if not made.right:
         return made
-    for kind in (dtype,) if dtype else ("f32", "bf16", "f16"):
-        if (scale := score.by_counts(task.name, kind, "cuda")) is None:
-            continue
-        assert subject.implementation is not None
-        if subject.supports(scale[1], subject.implementation.stand_in(90)) is None:
-            found, report = counts.of_subject(subject, scale[1])
-            return _by_counts(made, found, report, *scale)
-    return replace(made, notes=(*made.notes, f"no score: no ladder of {task.name} has counts at a case that it takes"))
+    if asked.device:
+        return _on_card(asked, made, lambda c: subject.supports(c, device_of(0)) is None, lambda c: timed().of_head(made, subject, c))
+    for kind in (asked.dtype,) if asked.dtype else ("f32", "bf16", "f16"):
+        scale = score.by_counts(task.name, kind, "cuda")
+        if scale is not None and subject.implementation and subject.supports(scale[1], subject.implementation.stand_in(90)) is None:
+            return _by_counts(made, *counts.of_subject(subject, scale[1]), *scale)
+    return _noted(made, f"no score: no ladder of {task.name} has counts at a case that it takes")
 
 
-def _head_by_reference(made: Verdict, submission: Submission, task: Task) -> Verdict:
-    """A head that names no op, by a function of the judge's: as `rooftop check --reference` judges it."""
-    from rooftop.lab.check import apart
-    from rooftop.lab.check.selection import Choice
-
-    assert isinstance(task, tasks.ReferenceTask)
-    own = apart.Own(str(submission.path), Choice("cpu", secrets.randbits(31)), task.word)
-    made, trials = replace(made, place="simulator", isolation=SIMULATED), 0
-    try:
-        for result, _ in own.results():
-            if result.status in ("wrong", "error"):
-                return replace(
-                    made, kind=cuda.kind_of(result.status, result.message), said=f"{result.case}: {result.message}", trials=trials + 1
-                )
-            trials += result.status == "ok"
-    finally:
-        own.end()
-    return replace(made, kind="right", trials=trials) if trials else replace(made, said="no case of it runs here")
-
-
-def _counted_solve(made: Verdict, solve: cuda.Solve, task: Task, rule: str) -> Verdict:
-    if not isinstance(task, OpTask):
-        return replace(made, notes=(*made.notes, "no score: a reference has no ladder"))
+def _solve(asked: Asked) -> Verdict:
+    task = asked.task
+    outcome, solve, rule = cuda.of_solve(asked.submission, task)
+    made = asked.says(outcome, place="simulator", isolation=SIMULATED)
+    if not made.right or not isinstance(task, OpTask):
+        return made
+    if asked.device:
+        return _on_card(
+            asked, made, lambda c: cuda.fits(solve, task.group(c, ("a",))[0]), lambda c: timed().of_solve(made, solve, task, rule, c)
+        )
     scale = score.by_counts(task.name, solve.dtypes[0], "cuda")
     if scale is None:
-        return replace(made, notes=(*made.notes, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}"))
+        return _noted(made, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")
     call = task.group(scale[1], ("a",))[0]
     sizes = cuda.numbers_of(solve, [call]).get(rule)
     if sizes is None or not cuda.fits(solve, call):
-        return replace(made, notes=(*made.notes, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take"))
+        return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
     report = cuda.counted(solve, call, sizes)
     return _by_counts(made, counts.of_report(report), report, *scale)
 
 
-def _python(made: Verdict, submission: Submission, task: Task, device: str, dtype: str | None, records: Sequence[Record] | None) -> Verdict:
-    made = replace(made, place="interpreter" if submission.language == "triton" else "cpu")
+def _python(asked: Asked) -> Verdict:
+    submission, task, kind = asked.submission, asked.task, asked.dtype or "f32"
+    where = "interpreter" if submission.language == "triton" else "cpu"
     if submission.language in ("gluon", "cutile"):
-        return replace(
-            made,
-            said=f"{submission.language} functions run on a GPU alone" + ("; as kernel modules rooftop bench times them" if device else ""),
+        return asked.says(
+            Outcome("not judged", f"{submission.language} functions run on a GPU alone; as kernel modules rooftop bench times them")
         )
-    kind, scale = dtype or "f32", None
-    if isinstance(task, OpTask) and submission.language == "triton" and submission.name != "solve":
+    scale = None
+    if isinstance(task, OpTask) and submission.language == "triton" and not asked.device:
         scale = score.by_counts(task.name, kind, "triton") or score.by_counts(task.name, kind, "cuda")
-    outcome, isolation = python.run(
-        submission, task, dtype=dtype, counting=task.group(scale[1], ("a",))[0] if scale and isinstance(task, OpTask) else None
-    )
-    made = _with(replace(made, isolation=isolation), outcome)
+    counting = task.group(scale[1], ("a",))[0] if scale and isinstance(task, OpTask) else None
+    outcome, isolation = python.run(submission, task, dtype=asked.dtype, counting=counting)
+    made = asked.says(outcome, place=where, isolation=isolation)
     if not made.right:
         return made
-    if device and isinstance(task, OpTask):
-        tensors = {len(c.tensors) for g in task.groups(dtype, 1) for c in g}
-        return _on_card(
-            made, task, device, dtype, records, lambda c: len(list(c.tensors())) in tensors,
-            lambda c: timed().of_python(made, submission, task, c),
-        )
+    if asked.device and isinstance(task, OpTask):
+        tensors = {len(c.tensors) for g in task.groups(asked.dtype, 1) for c in g}
+        return _on_card(asked, made, lambda c: len(list(c.tensors())) in tensors, lambda c: timed().of_python(made, submission, task, c))
     if scale is None or not outcome.launches:
-        return replace(
-            made,
-            notes=(
-                *made.notes,
-                "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count",
-            ),
+        return _noted(
+            made, "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count"
         )
-    made = replace(made, notes=(*made.notes, "counted by the bytes of its lanes"))
-    return _by_counts(made, counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
+    return _by_counts(_noted(made, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
+
+
+def _noted(made: Verdict, note: str) -> Verdict:
+    return replace(made, notes=(*made.notes, note))
 
 
 # -- score and place -------------------------------------------------------------------------------------------------
@@ -281,19 +244,15 @@ def timed() -> Any:
     return found
 
 
-def _on_card(
-    made: Verdict, task: OpTask, device: str, dtype: str | None, records: Sequence[Record] | None, takes: Callable[[Case], bool],
-    run: Callable[[Case], Timed],
-) -> Verdict:
+def _on_card(asked: Asked, made: Verdict, takes: Callable[[Case], bool], run: Callable[[Case], Timed]) -> Verdict:
     """Timed at the case of the op's scale on this card, where the submission takes it."""
+    task, records = asked.task, asked.records
+    assert isinstance(task, OpTask)
     if records is None:
-        from rooftop.core import settings
-        from rooftop.lab.records import store
-
         records = store.read(settings.load().results)
-    case = timed().case_of(task, device, records, takes, dtype)
+    case = timed().case_of(task, asked.device, records, takes, asked.dtype)
     if case is None:
-        return replace(made, notes=(*made.notes, f"no time: no bench case of {task.name} fits what it takes"))
+        return _noted(made, f"no time: no bench case of {task.name} fits what it takes")
     found = run(case)
     return by_time(found.verdict, task, records, found.checks)
 
@@ -309,7 +268,7 @@ def by_time(made: Verdict, task: OpTask, records: Sequence[Record], checks: Mapp
         )
     scale = score.by_time(records, task.name, made.device, case=made.case)
     if scale is None:
-        return replace(made, notes=(*made.notes, f"no score: no ladder of {task.name} was timed on {made.device} at {made.case}"))
+        return _noted(made, f"no score: no ladder of {task.name} was timed on {made.device} at {made.case}")
     made = replace(
         made, basis="time", score=scale.score(made.seconds), roof_seconds=scale.roof, between=scale.between(made.seconds),
         lacking=scale.lacking(made.seconds), peer=f"{scale.peer[0]}, {scale.peer[1] * 1e6:.1f} us" if scale.peer else "",

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import TracebackType
@@ -80,7 +80,6 @@ class Outcome:
     loaded: int = 0
     stored: int = 0
     trials: int = 0
-    notes: tuple[str, ...] = field(default=())
 
 
 class Child:
@@ -141,9 +140,10 @@ class Child:
         self.calm = left_running(self._process.pid or 0)
         return None
 
-    def call(self, call: Call, form: Form) -> tuple[Outcome, dict[str, Any]]:
+    def call(self, call: Call) -> tuple[Outcome, dict[str, Any]]:
         """One call, and its outputs by name."""
         at, places = 0, {}
+        keywords = {p.name for p in self.parameters}
         for n, t in (*call.tensors.items(), *((f"state:{n}", t) for n, t in call.state.items())):
             size = t.numel() * t.element_size()
             places[n] = at
@@ -159,16 +159,15 @@ class Child:
             at = -(-(at + size) // ALIGN) * ALIGN
         if at > len(self.memory):
             return Outcome("not judged", f"the tensors of {call.name} take {at:,} bytes; at most {len(self.memory):,} are shared"), {}
-        told: dict[str, Any] = {n: {"at": places[n], "dtype": dtype_of(t.dtype), "shape": list(t.shape)} for n, t in call.tensors.items()}
-        told |= {n: {"at": places[n], "dtype": dtype, "shape": list(shape)} for n, (shape, dtype) in call.outputs.items()}
-        arguments = [told.get(n, v) if isinstance(n, str) and n in told else v for n, v in form.arguments(call)]
-        into = [i for i, (n, _) in enumerate(form.arguments(call)) if n in call.outputs]
+        told = {n: {"at": places[n], "dtype": dtype_of(t.dtype), "shape": list(t.shape)} for n, t in call.tensors.items()}
+        arguments = [told.get(n, v) for n, v in call.arguments if n in told or n not in keywords]
+        named = {n: v for n, v in call.values.items() if n in keywords}
         state = {n: {"at": places[f"state:{n}"], "dtype": dtype_of(t.dtype), "shape": list(t.shape)} for n, t in call.state.items()}
         before = {n: _bytes(t) for n, t in call.tensors.items() if n not in call.mutates}
         try:
             said = self._ask(
-                "call", Called, arguments=arguments, named=form.named(call), at=ats, bytes=rooms, into=into, state=state, seed=call.seed,
-                made=list(call.made) if form.model else None,
+                "call", Called, arguments=arguments, named=named, at=ats, bytes=rooms, state=state, seed=call.seed,
+                made=list(call.made) if self.submission.form == "model" else None,
             )
         except ChildError as error:
             return of_end(error), {}
@@ -185,9 +184,7 @@ class Child:
         outputs = {}
         for (n, (shape, dtype)), r in zip(call.outputs.items(), said.results, strict=False):
             if (tuple(r.shape), r.dtype) != (tuple(shape), dtype):
-                return Outcome(
-                    "shape", f"{n} is {r.dtype} {'x'.join(map(str, r.shape))}; it must be {dtype} {'x'.join(map(str, shape))}"
-                ), {}
+                return Outcome("shape", f"{n} is {r.dtype} {tuple(r.shape)}; it must be {dtype} {tuple(shape)}"), {}
             outputs[n] = self._read(places[n], shape, dtype)
         if len(outputs) < len(call.outputs):
             return Outcome("shape", f"it returns {said.count} tensors; {len(call.outputs)} are needed: {', '.join(call.outputs)}"), {}
@@ -244,97 +241,40 @@ def of_end(error: ChildError) -> Outcome:
     return Outcome("ended", said)
 
 
-@dataclass(frozen=True)
-class Form:
-    """How a submission is called. `style`: "values" (tensors, then what must be given; it returns) or "pointers" (`solve`: tensors,
-    outputs, `sizes`)."""
-
-    style: Literal["values", "pointers"] = "values"
-    keywords: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()
-    rule: str = ""  # that the sizes follow
-    model: bool = False
-
-    def arguments(self, call: Call) -> list[tuple[str, Any]]:
-        if self.style == "pointers":
-            return [*call.tensors.items(), *((n, None) for n in call.outputs), *((f"size {i}", n) for i, n in enumerate(self.sizes))]
-        return [(n, v) for n, v in call.arguments if n in call.tensors or n not in self.keywords]
-
-    def named(self, call: Call) -> dict[str, Any]:
-        return {n: v for n, v in call.values.items() if n in self.keywords} if self.style == "values" else {}
-
-
-def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:
-    """Whole numbers that a `solve` with `count` of them may be meant to get, by the rule that they follow, likely ones first."""
-    shapes = [tuple(t.shape) for t in call.tensors.values()]
-    every = [n for s in shapes for n in s]
-    first = shapes[0] if shapes else ()
-    numbers = [int(v) for v in call.values.values() if isinstance(v, int)]
-    rules: dict[str, Sequence[int]] = {
-        "distinct sizes in order": [*dict.fromkeys(every), *numbers], "all sizes in order": [*every, *numbers],
-        "sizes of the first": [*first, *numbers], "elements of the first": [prod(first), *numbers],
-        "rows and columns": [prod(first[:-1]), *first[-1:], *numbers], "elements": [prod(first)],
-        "distinct sizes": list(dict.fromkeys(every)),
-    }
-    return {rule: tuple(found) for rule, found in rules.items() if len(found) == count}
-
-
 def run(
     submission: Submission, task: Task, *, dtype: str | None = None, groups: int = 3, seconds: float = SECONDS, counting: Call | None = None
 ) -> tuple[Outcome, str]:
     """Judge it at hidden calls on the CPU: what it came to, and how it was kept apart. `counting`: a call after them, whose launches and
     bytes alone the outcome of a right one has."""
-    began = time.monotonic()
     with Child(submission, seconds=seconds) as child:
         if (outcome := child.load()) is None:
-            outcome = judged(child, submission, task, dtype, groups, began + seconds)
+            outcome = _judged(child, task, dtype, groups, time.monotonic() + seconds)
             if outcome.kind == "right" and counting is not None:
-                again, outputs = child.call(
-                    counting, Form(keywords=tuple(n for n in counting.values if n in {p.name for p in child.parameters}))
-                )
-                said = again.said or counting.wrong(outputs)
-                outcome = (
-                    replace(outcome, kind=again.kind if again.said else "wrong", said=f"{counting.name}: {said}")
-                    if said
-                    else replace(outcome, launches=again.launches, loaded=again.loaded, stored=again.stored)
-                )
+                outcome = replace(_one(child, counting, ()), trials=outcome.trials)
         return outcome, child.isolation
 
 
-def judged(child: Child, submission: Submission, task: Task, dtype: str | None, groups: int, end: float) -> Outcome:
+def _judged(child: Child, task: Task, dtype: str | None, groups: int, end: float) -> Outcome:
     names = [p.name for p in child.parameters if not p.default and not p.open]
-    pointers, model = submission.name == "solve", submission.form == "model"
-    total, rule = Outcome("right"), ""
-    for group in task.groups(dtype, groups, None if pointers or model else _tensors(task, names)):
+    total = Outcome("right")
+    for group in task.groups(dtype, groups, None if child.submission.form == "model" else _tensors(task, names)):
         earlier: list[Call] = []
         for call in group:
-            if model or not pointers:
-                forms = [Form(keywords=tuple(n for n in call.values if n in {p.name for p in child.parameters}), model=model)]
-            elif (count := len(names) - len(call.tensors) - len(call.outputs)) < 0 or not (
-                known := sizes_of(call, count) if count else {"": ()}
-            ):
-                need = f"{len(call.tensors)} tensors, {len(call.outputs)} outputs, then sizes"
-                return Outcome("raises", f"solve({', '.join(names)}) has another signature: {task.name} needs {need}", trials=total.trials)
-            else:
-                forms = [Form("pointers", sizes=sizes, rule=r) for r, sizes in known.items() if rule in ("", r)]
-            outcome = Outcome("wrong")
-            for tried in forms:
-                outcome, outputs = child.call(call, tried)
-                if outcome.kind == "right" and (said := call.wrong(outputs)):
-                    outcome = Outcome(wrongly(call, outputs, earlier), said)
-                if outcome.kind not in ("wrong", "raises", "beyond", "unwritten"):
-                    rule = tried.rule
-                    break
+            outcome = _one(child, call, earlier)
+            if outcome.kind == "right" and time.monotonic() > end:
+                outcome = Outcome("stuck", f"{total.trials + 1} calls took more than {child.seconds:.0f} s")
+            total = replace(outcome, launches=total.launches + outcome.launches, trials=total.trials + 1)
             if outcome.kind != "right":
-                return replace(outcome, said=f"{call.name}: {outcome.said}", trials=total.trials + 1)
+                return total
             earlier.append(call)
-            total = Outcome(
-                "right", "", total.launches + outcome.launches, total.loaded + outcome.loaded, total.stored + outcome.stored,
-                total.trials + 1,
-            )
-            if time.monotonic() > end:
-                return replace(total, notes=(f"{total.trials} calls were judged in the time",))
     return total
+
+
+def _one(child: Child, call: Call, earlier: Sequence[Call]) -> Outcome:
+    outcome, outputs = child.call(call)
+    if outcome.kind == "right" and (said := call.wrong(outputs)):
+        outcome = Outcome(wrongly(call, outputs, earlier), said)
+    return replace(outcome, said=f"{call.name}: {outcome.said}") if outcome.said else outcome
 
 
 def _tensors(task: Task, names: Sequence[str]) -> int | None:

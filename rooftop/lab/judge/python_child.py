@@ -182,7 +182,7 @@ class Judged:
             returned = function(*given, **named)
         if self.gpu:
             torch.cuda.synchronize()
-        results = [given[i] for i in job["into"]] or (list(returned) if isinstance(returned, tuple | list) else [returned])
+        results = list(returned) if isinstance(returned, tuple | list) else [returned]
         said: list[dict[str, Any]] = []
         for at, room, result in zip(job["at"], job["bytes"], results, strict=False):
             if self.kind(result) not in (self.plain, torch.nn.Parameter):
@@ -190,7 +190,7 @@ class Judged:
                     "raised": "lazy" if isinstance(result, self.plain) else "shape", "text": f"it returns a {self.kind(result).__name__}",
                 }
             plain = result.detach().cpu().contiguous()
-            if plain.numel() * plain.element_size() <= room and not job["into"]:
+            if plain.numel() * plain.element_size() <= room:
                 self.copy(
                     torch.frombuffer(self.shared, dtype=torch.uint8, count=max(plain.numel() * plain.element_size(), 1), offset=at)[
                         : plain.numel() * plain.element_size()

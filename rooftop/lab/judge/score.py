@@ -75,7 +75,7 @@ def by_counts(op: str, dtype: str, language: str) -> tuple[Scale, Case] | None:
     """The scale of the ladder that has counts of this op, and the case they are of. None where there is none."""
     for name, kept in counts.shipped().items():
         if kept["op"] == op and kept["language"] == language and kept["case"].endswith(f" {dtype}"):
-            case = counts.case_of(op, kept["case"], kept["inputs"])
+            case = counts.case_of(kept)
             rungs = tuple((n, counts.Counts(*c).cost) for n, c in kept["rungs"].items())
             return Scale(name, case.id, rungs, counts.floor(op, case)), case
     return None
