@@ -29,7 +29,7 @@ def counted(name: str, case: Case) -> dict[str, Any]:
             language = "cuda" if s.implementation.backend == "cuda" else language
         else:
             print(f"{s.name}: {why}")
-    kept = {n: {"shape": v.shape, "dtype": v.dtype, "fill": v.fill} if isinstance(v, Input) else v for n, v in case.inputs.items()}
+    kept = {n: [v.dtype, v.fill, *v.shape] if isinstance(v, Input) else v for n, v in case.inputs.items()}
     return {"op": registry.ladder(name).op, "language": language, "case": case.id, "inputs": kept, "rungs": rungs}
 
 

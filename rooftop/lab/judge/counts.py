@@ -104,5 +104,5 @@ def case_of(kept: Mapping[str, Any]) -> Case:
     """The case of a ladder of the shipped file."""
     from rooftop.core.spec import Input
 
-    inputs = {n: Input(tuple(v["shape"]), v["dtype"], v["fill"]) if isinstance(v, dict) else v for n, v in kept["inputs"].items()}
+    inputs = {n: Input(tuple(v[2:]), v[0], v[1]) if isinstance(v, list) else v for n, v in kept["inputs"].items()}
     return Case(kept["case"].rpartition(" ")[0], inputs)

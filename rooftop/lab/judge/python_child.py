@@ -190,13 +190,8 @@ class Judged:
                     "raised": "lazy" if isinstance(result, self.plain) else "shape", "text": f"it returns a {self.kind(result).__name__}",
                 }
             plain = result.detach().cpu().contiguous()
-            if plain.numel() * plain.element_size() <= room:
-                self.copy(
-                    torch.frombuffer(self.shared, dtype=torch.uint8, count=max(plain.numel() * plain.element_size(), 1), offset=at)[
-                        : plain.numel() * plain.element_size()
-                    ],
-                    plain.reshape(-1).view(torch.uint8),
-                )
+            if 0 < (size := plain.numel() * plain.element_size()) <= room:
+                self.copy(torch.frombuffer(self.shared, dtype=torch.uint8, count=size, offset=at), plain.reshape(-1).view(torch.uint8))
             said.append({"dtype": dtype_of(plain.dtype), "shape": list(plain.shape)})
         launches = self.watch.launches.values()
         return {

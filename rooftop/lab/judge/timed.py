@@ -71,7 +71,7 @@ def _timer() -> tuple[Any, Any]:
 
 
 def of_head(made: Verdict, subject: Subject, case: Case) -> Timed:
-    """By the field and the timer that `rooftop bench` uses; checked at the case first."""
+    """As `rooftop bench` times it; checked at the case first."""
     from rooftop.lab.timing.field import Bench, Field, Summary
 
     timer, device = _timer()
