@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import CompileError
+from rooftop.core.contract import Contract
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import DTYPES, Case, dtype_of
 from rooftop.lab.candidates import Subject
@@ -276,7 +277,7 @@ def _groups(task: Task, made: Solve) -> Iterator[list[Call]]:
             continue
         for base in sorted(bases, key=lambda c: abs(len({e for _, v in c.tensors() for e in v.shape}) - len(made.numbers)))[:4]:
             group = task.group(task.hidden(base))
-            if fits(made, group[0]):
+            if fits(made, task.op, base):
                 found += 1
                 yield group
                 yield task.group(task.hidden(base))
@@ -285,10 +286,11 @@ def _groups(task: Task, made: Solve) -> Iterator[list[Call]]:
         raise SubmissionError(f"solve has the pointers {kinds}: {task.name} has no case of such tensors and outputs in plain layouts")
 
 
-def fits(made: Solve, call: Call) -> bool:
-    """Whether the pointers of a solve are the tensors and outputs of a call, in order."""
-    kinds = [dtype_of(t.dtype) for t in call.tensors.values()] + [d for _, d in call.outputs.values()]
-    return kinds == list(made.dtypes) and all(made.written[len(call.tensors) :])
+def fits(made: Solve, op: Contract, case: Case) -> bool:
+    """Whether the pointers of a solve are the tensors and outputs of a case, in order."""
+    problem, given = op.problem(case), [v.dtype for _, v in case.tensors()]
+    kinds = [*given, *(m.dtype for n in op.output_names if (m := problem.get(n)) is not None)]
+    return kinds == list(made.dtypes) and all(made.written[len(given) :])
 
 
 def sizes_of(call: Call, count: int) -> dict[str, tuple[int, ...]]:

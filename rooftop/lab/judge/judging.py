@@ -182,14 +182,14 @@ def _solve(asked: Asked) -> Verdict:
         return made
     if asked.device:
         return _on_card(
-            asked, made, lambda c: cuda.fits(solve, task.group(c, ("a",))[0]), lambda c: timed().of_solve(made, solve, task, rule, c)
+            asked, made, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(made, solve, task, rule, c)
         )
     scale = score.by_counts(task.name, solve.dtypes[0], "cuda")
     if scale is None:
         return _noted(made, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")
     call = task.group(scale[1], ("a",))[0]
     sizes = cuda.numbers_of(solve, [call]).get(rule)
-    if sizes is None or not cuda.fits(solve, call):
+    if sizes is None or not cuda.fits(solve, task.op, scale[1]):
         return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
     report = cuda.counted(solve, call, sizes)
     return _by_counts(made, counts.of_report(report), report, *scale)

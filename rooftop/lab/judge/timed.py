@@ -260,9 +260,16 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
     runs = [bound(m) for m in held]
 
     def judged(i: int) -> tuple[str, str]:
+        call = task.call(case, *sets[i])
+        before = {n: t.clone() for n, t in call.tensors.items()}
+        for p, n in names.items():
+            if n in outputs:
+                held[i][p].fill_(-1)
         runs[i]()
         torch.cuda.synchronize()
-        said = task.call(case, *sets[i]).wrong({n: held[i][p] for p, n in names.items() if n in outputs})
+        if any(not torch.equal(t, before[n]) for n, t in call.tensors.items() if n not in call.mutates):
+            return "input changed", "an input was written"
+        said = call.wrong({n: held[i][p] for p, n in names.items() if n in outputs})
         return ("wrong", said) if said else ("right", "")
 
     def timed(clock: str) -> float:
@@ -309,12 +316,16 @@ def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -
         torch.cuda.synchronize()
         shared = [{n: _handle(t) for n, t in (*c.tensors.items(), *o.items())} for c, o in zip(calls, outputs, strict=True)]
 
+        chosen, before = secrets.randbelow(len(calls)), dict[str, Any]()
+
         def batch(count: int) -> tuple[float, float]:
-            for i, c in enumerate(calls):
-                for n, t in c.tensors.items():
+            for c, o in zip(calls, outputs, strict=True):
+                for t in c.tensors.values():
                     if t.is_floating_point():
                         t.copy_(t.view(-1).roll(secrets.randbelow(t.numel())).view_as(t))  # other contents than before, as likely
-                    outputs[i].update({n: o.fill_(float("nan")) if o.is_floating_point() else o.zero_() for n, o in outputs[i].items()})
+                for t in o.values():
+                    t.fill_(-1)
+            before.update({n: t.clone() for n, t in calls[chosen].tensors.items()})
             torch.cuda.synchronize()
             began = time.perf_counter()
             told = child.time(count, shared, [list(c.tensors) for c in calls], [list(c.outputs) for c in calls])
@@ -329,10 +340,9 @@ def of_python(made: Verdict, submission: Submission, task: OpTask, case: Case) -
         except ChildError as error:
             end = python.of_end(error)
             return Timed(replace(made, kind=end.kind, said=end.said))
-        i = secrets.randbelow(len(calls))
-        got = {n: t.clone() for n, t in outputs[i].items()}
-        again = task.call(case, {**sets[i][0]}, sets[i][1])
-        if said := again.wrong(got):
+        if any(not torch.equal(t, before[n]) for n, t in calls[chosen].tensors.items()):
+            return Timed(replace(made, kind="input changed", said=f"{case.id}: an input was written"))
+        if said := task.call(case, {**sets[chosen][0], **before}, sets[chosen][1]).wrong(outputs[chosen]):
             return Timed(replace(made, kind="wrong", said=f"{case.id}, after it was timed: {said}"))
         ours, theirs = (sorted(p[k] for p in pairs)[len(pairs) // 2] for k in (0, 1))
     if not score.clocks_agree(ours, theirs):
