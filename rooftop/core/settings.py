@@ -22,8 +22,9 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -62,7 +63,7 @@ def load() -> Settings:
     noted = os.environ.get("ROOFTOP_PREDICTIONS")
     diary = os.environ.get("ROOFTOP_DIARY")
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
-    return Settings(
+    found = Settings(
         cache=cache,
         results=_folder(results) if results else (CHECKOUT / "results" if in_checkout else cache / "results"),
         jobs=_whole("ROOFTOP_JOBS", len(os.sched_getaffinity(0)), "processes", 1, 10_000),
@@ -76,6 +77,20 @@ def load() -> Settings:
         board=_folder(board) if (board := os.environ.get("ROOFTOP_BOARD")) else _state(cache) / "board.sqlite",
         step_seconds=_whole("ROOFTOP_STEP_SECONDS", 300, "seconds", 1),
     )
+    return replace(found, **{n: min([getattr(found, n), *(w[n] for w in _WITHIN if n in w)]) for w in _WITHIN for n in w})
+
+
+_WITHIN: list[dict[str, int]] = []
+
+
+@contextmanager
+def within(**limits: int) -> Iterator[None]:
+    """Settings that are limits, no larger than these meanwhile, in all threads of this process."""
+    _WITHIN.append(limits)
+    try:
+        yield
+    finally:
+        _WITHIN.remove(limits)
 
 
 def _whole(name: str, default: int, unit: str, least: int, most: int = 10**9) -> int:

@@ -328,7 +328,7 @@ def _run(made: Solve, group: Sequence[Call], numbers: Sequence[Any]) -> Outcome:
         ran = program.run(made.source, arguments_of(made, group, numbers, marker), seed=secrets.randbits(20), most=MOST_SECONDS)
     except CompileError as error:
         text = " ".join(str(error).split())[:300]
-        return Outcome("stuck" if "ROOFTOP_STEP_SECONDS" in text else "broken", text)
+        return Outcome("stuck" if "_SECONDS" in text else "broken", text)
     except SimulatedCrash as error:
         return Outcome(_crash(str(error)), str(error))
     for f in (f for f in ran.report.findings if f.kind != "leak"):

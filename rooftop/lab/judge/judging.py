@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rooftop.lab.records.store import Record
     from rooftop.lab.simt.report import Report
 
+SECONDS = 90  # that a step of a submission may take: to compile, or a call
 ADVICE = 3  # lines of a kernel that are named
 BESIDE = "not isolated: it runs beside the reference, in a process of its own"
 SIMULATED = "in the simulator's process: no file, network or other process"
@@ -58,7 +59,8 @@ def judge(
     task: Task = OpTask(op, submission.form not in ("head", "module")) if op is not None else tasks.ReferenceTask(str(reference))
     try:
         made = Verdict(submission.path.name, submission.digest, forms.SHOWN[submission.form], task.name, "not judged")
-        verdict = _judged(Asked(submission, task, device, dtype, records, place, made))
+        with settings.within(simt_seconds=SECONDS, step_seconds=SECONDS):
+            verdict = _judged(Asked(submission, task, device, dtype, records, place, made))
     finally:
         task.close()
     from rooftop.lab.records.software import versions
