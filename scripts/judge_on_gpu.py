@@ -1,8 +1,4 @@
-"""What `rooftop judge` does with a GPU, in a short table: right submissions of each form, beside submissions that must not pass.
-
-    python scripts/judge_on_gpu.py
-
-The last column is whether the verdict is the one that is expected; the exit code is 1 where one is not."""
+"""What `rooftop judge` does with a GPU, in a short table: right submissions, and some that must not pass."""
 
 from __future__ import annotations
 

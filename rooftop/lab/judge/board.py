@@ -169,7 +169,7 @@ class Board:
             raise BoardError(f"{self.path}: {error}; what was kept before is still there") from None
 
     def begin(self, records: Sequence[Record] = ()) -> int:
-        """The rungs by counts, and of `records` every rung and peer that was timed at a case of a scale, as entries: so that a first entry
+        """The rungs by counts, and of `records` every rung and peer at a case of a scale, as entries: so that a first entry
         has a place."""
         held = {str(i) for (i,) in self._base.execute("SELECT id FROM entries WHERE source = ?", (RECORD,))}
         made = [e for e in (*_of_counts(), *_of_records(records)) if e.id not in held]

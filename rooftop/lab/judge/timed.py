@@ -190,7 +190,7 @@ def compiled(made: cuda.Solve, steps: Sequence[Step], target: str) -> Binary:
 
 
 def replay(made: cuda.Solve, steps: Sequence[Step], target: str) -> Callable[[Mapping[str, Any]], Callable[[], None]]:
-    """Of memory by name (tensors) a call that does the steps on torch's stream. Raises CompileError."""
+    """Of memory by name a call that does the steps."""
     import torch
 
     from rooftop.core.launch import Module
