@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,18 @@ class Process:
     all that it has started, if it does not answer in time, takes more memory than a simulation may, or answers more than ANSWER bytes.
 
     `error`, `timeout`: the exceptions to raise; `what`: a name of the process for messages; `slow`: added to the message about a job that
-    did not end."""
+    did not end. `before`: the words of a command that starts it, as bubblewrap; `arguments`: its own; `processes`: how many it may
+    start."""
 
     def __init__(
         self, python: Path, module: str, environment: Mapping[str, str], *, what: str, error: type[ChildError] = ChildError,
-        timeout: type[ChildError] = ChildTimeout, slow: str = "",
+        timeout: type[ChildError] = ChildTimeout, slow: str = "", before: Sequence[str] = (), processes: int = MOST_PROCESSES,
+        arguments: Sequence[str] = (),
     ) -> None:
         self._python, self._module, self._environment = python, module, dict(environment)
         self._flags = ["-P"] if python == Path(sys.executable) else []  # what lies in the present folder is no module of Python's; 3.10 knows no such flag
         self._what, self._error, self._timeout, self._slow = what, error, timeout, slow
+        self._before, self._processes, self._arguments = list(before), processes, list(arguments)
         self._child: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
         self._errors: Any = None
@@ -73,7 +76,7 @@ class Process:
             try:
                 child.stdin.write(json.dumps(job).encode() + b"\n")
                 child.stdin.flush()
-                answer = _line(child, limit, self._errors.fileno())
+                answer = _line(child, limit, self._errors.fileno(), self._processes)
             except (BrokenPipeError, EOFError):
                 message = self._killed() or self._ended()
                 self.end()
@@ -110,7 +113,8 @@ class Process:
             self._answered = False
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
             self._child = subprocess.Popen(
-                [str(self._python), *self._flags, "-m", self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                [*self._before, str(self._python), *self._flags, "-m", self._module, *self._arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env=settings.environment({**self._environment, "PYTHONPATH": settings.python_path()}), start_new_session=True, bufsize=0,
             )
             self._pid = self._child.pid
@@ -194,6 +198,14 @@ class _TooMuch(Exception):
     """What a process takes more of than it may."""
 
 
+def left_running(leader: int) -> tuple[int, int]:
+    """Threads of a process, and other processes of its session."""
+    try:
+        return len(list(Path(f"/proc/{leader}/task").iterdir())), len(_session(leader))
+    except OSError:
+        return 0, 0
+
+
 def _session(leader: int) -> list[int]:
     """The processes of a session other than its leader."""
     found = []
@@ -252,7 +264,7 @@ def end_with_parent() -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def _line(child: subprocess.Popen[bytes], limit: float, printed: int) -> bytes:
+def _line(child: subprocess.Popen[bytes], limit: float, printed: int, processes: int) -> bytes:
     """One line from a process. `printed`: the file of what it prints. Raises TimeoutError, EOFError, _TooMuch."""
     assert child.stdout is not None
     source, most = child.stdout.fileno(), settings.load().simt_mib
@@ -264,8 +276,8 @@ def _line(child: subprocess.Popen[bytes], limit: float, printed: int) -> bytes:
         if (now := time.monotonic()) >= look:
             if _memory(child.pid) > most << 20:
                 raise _TooMuch(f"took more than {most} MiB of memory (ROOFTOP_SIMT_MIB)")
-            if len(_session(child.pid)) > MOST_PROCESSES:
-                raise _TooMuch(f"started more than {MOST_PROCESSES} processes")
+            if len(_session(child.pid)) > processes:
+                raise _TooMuch(f"started more than {processes} processes")
             if os.fstat(printed).st_size > MOST_PRINTED:
                 raise _TooMuch(f"printed more than {MOST_PRINTED} bytes")
             look = now + LOOK

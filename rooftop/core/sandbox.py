@@ -150,6 +150,20 @@ def confine_tool(readable: Iterable[Path], writable: Iterable[Path] = ()) -> Non
     _no_capabilities()
 
 
+def confine_python(readable: Iterable[Path], listed: Iterable[Path], writable: Iterable[Path]) -> bool:
+    """Keep the calling thread, and those that it starts, from the network and from all files but `readable`; of the folders `listed` the names alone. It may
+    start no program. Whether the system can (Landlock)."""
+    if not landlock_version():
+        return False
+    _libc().prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _no_network()
+    _landlocked({
+        **dict.fromkeys(map(Path, SYSTEM), READS), **dict.fromkeys(listed, READ_DIR), **dict.fromkeys(readable, READS), **dict.fromkeys(writable, WRITES_INTO),
+    })  # fmt: skip
+    _no_capabilities()
+    return True
+
+
 def tool(command: Sequence[str], *, readable: Iterable[Path], writable: Iterable[Path], seconds: int, memory: int) -> list[str]:
     """`command` as this process runs it confined (`confine_tool`), within `seconds` of CPU time and `memory` bytes for each of its processes. It ends, with
     what it has started, when the thread that runs it does."""

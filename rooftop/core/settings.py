@@ -7,6 +7,7 @@
 | `ROOFTOP_RESULTS` | folder of the records that pages and `explain` read | `results/` of the checkout, else the cache folder's `results/` |
 | `ROOFTOP_PREDICTIONS` | gains that `diagnose` predicted, and what came | `$XDG_STATE_HOME/rooftop/predictions.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_LEARN` | file of what a learner has done | `$XDG_STATE_HOME/rooftop/learn.sqlite`, else in `~/.local/state` |
+| `ROOFTOP_BOARD` | board of what `rooftop judge` has judged | `$XDG_STATE_HOME/rooftop/board.sqlite`, else in `~/.local/state` |
 | `ROOFTOP_DIARY` | log of what commands found, for `rooftop diary`; `off`: none is kept | `$XDG_STATE_HOME/rooftop/diary.jsonl`, else in `~/.local/state` |
 | `ROOFTOP_JOBS` | processes that compile at once | number of usable cores |
 | `LOCAL_RANK`, `WORLD_SIZE` | which of its processes this is on its host, and how many there are: torchrun sets them | 0, 1 |
@@ -21,8 +22,9 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -42,6 +44,7 @@ class Settings:
     step_seconds: int = 300
     learn: Path = Path("learn.sqlite")
     diary: Path | None = None
+    board: Path = Path("board.sqlite")
 
 
 def is_checkout() -> bool:
@@ -60,7 +63,7 @@ def load() -> Settings:
     noted = os.environ.get("ROOFTOP_PREDICTIONS")
     diary = os.environ.get("ROOFTOP_DIARY")
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 >> 20
-    return Settings(
+    found = Settings(
         cache=cache,
         results=_folder(results) if results else (CHECKOUT / "results" if in_checkout else cache / "results"),
         jobs=_whole("ROOFTOP_JOBS", len(os.sched_getaffinity(0)), "processes", 1, 10_000),
@@ -71,8 +74,23 @@ def load() -> Settings:
         simt_mib=_whole("ROOFTOP_SIMT_MIB", machine, "MiB", 1),
         learn=_folder(learnt) if (learnt := os.environ.get("ROOFTOP_LEARN")) else _state(cache) / "learn.sqlite",
         diary=None if diary == "off" else _folder(diary) if diary else _state(cache) / "diary.jsonl",
+        board=_folder(board) if (board := os.environ.get("ROOFTOP_BOARD")) else _state(cache) / "board.sqlite",
         step_seconds=_whole("ROOFTOP_STEP_SECONDS", 300, "seconds", 1),
     )
+    return replace(found, **{n: min([getattr(found, n), *(w[n] for w in _WITHIN if n in w)]) for w in _WITHIN for n in w})
+
+
+_WITHIN: list[dict[str, int]] = []
+
+
+@contextmanager
+def within(**limits: int) -> Iterator[None]:
+    """Settings that are limits, no larger than these meanwhile, in all threads of this process."""
+    _WITHIN.append(limits)
+    try:
+        yield
+    finally:
+        _WITHIN.remove(limits)
 
 
 def _whole(name: str, default: int, unit: str, least: int, most: int = 10**9) -> int:

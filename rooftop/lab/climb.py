@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from rooftop.core import registry, settings
 from rooftop.core.implementation import device_of
 from rooftop.core.spec import Case, Device
 from rooftop.core.texts import printable
-from rooftop.lab import ahead, candidates, progress
+from rooftop.lab import ahead, candidates
 from rooftop.lab.check import checker, kept
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.inspect import binary, inspector
@@ -57,10 +58,10 @@ def climb(names: list[str], out: Path) -> bool:
     found, shipped = ([s for s in some if s.implementation is None or s.implementation.platform == "gpu"] for some in (found, shipped))
     results, unchanged = _checked(console, found, shipped, device, started)
     jobs = [(s, inspector.inspect_case(s, None, arch), arch) for s in (*found, *shipped) for arch in _targets(s)]
-    with progress.step(console, "compile and inspect", len(jobs)) as advance:
+    with step(console, "compile and inspect", len(jobs)) as advance:
         facts = inspector.many(jobs, lambda job, f: advance())
     simulated = sum(s.implementation is not None and s.implementation.where().place == "simt" for s in found)
-    with progress.step(console, "count memory accesses", simulated) as advance:
+    with step(console, "count memory accesses", simulated) as advance:
         counts = report_counts({s.rung.ladder for s in found if s.rung}, lambda s: advance())
     wrong = [r for r in results if r.status in ("wrong", "error")]
     unmet = [f"{n} on sm_{a}: {'; '.join(k['unmet'])}" for (n, a), f in facts.items() for k in f.get("kernels", []) if k["unmet"]]
@@ -123,7 +124,7 @@ def _checked(
     if device:
         console.print("compiling what is checked first", highlight=False)
         ahead.compile_first(first, device)
-    with progress.step(console, "check", len(first) + len(left)) as advance:
+    with step(console, "check", len(first) + len(left)) as advance:
         for n, (s, c) in enumerate((*first, *left)):
             if device and time.monotonic() - started > CHECKS_S:
                 console.print(f"{len(first) + len(left) - n} checks left, for want of time: rooftop check", highlight=False)
@@ -214,3 +215,34 @@ def _written(out: Path, pages: SiteData, say: Callable[[str], None], language: s
     course_pages.write(out, pages, say, tuple(dict.fromkeys(("en", language))))
     twins.write(out, pages, course_pages.texts(pages.ladders))
     return index
+
+
+EVERY_S = 10.0  # seconds between two lines of a long step, where there is no terminal
+
+
+@contextmanager
+def step(console: Console, name: str, total: int) -> Iterator[Callable[[], None]]:
+    """A step of `total` parts; what it gives is called after each. Its end may come before all are done."""
+    if console.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        with Progress(
+            TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        ) as progress:
+            task = progress.add_task(name, total=total)
+            yield lambda: progress.advance(task)
+        return
+    began, told, done = time.monotonic(), time.monotonic(), 0
+
+    def say() -> None:
+        print(f"{name}: {done} of {total}, {time.monotonic() - began:.0f} s", flush=True)
+
+    def advance() -> None:
+        nonlocal told, done
+        done += 1
+        if time.monotonic() - told >= EVERY_S:
+            told = time.monotonic()
+            say()
+
+    yield advance
+    say()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from rooftop.core import registry
 from rooftop.core.spec import TARGETS
-from rooftop.lab import ahead, candidates, climb, progress
+from rooftop.lab import ahead, candidates, climb
 from rooftop.lab.check import checker, kept
 from rooftop.lab.check.proofs import Proofs
 from rooftop.lab.report import findings
@@ -44,8 +44,8 @@ def test_five_lines_say_how_far_each_ladder_went(tmp_path: Path, monkeypatch: py
 
 def test_a_step_says_what_it_is_at_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    with progress.step(Console(file=io.StringIO()), "check", 30) as advance:
+    monkeypatch.setattr(climb.time, "monotonic", lambda: now[0])
+    with climb.step(Console(file=io.StringIO()), "check", 30) as advance:
         for _ in range(25):
             now[0] += 1
             advance()

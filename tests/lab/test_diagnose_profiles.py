@@ -53,7 +53,7 @@ def test_what_the_details_page_and_the_console_leave_out_costs_few_answers() -> 
     settled = {n: label for n, label in labels(*SEEN, *HELD).items() if label.bounds}
     wrong: dict[str, dict[str, str]] = {}
     for page_, pages_of in (("details", _pages.details), ("console", _pages.console)):
-        kernels = [k for group in (*SEEN, *HELD) for k in reports.read(FOLDER / f"{group}.raw.csv.gz")]
+        kernels = [k for group in (*SEEN, *HELD) for k in reports.read(FOLDER / f"{group}.raw.csv.xz")]
         shown = reports.parse(pages_of(kernels))
         assert len(shown) == len(kernels)
         longest: dict[str, Diagnosis] = {}
@@ -103,8 +103,8 @@ def test_reports_together_are_small() -> None:
 
 
 def test_the_details_page_and_the_raw_page_agree() -> None:
-    raw = {k.case: k for k in reports.read(FOLDER / "own.raw.csv.gz")}
-    details = {k.case: k for k in reports.read(FOLDER / "own.details.csv.gz")}
+    raw = {k.case: k for k in reports.read(FOLDER / "own.raw.csv.xz")}
+    details = {k.case: k for k in reports.read(FOLDER / "own.details.csv.xz")}
     assert list(raw) == list(details) and len(raw) == 18
     bounds = [(n, diagnose(raw[n], ceilings()).bound, diagnose(details[n], ceilings()).bound) for n in raw]
     assert [n for n, a, b in bounds if a != b] == []
@@ -119,7 +119,7 @@ def test_the_report_itself_reads_as_its_raw_page() -> None:
     started = time.perf_counter()
     whole = reports.read(FOLDER / "own.ncu-rep.xz")
     assert time.perf_counter() - started < 5
-    raw = reports.read(FOLDER / "own.raw.csv.gz")
+    raw = reports.read(FOLDER / "own.raw.csv.xz")
     assert [k.case for k in whole] == [k.case for k in raw]
     for a, b in zip(whole, raw, strict=True):
         assert diagnose(a, ceilings()).bound == diagnose(b, ceilings()).bound
@@ -128,9 +128,9 @@ def test_the_report_itself_reads_as_its_raw_page() -> None:
 
 def test_two_megabytes_a_second_are_diagnosed() -> None:
     """10 MB in 5 s; here a quarter of both: the raw page of the rungs, often enough."""
-    import gzip
+    import lzma
 
-    text = gzip.decompress((FOLDER / "rungs.raw.csv.gz").read_bytes()).decode()
+    text = lzma.decompress((FOLDER / "rungs.raw.csv.xz").read_bytes()).decode()
     head, units, *rows = text.splitlines(keepends=True)
     many = rows * (2_500_000 // sum(map(len, rows)) + 1)
     limits = ceilings()  # reads all records of the card
@@ -142,7 +142,7 @@ def test_two_megabytes_a_second_are_diagnosed() -> None:
 
 @pytest.mark.parametrize("drop", ["dram__", "lts__", "l1tex__", "smsp__|sm__inst", "gpu__time|gpc__cycles"])
 def test_what_is_taken_from_a_real_report_is_not_collected_and_never_zero(drop: str) -> None:
-    kernel = next(k for k in reports.read(FOLDER / "own.raw.csv.gz") if k.case == "few_warps")
+    kernel = next(k for k in reports.read(FOLDER / "own.raw.csv.xz") if k.case == "few_warps")
     kept = {n: v for n, v in kernel.metrics.items() if not re.match(drop, n) and not (drop == "dram__" and "dram" in n)}
     found = diagnose(reports.Kernel(kernel.name, kernel.grid, kernel.block, metrics=kept), ceilings())
     assert found.missing
@@ -158,7 +158,7 @@ def test_what_is_taken_from_a_real_report_is_not_collected_and_never_zero(drop: 
     [("launch_bound", "launch"), ("host_gaps", "host"), ("copies", "copies"), ("pageables", "copies"), ("overlapped", "gpu"), ("busy", "gpu")],
 )
 def test_timelines_of_torch_profiler(name: str, bound: str) -> None:
-    found = timeline.read(FOLDER / f"trace_{name}.json.gz")
+    found = timeline.read(FOLDER / f"trace_{name}.json.xz")
     assert found.bound == bound
     assert (found.pageable_s > 0) == (name == "pageables")
     assert ("not pinned" in found.because) == (name == "pageables")
@@ -190,7 +190,7 @@ def test_the_table_of_traces_in_the_docs() -> None:
     names = ("launch_bound", "host_gaps", "copies", "pageables", "overlapped", "busy")
     assert len(rows) == len(names)
     for name, (_, idle, bound, more) in zip(names, rows, strict=True):
-        found = timeline.read(FOLDER / f"trace_{name}.json.gz")
+        found = timeline.read(FOLDER / f"trace_{name}.json.xz")
         assert (int(idle), bound) == (round(100 * found.idle), found.bound), name
         for share in re.findall(r"(\d+) %", more):
             of = found.copies_s if name == "overlapped" else found.span_s

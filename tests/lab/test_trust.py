@@ -31,6 +31,8 @@ PROSE = {  # how each sentence and each row of the first table begins -> the pro
     "Without seccomp or Landlock": (), "None of this protects": (), "For that, use": (),
     "`rooftop check` loads a file in a process of its own": (*PYTHON, "A command that says nothing for so long", "What Triton takes to compile"),
     "A program that `rooftop profile` starts": (), "A Python file is not kept from deceiving": (),
+    "`rooftop judge` runs what is handed in without": ("Submissions that try to get a verdict", "A submission in Python reads no file"),
+    "Host code of a `solve` in the simulator": (), "On a GPU it is not near the clock.": (),
     "`rooftop check` compares with float64": ("A function of yours judges by the edge cases",),
     "In the simulator the target is what a GPU would run": ("A file with a head finds the macros", "What NVRTC refuses"),
     "A kernel may still be written to deceive": (), "Use your own case": (),

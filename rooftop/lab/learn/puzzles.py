@@ -202,7 +202,8 @@ def prove(names: Iterable[str], say: Callable[[str], None], path: Path = PROVEN)
             for before, rung in pairwise(ladder.rungs):
                 if made := _proven_of(before, rung, court, say):
                     found[rung.name] = made
-                path.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n", encoding="utf-8")
+                lines = ",\n".join(f"{json.dumps(n)}: {json.dumps(v, separators=(',', ':'))}" for n, v in sorted(found.items()))
+                path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     _listed.cache_clear()
     puzzles.cache_clear()
     return sum(map(len, found.values()))

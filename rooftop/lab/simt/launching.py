@@ -33,7 +33,8 @@ class LaunchError(ValueError):
 @dataclass(frozen=True)
 class Program:
     """How a program is run. `pairs`: see program_build.Program; `repeat`: how often a launch is watched that is made again and again; `budget`: seconds
-    of CPU time for the watched blocks of one launch, `most`: for all of it; `poison`: of memory that nobody has written."""
+    of CPU time for the watched blocks of one launch, negative where launches are only listed; `most`: for all of it; `poison`: of memory that nobody has
+    written."""
 
     pairs: Sequence[tuple[int, int]]
     arguments: Sequence[str]

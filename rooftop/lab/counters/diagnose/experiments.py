@@ -109,7 +109,7 @@ def diagnosed(ceilings: Ceilings, *groups: str) -> dict[str, Diagnosis]:
     """By case; of a case that launches several kernels the longest."""
     found: dict[str, Diagnosis] = {}
     for group in groups:
-        for kernel in reports.read(FOLDER / f"{group}.raw.csv.gz"):
+        for kernel in reports.read(FOLDER / f"{group}.raw.csv.xz"):
             d = diagnose(kernel, ceilings)
             if d.case not in found or (d.seconds or 0) > (found[d.case].seconds or 0):
                 found[d.case] = d

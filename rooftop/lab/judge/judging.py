@@ -1,0 +1,286 @@
+"""A submission's verdict: recognised, run apart at hidden calls, scored, placed, explained."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rooftop.core import settings
+from rooftop.core.compile import CompileError
+from rooftop.core.implementation import device_of
+from rooftop.core.spec import Case
+from rooftop.lab.check import apart, own_op
+from rooftop.lab.check.selection import Choice
+from rooftop.lab.ending import NoGpuError
+from rooftop.lab.judge import audit, counts, cuda, forms, python, score, tasks
+from rooftop.lab.judge.forms import Submission, SubmissionError
+from rooftop.lab.judge.python import Outcome
+from rooftop.lab.judge.tasks import OpTask, Task
+from rooftop.lab.judge.verdict import Verdict
+from rooftop.lab.records import store
+from rooftop.lab.simt.process import SimulatedCrash
+
+if TYPE_CHECKING:
+    from rooftop.lab.judge.timed import Timed
+    from rooftop.lab.records.store import Record
+    from rooftop.lab.simt.report import Report
+
+SECONDS = 90  # that a step of a submission may take: to compile, or a call
+ADVICE = 3  # lines of a kernel that are named
+BESIDE = "not isolated: it runs beside the reference, in a process of its own"
+SIMULATED = "in the simulator's process: no file, network or other process"
+
+
+def judge(
+    word: str, op: str | None = None, *, reference: str | None = None, target: str | None = None, dtype: str | None = None,
+    records: Sequence[Record] | None = None, place: Path | None = None,
+) -> Verdict:
+    """The verdict on a submission (`FILE.cu`, `FILE.py` or `FILE.py:NAME`).
+
+    `op`: what it computes, or `reference`: FILE.py with a Model, or FILE.py:FUNCTION. `target`: a card to be timed on, as "h200", which
+    must be here; None: the card that is here, or none. `records`: what a time is held against; None: those of the settings' folder.
+    `place`: of a .cu with a head, the file whose folder has its includes.
+
+    Raises SubmissionError for what is no submission, RegistryError for an unknown op, NoGpuError for a target that is not here, ValueError
+    for options that do not fit together."""
+    began = time.monotonic()
+    device = _device(target)
+    submission = forms.recognise(word, op or "")
+    if submission.form == "head" and op is None and reference is None:
+        op = _op_of_head(submission)
+    if (op is None) == (reference is None):
+        raise ValueError(
+            f"{submission.path.name}: say what it computes, by --op NAME or by --reference FILE.py:NAME" + ("; not both" if op else "")
+        )
+    task: Task = OpTask(op, submission.form not in ("head", "module")) if op is not None else tasks.ReferenceTask(str(reference))
+    try:
+        made = Verdict(submission.path.name, submission.digest, forms.SHOWN[submission.form], task.name, "not judged")
+        with settings.within(simt_seconds=SECONDS, step_seconds=SECONDS):
+            verdict = _judged(Asked(submission, task, device, dtype, records, place, made))
+    finally:
+        task.close()
+    from rooftop.lab.records.software import versions
+
+    return replace(
+        verdict,
+        versions={
+            n: str(v) for n, v in versions().items() if n in ("torch", "triton", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc", "driver")
+        },
+        took=time.monotonic() - began,
+    )
+
+
+def _device(target: str | None) -> str:
+    """The card that a submission is timed on; empty without one. Raises NoGpuError."""
+    import torch
+
+    here = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    if target is None or target == "cpu":
+        return "" if target == "cpu" else here
+    from rooftop.core.devices import slug
+    from rooftop.lab.inspect import inspector
+
+    wanted = inspector.device_of(target).name
+    if not here or slug(wanted) != slug(here):
+        raise NoGpuError(
+            f"--target {target}: {f'the card here is {here}' if here else 'there is no GPU here'}; without --target it is judged by counts"
+        )
+    return here
+
+
+def _op_of_head(submission: Submission) -> str:
+    from rooftop.core import head_text
+
+    found = head_text.parse(submission.text, str(submission.path)).op
+    if found is None:
+        raise SubmissionError(f"{submission.path}: its head names no op: give --op NAME, or --reference FILE.py:NAME")
+    return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `judge` was asked, and the verdict so far. `device`: the card that is here, or empty."""
+
+    submission: Submission
+    task: Task
+    device: str
+    dtype: str | None
+    records: Sequence[Record] | None
+    place: Path | None
+    made: Verdict
+
+    def says(self, outcome: Outcome, **more: Any) -> Verdict:
+        made = replace(self.made, **more)
+        return replace(made, kind=outcome.kind, said=outcome.said, trials=outcome.trials)
+
+
+def _judged(asked: Asked) -> Verdict:
+    form, task = asked.submission.form, asked.task
+    if form == "module" or (form == "head" and (not isinstance(task, OpTask) or own_op.is_program(asked.place or asked.submission.path))):
+        return _apart(asked)
+    if form == "head":
+        return _head(asked)
+    if form == "solve":
+        return _solve(asked)
+    if form == "load_inline":
+        return asked.says(cuda.of_inline(asked.submission, task), place="simulator", isolation=SIMULATED)
+    return _python(asked)
+
+
+# -- each form -------------------------------------------------------------------------------------------------------
+
+
+def _apart(asked: Asked) -> Verdict:
+    """What only the package's own call runs: a kernel module, a head with functions in a .py beside it, or one that a function judges. As `rooftop check`."""
+    path, task = asked.submission.path, asked.task
+    if asked.submission.form == "module" and not isinstance(task, OpTask):
+        raise SubmissionError(f"{path}: a kernel module is judged by --op")
+    reference = task.word if isinstance(task, tasks.ReferenceTask) else None
+    own = apart.Own(str(path), Choice("cpu", secrets.randbits(31), huge=False, quick=True), reference)
+    simulated = asked.submission.form == "head" and not own_op.is_program(path)
+    where = {"place": "simulator", "isolation": SIMULATED} if simulated else {"place": "cpu", "isolation": BESIDE}
+    trials, said = 0, "no case of it runs here"
+    try:
+        for result, _ in own.results():
+            trials += result.status != "skipped"
+            said = result.message if result.status == "skipped" else said
+            if result.status not in ("ok", "skipped"):
+                return asked.says(
+                    Outcome(cuda.kind_of(result.status, result.message), f"{result.case}: {result.message}", trials=trials), **where
+                )
+    finally:
+        own.end()
+    return asked.says(Outcome("right" if trials else "not judged", "" if trials else said, trials=trials), **where)
+
+
+def _head(asked: Asked) -> Verdict:
+    task = asked.task
+    assert isinstance(task, OpTask)
+    try:
+        outcome, subject = cuda.of_head(asked.submission, task, asked.dtype, asked.place, "gpu" if asked.device else "cpu")
+    except (CompileError, SimulatedCrash) as error:
+        return asked.says(Outcome("broken", " ".join(str(error).split())[:400]))
+    made = asked.says(outcome, place="simulator", isolation=SIMULATED)
+    if not made.right:
+        return made
+    if asked.device:
+        return _on_card(asked, made, lambda c: subject.supports(c, device_of(0)) is None, lambda c: timed().of_head(made, subject, c))
+    for kind in (asked.dtype,) if asked.dtype else ("f32", "bf16", "f16"):
+        scale = score.by_counts(task.name, kind, "cuda")
+        if scale is not None and subject.implementation and subject.supports(scale[1], subject.implementation.stand_in(90)) is None:
+            return _by_counts(made, *counts.of_subject(subject, scale[1]), *scale)
+    return _noted(made, f"no score: no ladder of {task.name} has counts at a case that it takes")
+
+
+def _solve(asked: Asked) -> Verdict:
+    task = asked.task
+    outcome, solve, rule = cuda.of_solve(asked.submission, task)
+    made = asked.says(outcome, place="simulator", isolation=SIMULATED)
+    if not made.right or not isinstance(task, OpTask):
+        return made
+    if asked.device:
+        return _on_card(
+            asked, made, lambda c: cuda.fits(solve, task.op, c), lambda c: timed().of_solve(made, solve, task, rule, c)
+        )
+    scale = score.by_counts(task.name, solve.dtypes[0], "cuda")
+    if scale is None:
+        return _noted(made, f"no score: no ladder of {task.name} has counts of {solve.dtypes[0]}")
+    call = task.group(scale[1], ("a",))[0]
+    sizes = cuda.numbers_of(solve, [call]).get(rule)
+    if sizes is None or not cuda.fits(solve, task.op, scale[1]):
+        return _noted(made, f"no score: the ladder is counted at {scale[1].id}, which this solve does not take")
+    report = cuda.counted(solve, call, sizes)
+    return _by_counts(made, counts.of_report(report), report, *scale)
+
+
+def _python(asked: Asked) -> Verdict:
+    submission, task, kind = asked.submission, asked.task, asked.dtype or "f32"
+    where = "interpreter" if submission.language == "triton" else "cpu"
+    if submission.language in ("gluon", "cutile"):
+        return asked.says(
+            Outcome("not judged", f"{submission.language} functions run on a GPU alone; as kernel modules rooftop bench times them")
+        )
+    scale = None
+    if isinstance(task, OpTask) and submission.language == "triton" and not asked.device:
+        scale = score.by_counts(task.name, kind, "triton") or score.by_counts(task.name, kind, "cuda")
+    counting = task.group(scale[1], ("a",))[0] if scale and isinstance(task, OpTask) else None
+    outcome, isolation = python.run(submission, task, dtype=asked.dtype, counting=counting)
+    made = asked.says(outcome, place=where, isolation=isolation)
+    if not made.right:
+        return made
+    if asked.device and isinstance(task, OpTask):
+        tensors = {len(c.tensors) for g in task.groups(asked.dtype, 1) for c in g}
+        return _on_card(asked, made, lambda c: len(list(c.tensors())) in tensors, lambda c: timed().of_python(made, submission, task, c))
+    if scale is None or not outcome.launches:
+        return _noted(
+            made, "no score: there is no ladder with counts of it" if outcome.launches else "no score: it launches no kernel to count"
+        )
+    return _by_counts(_noted(made, "counted by the bytes of its lanes"), counts.of_bytes(outcome.loaded, outcome.stored), None, *scale)
+
+
+def _noted(made: Verdict, note: str) -> Verdict:
+    return replace(made, notes=(*made.notes, note))
+
+
+# -- score and place -------------------------------------------------------------------------------------------------
+
+
+def _by_counts(made: Verdict, found: counts.Counts, report: Report | None, scale: score.Scale, case: Case) -> Verdict:
+    from rooftop.lab.simt import verdict as sentences
+
+    said = [str(s) for s in sentences.sentences(report)[:ADVICE]] if report is not None else []
+    return replace(
+        made, basis="counts", case=case.id, cost=found.cost, score=scale.score(found.cost), between=scale.between(found.cost),
+        lacking=scale.lacking(found.cost), bound=found.bound, advice=tuple(said),
+    )
+
+
+def timed() -> Any:
+    """The part that needs a GPU, loaded where there is one."""
+    from rooftop.lab.judge import timed as found
+
+    return found
+
+
+def _on_card(asked: Asked, made: Verdict, takes: Callable[[Case], bool], run: Callable[[Case], Timed]) -> Verdict:
+    """Timed at the case of the op's scale on this card, where the submission takes it."""
+    task, records = asked.task, asked.records
+    assert isinstance(task, OpTask)
+    if records is None:
+        records = store.read(settings.load().results)
+    case = timed().case_of(task, asked.device, records, takes, asked.dtype)
+    if case is None:
+        return _noted(made, f"no time: no bench case of {task.name} fits what it takes")
+    found = run(case)
+    return by_time(found.verdict, task, records, found.checks)
+
+
+def by_time(made: Verdict, task: OpTask, records: Sequence[Record], checks: Mapping[str, audit.Check]) -> Verdict:
+    """A time beside the rungs, the peers and the roof of the records: refused where it cannot be, audited where it is a record itself."""
+    if made.seconds is None or not made.right:
+        return made
+    if made.seconds < (least := score.impossible(task.name, task.op.case(made.case), made.device)):
+        return replace(
+            made, kind="impossible", said=f"{made.seconds * 1e6:.2f} us; no {made.device} could do it under {least * 1e6:.2f} us",
+            score=None,
+        )
+    scale = score.by_time(records, task.name, made.device, case=made.case)
+    if scale is None:
+        return _noted(made, f"no score: no ladder of {task.name} was timed on {made.device} at {made.case}")
+    made = replace(
+        made, basis="time", score=scale.score(made.seconds), roof_seconds=scale.roof, between=scale.between(made.seconds),
+        lacking=scale.lacking(made.seconds), peer=f"{scale.peer[0]}, {scale.peer[1] * 1e6:.1f} us" if scale.peer else "",
+        bound=_bound(made.seconds, scale.roof),
+    )
+    return audit.audited(made, min(t for _, t in scale.rungs), checks)
+
+
+def _bound(seconds: float, roof: float) -> str:
+    share = roof / seconds
+    return f"{share:.0%} of the roof: " + (
+        "near what the hardware allows" if share > 0.9 else "excess traffic, latency or too little in flight; rooftop diagnose tells which"
+    )
