@@ -5,6 +5,7 @@ are in no catalogue."""
 
 from __future__ import annotations
 
+import ast
 import gettext
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,27 @@ _NOW: ContextVar[str] = ContextVar("language", default=ENGLISH)
 
 def languages() -> tuple[str, ...]:
     """English, and those that have a catalogue."""
-    return (ENGLISH, *sorted(p.stem for p in FOLDER.glob("*.mo")))
+    return (ENGLISH, *sorted(p.stem for p in FOLDER.glob("*.po")))
+
+
+class Catalogue(gettext.NullTranslations):
+    """A .po file, each of its texts in one line. Raises ValueError with the line for another form."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.texts: dict[str, str] = {}
+        key = None
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            word, _, text = line.partition(" ")
+            if word == "msgid":
+                key = ast.literal_eval(text)
+            elif word == "msgstr" and key is not None:
+                self.texts[key], key = ast.literal_eval(text), None
+            elif line and not line.startswith("#"):
+                raise ValueError(f"{path.name}:{number}: a line is msgid or msgstr with its whole text, or a comment")
+
+    def gettext(self, message: str) -> str:
+        return self.texts.get(message) or super().gettext(message)
 
 
 @cache
@@ -32,8 +53,7 @@ def catalogue(language: str) -> gettext.NullTranslations:
         raise ValueError(f"no language {language!r}; there are {', '.join(languages())}")
     if language == ENGLISH:
         return gettext.NullTranslations()
-    with (FOLDER / f"{language}.mo").open("rb") as file:
-        return gettext.GNUTranslations(file)
+    return Catalogue(FOLDER / f"{language}.po")
 
 
 @contextmanager
