@@ -172,6 +172,14 @@ def _flags(tool: Compiler) -> tuple[str, ...]:
     return (f"-std={STANDARD}", *COMMON, *machine(), f"-I{RUNTIME}")
 
 
+def marks_of_places(tool: Compiler) -> tuple[str, ...]:
+    """Options that mark the places a warp passes, for counting."""
+    if tool.clang:
+        return "-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds"  # its checks of indices are places
+    # A loop to be unrolled whose length is not a constant stays a loop: there would be translate.MOST copies of it.
+    return "-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition", "-fdisable-rtl-loop2_unroll"
+
+
 ENTRY = "the launched kernel"  # where a kernel's name expression stands, to the compiler
 _NO_HEADER = re.compile(r"^(\S.*?):(\d+):(?:\d+:)? fatal error: '?([^'\n]+?)(?:: No such file or directory|' file not found)$", re.M)
 _UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' types are templates' too
@@ -213,10 +221,7 @@ def build(
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     tool = compiler()
-    places: tuple[str, ...] = ()
-    if mode == "count":
-        order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
-        places = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
+    places = marks_of_places(tool) if mode == "count" else ()
     flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
     own = dict(sorted(included(text, folders).items()))
     order = family(text, kernels)

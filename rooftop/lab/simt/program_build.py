@@ -197,9 +197,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     texts = list(source.texts.values())
     marks = host.marks(texts)
     kernels = {k.name.rpartition("::")[2] for text in texts for k in ordinary.kernels(text)}
-    places: tuple[str, ...] = ()
-    if mode == "count":
-        places = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
+    places = build.marks_of_places(tool) if mode == "count" else ()
     common = tuple(f for f in build._flags(tool) if f != "-fno-exceptions")
     watched_flags = (*common, *DEFINES, *(f for f in build.KERNEL if f != "-fno-rtti"), *((*build.CLANG, *build.steady(tool)) if tool.clang else build.GCC))
     plain_flags = (*common, *DEFINES, "-g1", "-gdwarf-4", "-O2", "-fno-strict-aliasing", "-fpermissive", "-fno-gnu-unique", "-fdata-sections")
@@ -218,7 +216,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as temporary, ThreadPoolExecutor(2) as both:
         work = Path(temporary)
-        text, pointed = _written(source, work, marks, kernels, mode == "count" and not tool.clang)
+        text, pointed = _written(source, work, marks, kernels)
         dims = cluster_dims(source.whole)
         table = "".join(f'{{"{name}", {{{_three(given)}}}}}, ' for name, given in dims.items())
         clusters = f'extern "C" const simt::ClusterDims simt_cluster_dims[] = {{{table}{{nullptr, {{0, 0, 0}}}}}};\n'
@@ -271,8 +269,10 @@ def _three(given: str) -> str:
     return ", ".join([*parts, "1", "1", "1"][:3])
 
 
-def _written(source: Source, work: Path, marks: Collection[str], kernels: Collection[str], unroll: bool) -> tuple[str, bool]:
-    """The translated text; its headers beside it. And whether a kernel is launched by its address."""
+def _written(source: Source, work: Path, marks: Collection[str], kernels: Collection[str]) -> tuple[str, bool]:
+    """The translated text; its headers beside it. And whether a kernel is launched by its address.
+
+    No loop is unrolled: a program has many kernels and instances of each, and unrolled they take minutes to compile."""
     (work / "include").mkdir()
     names = {shown: f"simt_{i}_{Path(shown).name}" for i, shown in enumerate(source.texts)}
     made: dict[str, str] = {}
@@ -282,7 +282,7 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         tokens, by_pointer = program_text.prepare(tokens, marks, kernels)
         pointed |= by_pointer
         includes = {name: names[other] for name, other in source.includes[shown].items()}
-        made[shown] = translate(text, shown, unroll=unroll, tokens=tokens, includes=includes)
+        made[shown] = translate(text, shown, tokens=tokens, includes=includes)
     top = [source.shown] * any(source.shown in named.values() for named in source.includes.values())  # it includes itself
     if top and _once(source.texts[source.shown]):
         top = []
