@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooftop.lab.cli import noted
-from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, DTypeName, app, echo, kept_records
+from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, DTypeName, Include, KernelName, app, echo, kept_records
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -229,8 +229,7 @@ def place(
     case: CaseName = None, dtype: DTypeName = None,
     count: Annotated[bool, typer.Option("--count", help="Count its accesses and those of the rungs in the simulator: takes minutes the first time.")] = False,
     report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="For a .cu without a head: which kernel, with its template arguments.")] = None,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder with headers that it includes.")] = None,
+    kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu`

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooftop.core.texts import printable
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, app, echo
+from rooftop.lab.cli.app import (
+    ENVIRONMENT, JUDGE, WRONG, AsJson, Block, Given, Grid, Include, KernelName, ProgramWords, SharedBytes, app, echo,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -33,18 +35,12 @@ def simt(
     blocks: Annotated[int | None, typer.Option(help="Number of blocks to count, spread over the grid (default 32).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the inputs and of the order in which warps run.")] = 0,
     schedules: Annotated[int, typer.Option(help="Number of random warp orders to check.")] = 1,
-    kernel: Annotated[str | None, typer.Option(help="Of an ordinary .cu: which kernel, with its template arguments ('k<float, 256>').")] = None,
-    grid: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks, as 4 or 4x2x1.")] = None,
-    block: Annotated[str | None, typer.Option(help="Of an ordinary .cu: threads of a block, as 256 or 16x16.")] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(help="Of an ordinary .cu: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."),
-    ] = None,
-    shared: Annotated[int, typer.Option(help="Of an ordinary .cu: bytes of dynamic shared memory.")] = 0,
-    cluster: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks of a cluster.")] = None,
-    cooperative: Annotated[bool, typer.Option("--cooperative", help="Of an ordinary .cu: a cooperative launch.")] = False,
-    args: Annotated[str | None, typer.Option(help="Of a program: its arguments, as in --args '512 3'.")] = None,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu: a folder with headers that it includes.")] = None,
+    kernel: KernelName = None, grid: Grid = None, block: Block = None, arg: Given = None, shared: SharedBytes = 0,
+    cluster: Annotated[str | None, typer.Option(help="With --kernel: blocks of a cluster.")] = None,
+    cooperative: Annotated[bool, typer.Option("--cooperative", help="With --kernel: a cooperative launch.")] = False,
+    args: ProgramWords = None, include: Include = None,
+    file: Annotated[list[Path] | None, typer.Option(help="Of a program: a file that it may read, here or beside the source. Repeatable.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Of a program: the factor for the sizes among --args, numbers of 32 or more.")] = None,
     repeat: Annotated[int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")] = 1,
     budget: Annotated[float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")] = 10.0,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
@@ -78,24 +74,30 @@ def simt(
         raise ToolchainError(reason)
     own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
     path = Path(what)
-    file = path.suffix in (".cu", ".cuh") and path.is_file()
-    if file and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
+    plain = path.suffix in (".cu", ".cuh") and path.is_file()
+    if plain and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
         from rooftop.lab.cli import programs
 
         for option, said in (("--case", case), ("--shape", shape)):
             if said is not None:
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
+        words, scaled = programs.words(args, scale)
         source, assumed = program.source_of(path, include or [], own.args)
-        raise typer.Exit(programs.simulate(source, assumed, args, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
-    if file and own.launches:
+        if scaled:
+            echo(scaled, err=as_json)
+        raise typer.Exit(programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or []))
+    if plain and own.launches:
         for name, at in ordinary.filled(head_text.read(path)).items():
             echo(f"{path}:{at}: main() fills {name}, and a launch by --kernel does not run main(): {name} holds what it is declared with", err=True)
-    if file and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
+    if plain and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 
         launch = {"grid": extents("--grid", own.grid, own.kernel), "block": extents("--block", own.block, own.kernel)}
         source = program.kernel_of(path, include or [], own.kernel, own.args, **launch, shared=shared, cooperative=cooperative)
-        raise typer.Exit(programs.simulate(source, "", None, None, seed, schedules, repeat, blocks, budget, check, html, as_json))
+        raise typer.Exit(programs.simulate(source, "", [], None, seed, schedules, repeat, blocks, budget, check, html, as_json))
+    for option, said in (("--scale", scale), ("--file", file)):
+        if said:
+            raise ValueError(f"{option} {said}: only a program that runs from its main() takes it, a .cu file without a head and without --grid")
     if args is not None:
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)

@@ -30,6 +30,11 @@ OWN = {  # what the program calls of the C and C++ libraries -> what it calls in
     "_ZNSt13basic_filebufIcSt11char_traitsIcEE4openEPKcSt13_Ios_Openmode": "simt_own_filebuf_open", "system": "simt_own_system",
     "popen": "simt_own_popen", "fork": "simt_own_fork", "socket": "simt_own_socket", "getchar": "simt_own_getchar", "sleep": "simt_own_sleep",
     "usleep": "simt_own_usleep", "printf": "simt_own_printf", "vprintf": "simt_own_vprintf",
+    **{
+        f"_ZNSt{len(stream) + 6}basic_{stream}IcSt11char_traitsIcEE{call}E{name}St13_Ios_Openmode": f"simt_own_{stream}_{own}{text}"
+        for stream in ("ofstream", "ifstream", "fstream") for call, own in (("C1", "of"), ("4open", "open"))
+        for name, text in (("PKc", ""), ("RKNSt7__cxx1112basic_stringIcS1_SaIcEEE", "_text"))
+    },
 }  # fmt: skip
 CALLER = "the caller"  # what a main() of ours is shown as
 PLAIN = "plain."  # before the names of the plain build's functions
@@ -246,7 +251,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
         nm = build._binutils("nm")
         script, theirs = link.script(nm, work / "kernel.o", named, work / "plain.o")
         (work / "layout").write_text(script, encoding="utf-8")
-        worker, objects = build.engine(mode, "program", "libraries")
+        worker, objects = build.engine(mode, "program", "host_calls", "libraries")
         shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout", "-Wl,--no-undefined")
         openmp = ("-fopenmp",) if "-fopenmp" in plain_flags else ()
         build._run(

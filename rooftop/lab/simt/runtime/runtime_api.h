@@ -176,6 +176,7 @@ SIMT_API const char* cudaGetErrorName(cudaError_t);
 SIMT_API cudaError_t cudaDeviceSynchronize();
 SIMT_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device);
 SIMT_API cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device);
+SIMT_API cudaError_t cudaGetDevice(int* device);
 SIMT_API cudaError_t cudaSetDevice(int device);
 SIMT_API cudaError_t cudaStreamCreate(cudaStream_t* s);
 SIMT_API cudaError_t cudaEventCreate(cudaEvent_t* e);
@@ -199,7 +200,6 @@ SIMT_HOST_INLINE cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsig
 SIMT_HOST_INLINE cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 SIMT_HOST_INLINE cudaError_t cudaEventCreate(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 SIMT_HOST_INLINE cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s = nullptr, unsigned = 0) { return cudaEventRecord(e, s); }
-SIMT_HOST_INLINE cudaError_t cudaGetDevice(int* d) { *d = 0; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaGetDeviceCount(int* n) { *n = 1; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaRuntimeGetVersion(int* v) { *v = CUDART_VERSION; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaDriverGetVersion(int* v) { *v = CUDART_VERSION; return cudaSuccess; }
