@@ -168,7 +168,7 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
 
 def _wanted(run: Run, source: Source) -> list[str]:
     """The arguments that a program wants which ended without any launch: it names them by a line such as `usage: prog N steps`, or reads them."""
-    if run.launches or run.denied or run.over:
+    if run.launches or run.denied or run.over or "__global__" not in source.whole:
         return []
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
         names = said[1].split()

@@ -44,6 +44,7 @@ class Program:
     poison: int = POISONS[0]
     listed: bool = False
     files: Sequence[Path] = ()
+    here: str = "."  # the folder that its relative names start from
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,8 @@ def run(
     Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
     built = program_build.built(source, mode, only)
     program = Program(
-        built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed, files=[f.resolve() for f in files]
+        built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed, files=[f.resolve() for f in files],
+        here=str(Path.cwd()),
     )  # fmt: skip
     answered = _ask(source, built, program, mode, seed, blocks)
     raw = native.array(native.RawFinding, answered.findings)

@@ -37,6 +37,7 @@ OWN = {  # what the program calls of the C and C++ libraries -> what it calls in
     },
 }  # fmt: skip
 CALLER = "the caller"  # what a main() of ours is shown as
+UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
@@ -165,10 +166,14 @@ def _units(path: Path) -> list[Path]:
     return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
 
 
-def together(source: Source, folders: Sequence[Path]) -> Source:
-    """A program with the files beside it that have no main() of their own."""
-    made = source
+def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | None = None) -> Source:
+    """A program with the files beside it that have no main() of their own; `wanted`: of each of these functions with the first that defines it."""
+    made, open_ = source, None if wanted is None else set(wanted)
     for path in _units(source.path):
+        if open_ is not None:
+            if not (of := open_ & set(_defined(_beside(path)))):
+                continue
+            open_ -= of
         if str(path) not in made.texts and not _MAIN.search(without_comments(_beside(path))):
             unit = read(path, folders, _beside(path))
             made = replace(made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path)))
@@ -186,13 +191,20 @@ class Program:
 
 
 def built(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
-    """The library that runs a program; where it calls what other files define, with the files beside it. See `built_alone`."""
-    try:
-        return built_alone(source, mode, only, options)
-    except CompileError as error:
-        if "undefined reference" not in str(error) or source.units or not (more := together(source, ())).units:
-            raise
-    return built_alone(more, mode, only, options)
+    """The library that runs a program; where it calls what other files define, with those beside it that do. See `built_alone`."""
+    first: CompileError | None = None
+    for _ in range(UNITS):
+        try:
+            return built_alone(source, mode, only, options)
+        except CompileError as error:
+            first = first or error
+            absent = set(re.findall(r"undefined reference to [`‘'](?:\w+::)*(\w+)", str(error)))
+            more = together(source, (), absent) if absent else source
+            if more.units == source.units:
+                break
+            source = more
+    assert first is not None
+    raise first
 
 
 def built_alone(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
