@@ -96,6 +96,18 @@ def sizes_of(function: Function, given: Mapping[str, str], text: str = "") -> di
     return sizes | {n: int(given[n]) for n in sizes if n in given}
 
 
+def numbers_of(function: Function, given: Mapping[str, str], text: str = "") -> dict[str, float]:
+    """The numbers that a function of arrays is called with: whole ones, and real ones."""
+    real = [p.name for p in function.parameters if not p.pointer and _REAL.fullmatch(p.text.replace(" ", ""))]
+    return {**sizes_of(function, given, text), **{n: float(given.get(n, VALUES.get(n, "1")).rstrip("f")) for n in real}}
+
+
+def arrays_of(function: Function) -> list[str]:
+    """Its parameters that are arrays of data."""
+    lists = _lists(function)
+    return [p.name for p in function.parameters if p.pointer and p.name not in lists]
+
+
 def squares(function: Function, text: str) -> bool:
     """Whether its one size is that of a square matrix."""
     return sum(n > 3 for n in _sizes(function).values()) == 1 and not _lists(function) and _ROWS.search(text) is not None
