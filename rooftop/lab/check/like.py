@@ -138,7 +138,7 @@ def _inputs(before: Arrays, after: Arrays, function: Callable[..., Any], like: s
     for some in (others, before):
         with contextlib.suppress(ValueError):
             if some:
-                _called(function, like, list(some.values()), numbers)
+                called(function, like, list(some.values()), numbers)
                 yield some
     yield others
 
@@ -178,7 +178,7 @@ def _shaped(
         for shapes in itertools.islice(itertools.product(*ways), SHAPES) if names else ():
             tensors = [before[k].reshape(-1)[: _product(s)].reshape(s) for k, s in zip(names, shapes, strict=True)]
             with contextlib.suppress(ValueError):
-                wants = _called(function, like, [t.double() if t.is_floating_point() else t for t in tensors], numbers)
+                wants = called(function, like, [t.double() if t.is_floating_point() else t for t in tensors], numbers)
                 if [w.numel() for w in wants][: len(changed)] != [written[k] for k in changed]:
                     continue
                 off = max(
@@ -250,7 +250,7 @@ def _judged(
         return torch.from_numpy(numbers.tf32(t.contiguous().numpy())) if tf32 and t.dtype == torch.float32 else t
 
     wide = [t.double() if t.is_floating_point() else t for t in inputs.values()]
-    exact, same = (_called(function, like, tensors, numbers) for tensors in (wide, [narrow(t) for t in inputs.values()]))
+    exact, same = (called(function, like, tensors, numbers) for tensors in (wide, [narrow(t) for t in inputs.values()]))
     made = []
     for (label, got), want, plain in zip(outputs.items(), exact, same, strict=False):
         if got.numel() != want.numel():
@@ -267,7 +267,7 @@ def _judged(
     return made
 
 
-def _called(function: Callable[..., Any], like: str, tensors: Sequence[Tensor], numbers: Mapping[str, float] = MappingProxyType({})) -> list[Tensor]:
+def called(function: Callable[..., Any], like: str, tensors: Sequence[Tensor], numbers: Mapping[str, float] = MappingProxyType({})) -> list[Tensor]:
     """The reference's outputs; a function that wants a dimension gets the last, a norm its weight and bias by name, and `numbers` those that it names."""
     said = None
     named: dict[str, Any] = {}

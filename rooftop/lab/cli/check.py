@@ -373,16 +373,13 @@ def _check_like(
     from rooftop.lab.check import like as likes
     from rooftop.lab.check import own_op
     from rooftop.lab.cli import noted
-    from rooftop.lab.cli.simt import extents
+    from rooftop.lab.cli.simt import launch_of
 
     if len(what) != 1 or not own_op.headless(Path(what[0])):
         raise ValueError(f"--like compares one .cu without a head; {', '.join(what) or 'nothing'} was named")
     if reason := simt.unavailable():
         raise ToolchainError(reason)
-    launch = None
-    if kernel is not None:
-        launch = {"entry": kernel, "grid": extents("--grid", grid, kernel), "block": extents("--block", block, kernel), "shared": shared, "cooperative": False}
-    found, run = likes.compared(Path(what[0]), like, given, folders, launch, seed)
+    found, run = likes.compared(Path(what[0]), like, given, folders, launch_of(kernel, grid, block, shared), seed)
     if as_json:
         table([{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in found], {}, True)
     for c in [] if as_json else found:

@@ -92,8 +92,8 @@ def simt(
     if plain and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 
-        launch = {"grid": extents("--grid", own.grid, own.kernel), "block": extents("--block", own.block, own.kernel)}
-        source = program.kernel_of(path, include or [], own.kernel, own.args, **launch, shared=shared, cooperative=cooperative)
+        launch = launch_of(own.kernel, own.grid, own.block, shared, cooperative) or {}
+        source = program.kernel_of(path, include or [], given=own.args, **launch)
         raise typer.Exit(programs.simulate(source, "", [], None, seed, schedules, repeat, blocks, budget, check, html, as_json))
     for option, said in (("--scale", scale), ("--file", file)):
         if said:
@@ -263,6 +263,17 @@ def extents(option: str, text: str | None, kernel: object) -> tuple[int, ...]:
     if not 1 <= len(numbers) <= 3 or not all(n.strip().isdigit() and int(n) > 0 for n in numbers):
         raise ValueError(f"{option} {text}: it is one to three whole numbers of 1 or more, as in {option} 4x2")
     return tuple(map(int, numbers))
+
+
+def launch_of(kernel: str | None, grid: str | None, block: str | None, shared: int, cooperative: bool = False) -> dict[str, Any] | None:
+    """The launch that the options give, for `program.kernel_of`; None where none is. Raises ValueError where one of them is missing."""
+    if kernel is None:
+        for option, said in (("--grid", grid), ("--block", block), ("--shared", shared)):
+            if said:
+                raise ValueError(f"{option} {said}: it goes with --kernel, which says what is launched")
+        return None
+    blocks, threads = extents("--grid", grid, kernel), extents("--block", block, kernel)
+    return {"entry": kernel, "grid": blocks, "block": threads, "shared": shared, "cooperative": cooperative}
 
 
 def _registered(path: Path) -> bool:

@@ -253,6 +253,18 @@ def facts(source: Source, device: Device, only: str | None = None) -> Kernels:
     return Kernels(found, refused, needs, left, code.stands_in)
 
 
+def binary(source: Source, kernels: Sequence[str], target: str) -> Binary:
+    """The machine code of some kernels of a source, by their name expressions. Raises CompileError with the compiler's words, for the first that it refuses."""
+    code = Code(source)
+    made, said = _compiled(code, [Instance(k) for k in kernels], target)
+    broken = {p.names[0]: code.reason(p) for p in code.parts if p.error and p.kernel}
+    for k in kernels:
+        if made is None or k not in made.names:
+            raise CompileError(f"{k} is not compiled: {broken.get(_base(k)) or said.get(k) or said.get(source.shown) or 'the source has no such kernel'}")
+    assert made is not None
+    return made
+
+
 def _base(name: str) -> str:
     return name.partition("<")[0].rpartition("::")[2].strip()
 
