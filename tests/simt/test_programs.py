@@ -170,7 +170,8 @@ def test_a_host_without_an_end_is_ended_in_time_and_what_was_found_is_told(tmp_p
 def test_sizes_among_the_arguments_are_scaled_and_missing_arguments_are_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands()
-    Path("own.cu").write_text("#include <cstdlib>\n__global__ void k() {}\nint main(int c, char** given) { k<<<atoi(given[1]), atoi(given[2])>>>(); }\n", encoding="utf-8")
+    text = "#include <cstdlib>\n__global__ void k() {}\nint main(int c, char** given) { k<<<atoi(given[1]), atoi(given[2])>>>(); }\n"
+    Path("own.cu").write_text(text, encoding="utf-8")
     said = CliRunner().invoke(app, ["simt", "own.cu", "--args", "4096 3", "--scale", "0.01", "--no-check"])
     assert said.exit_code == 0 and "--args '41 3' in place of '4096 3'" in said.output and "k<<<41, 3>>>" in said.output
     nothing = CliRunner().invoke(app, ["simt", "own.cu", "--scale", "0.5"])

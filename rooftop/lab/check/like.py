@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.interpret import numbers
+from rooftop.lab.interpret.numbers import tf32 as rounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -195,7 +195,8 @@ def _shaped(
         if run.report.faults:
             return given, numbers
         counts = ", ".join(f"{n} = {v:g}" for n, v in numbers.items())
-        raise ValueError(f"{path}: no shapes of its arrays with {counts} fit {like} and the elements that it writes: give them, as in --arg {open_[0]}=f32:48x40")
+        why = f"no shapes of its arrays with {counts} fit {like} and the elements that it writes"
+        raise ValueError(f"{path}: {why}: give them, as in --arg {open_[0]}=f32:48x40")
     return [*given, *(f"{n}=f32:{'x'.join(map(str, best[1].get(n, tuple(before[n].shape))))}" for n in open_)], numbers
 
 
@@ -247,7 +248,7 @@ def _judged(
     import torch
 
     def narrow(t: Tensor) -> Tensor:
-        return torch.from_numpy(numbers.tf32(t.contiguous().numpy())) if tf32 and t.dtype == torch.float32 else t
+        return torch.from_numpy(rounded(t.contiguous().numpy())) if tf32 and t.dtype == torch.float32 else t
 
     wide = [t.double() if t.is_floating_point() else t for t in inputs.values()]
     exact, same = (called(function, like, tensors, numbers) for tensors in (wide, [narrow(t) for t in inputs.values()]))

@@ -72,7 +72,9 @@ Block = Annotated[str | None, typer.Option("--block", help="With --kernel: threa
 SharedBytes = Annotated[int, typer.Option("--shared", help="With --kernel: bytes of dynamic shared memory.")]
 Given = Annotated[
     list[str] | None,
-    typer.Option("--arg", help="Of a .cu without a head: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."),
+    typer.Option(
+        "--arg", help="Of a .cu without a head: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."
+    ),
 ]  # fmt: skip
 ProgramWords = Annotated[str | None, typer.Option("--args", help="Of a program: its arguments, as in --args '512 3'.")]
 Include = Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu without a head: a folder with headers that it includes.")]

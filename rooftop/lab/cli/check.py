@@ -14,7 +14,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooftop.lab.cli.app import (
-    ENVIRONMENT, JUDGE, OK, WRONG, AsJson, Block, CaseName, DTypeName, Given, Grid, Include, KernelName, SharedBytes, What, app, echo, table,
+    ENVIRONMENT,
+    JUDGE,
+    OK,
+    WRONG,
+    AsJson,
+    Block,
+    CaseName,
+    DTypeName,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    SharedBytes,
+    What,
+    app,
+    echo,
+    table,
 )  # fmt: skip
 
 TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere

@@ -11,7 +11,20 @@ import typer
 
 from rooftop.lab.cli import noted
 from rooftop.lab.cli.app import (
-    MEASURE, AsJson, Block, CaseName, DTypeName, Given, Grid, Include, KernelName, ProgramWords, SharedBytes, app, echo, kept_records,
+    MEASURE,
+    AsJson,
+    Block,
+    CaseName,
+    DTypeName,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    ProgramWords,
+    SharedBytes,
+    app,
+    echo,
+    kept_records,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -49,7 +62,8 @@ def diagnose(
     Uses the counters of a report; for an op or a rung at a case, recorded times and machine code; for a .cu without a head, the simulator's counts of what it
     launches, and machine code. Needs no GPU.
 
-    Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.ncu-rep after.ncu-rep[/bold] · [bold]rooftop diagnose my.cu[/bold] ·
+    Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.ncu-rep after.ncu-rep[/bold] ·
+    [bold]rooftop diagnose my.cu[/bold] ·
     [bold]rooftop diagnose sgemm_cuda/05_tile_2d[/bold]"""
     from rooftop.lab.check import own_op
     from rooftop.lab.cli import own_diagnosis

@@ -12,7 +12,23 @@ from typing import Annotated, Any
 import typer
 
 from rooftop.lab.cli.app import (
-    MEASURE, SLOWER, WRONG, AsJson, Block, CaseName, DTypeName, Given, Grid, Include, KernelName, ProgramWords, SharedBytes, What, app, echo, table,
+    MEASURE,
+    SLOWER,
+    WRONG,
+    AsJson,
+    Block,
+    CaseName,
+    DTypeName,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    ProgramWords,
+    SharedBytes,
+    What,
+    app,
+    echo,
+    table,
 )  # fmt: skip
 
 
@@ -37,8 +53,9 @@ def bench(
 ) -> None:  # fmt: skip
     """Check and time kernels together with their peers, and write records. Needs a GPU.
 
-    Of a .cu without a head, each launch that its main() or its functions make is timed, at the sizes that they have there; no record is written. Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run. Under torchrun: kernels
-    of several ranks on its GPUs, together with NCCL and torch.
+    Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run. Under torchrun: kernels
+    of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main() or its functions make is timed, at the
+    sizes that they have there; no record is written.
 
     Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold] ·
     [bold]rooftop bench my.cu --arg rows=4096 --arg cols=1024[/bold]"""

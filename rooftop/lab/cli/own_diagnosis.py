@@ -15,8 +15,8 @@ from rooftop.lab.cli.app import ENVIRONMENT, echo, kept_records
 
 
 def show(
-    path: Path, kernel: str | None, grid: str | None, block: str | None, shared: int, given: Sequence[str], args: str | None, folders: Sequence[Path], card: str,
-    as_json: bool,
+    path: Path, kernel: str | None, grid: str | None, block: str | None, shared: int, given: Sequence[str], args: str | None, folders: Sequence[Path],
+    card: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Raises ToolchainError where there is no compiler, ValueError for a launch that is not given wholly."""
     from rooftop.core.compile import ToolchainError
@@ -46,11 +46,11 @@ def show(
     ceilings = Ceilings.from_records(kept_records(), device.name, lookup(device.name))
     roof = ceilings.roof(int((moved - written) * share), int(written * share), {"fma": (report.fma + report.other_flops / 2) * share})
     facts = own_file.facts(own_file.read(path, folders), device, kernel)
-    kernels = []
+    kernels: list[dict[str, Any]] = []
     for x in run.launches:
         base = x.kernel.partition("<")[0].rpartition("::")[2].strip()
         known = next((k for k in facts.found if k["kernel"].partition("<")[0].rpartition("::")[2].strip() == base), None)
-        hints = []
+        hints: list[str] = []
         if known is not None:
             threads = x.block[0] * x.block[1] * x.block[2]
             held = occupancy(device.arch, registers=known["registers"], threads=threads, static_shared=known["shared"], dynamic_shared=x.shared, cluster=1)

@@ -66,8 +66,8 @@ def simulate(source: Source, *given: Any) -> int:
 
 
 def _simulated(
-    source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None, budget: float,
-    check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (),
+    source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None,
+    budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (),
 ) -> int:  # fmt: skip
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted

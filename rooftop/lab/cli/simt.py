@@ -15,7 +15,19 @@ import typer
 
 from rooftop.core.texts import printable
 from rooftop.lab.cli.app import (
-    ENVIRONMENT, JUDGE, WRONG, AsJson, Block, Given, Grid, Include, KernelName, ProgramWords, SharedBytes, app, echo,
+    ENVIRONMENT,
+    JUDGE,
+    WRONG,
+    AsJson,
+    Block,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    ProgramWords,
+    SharedBytes,
+    app,
+    echo,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -95,9 +107,9 @@ def simt(
         launch = launch_of(own.kernel, own.grid, own.block, shared, cooperative) or {}
         source = program.kernel_of(path, include or [], given=own.args, **launch)
         raise typer.Exit(programs.simulate(source, "", [], None, seed, schedules, repeat, blocks, budget, check, html, as_json))
-    for option, said in (("--scale", scale), ("--file", file)):
-        if said:
-            raise ValueError(f"{option} {said}: only a program that runs from its main() takes it, a .cu file without a head and without --grid")
+    for option, given in (("--scale", scale), ("--file", file)):
+        if given:
+            raise ValueError(f"{option} {given}: only a program that runs from its main() takes it, a .cu file without a head and without --grid")
     if args is not None:
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)

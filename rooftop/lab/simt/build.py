@@ -356,7 +356,8 @@ def _pool() -> ThreadPoolExecutor:
 def engine(*modes: str) -> tuple[Path, list[Path]]:
     """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same time."""
     names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
-    parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c", *(("-fexceptions",) if name in ("program.cpp", "host_calls.cpp") else ())) for name in names)]
+    thrown = dict.fromkeys(("program.cpp", "host_calls.cpp"), ("-fexceptions",))  # by the user's host code
+    parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c", *thrown.get(name, ())) for name in names)]
     for _, under_way in parts:
         if under_way is not None:
             under_way.result()

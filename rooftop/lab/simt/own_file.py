@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rooftop.core.compile import Binary, CompileError, compile_cuda, cuda_include
+from rooftop.core.helpers import SHARED
 from rooftop.core.spec import Device
 from rooftop.lab.inspect.inspector import Facts, cached_facts, symbols
 from rooftop.lab.inspect.occupancy import occupancy
@@ -163,7 +164,7 @@ class Code:
             return f'#line 1 "{name}"\n{text}#line {token.line} "{shown}"\n'
         if name == "cub/cub.cuh":
             return CUB + f'#line {token.line} "{shown}"\n'
-        if _GIVEN.fullmatch(name) and _cudas(name):
+        if (_GIVEN.fullmatch(name) and _cudas(name)) or (SHARED / name).is_file():
             return token.text
         if not program_build.HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
             self.absent.append(f"{shown}:{token.line}: <{name}>")

@@ -201,7 +201,8 @@ def _events(journal: str) -> list[dict[str, Any]]:
 def _read(source: Source, built: program_build.Program, answered: Answer, mode: Mode) -> Run:
     events = _events(answered.journal)
     texts = {**source.texts, program_build.CALLER: source.added}
-    addresses = {int(e[at]) for e in events for at in ("pc", "host") if at in e} | {int(a["pc"]) for e in events for a in e.get("arguments", ()) if isinstance(a, dict)}
+    addresses = {int(e[at]) for e in events for at in ("pc", "host") if at in e}
+    addresses |= {int(a["pc"]) for e in events for a in e.get("arguments", ()) if isinstance(a, dict)}
     where = places(built.path, addresses)
 
     def name(pc: int) -> str:

@@ -35,7 +35,7 @@ class Step:
     times: int
 
     def __str__(self) -> str:
-        grid, block = ("x".join(map(str, e)) for e in (self.launch.grid, self.launch.block))
+        grid, block = (re.sub(r"(?:x1)+$", "", "x".join(map(str, e))) for e in (self.launch.grid, self.launch.block))
         return f"{self.where}: {self.launch.kernel}<<<{grid}, {block}>>>" + (f", {self.times:,} times" if self.times > 1 else "")
 
 
@@ -82,7 +82,7 @@ def plan(source: Source, words: Sequence[str] = ()) -> Plan:
         steps[key] = Step(launch, f"{made.file}:{made.line}", before.times + 1 if before else 1)
         order.append(list(steps).index(key))
     if not steps:
-        why = f"{'; '.join(run.denied)}: --file NAME lets it read that file" if run.denied else f"it ended ({run.ended}, exit code {run.status}) before any launch"
+        why = "; ".join(run.denied) or f"it ended ({run.ended}, exit code {run.status}) before any launch"
         raise ValueError(f"{source.shown}: nothing to time: {why}")
     return Plan(tuple(steps.values()), memory, elements, tuple(order))
 
@@ -118,7 +118,7 @@ def peers(source: Source, like: str, given: Sequence[str]) -> dict[str, Peer]:
 
     text = source.texts[source.shown]
     texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
-    offered = program_caller.of_arrays(text) or [k for k in ordinary.kernels(text) if {p.name for p in k.parameters} >= set(texts)]
+    offered: list[Any] = [*program_caller.of_arrays(text)] or [k for k in ordinary.kernels(text) if {p.name for p in k.parameters} >= set(texts)]
     if len(offered) != 1:
         raise ValueError(f"--like {like}: {source.shown} has {len(offered)} functions of arrays; it goes with one")
     tensors = []
@@ -127,7 +127,8 @@ def peers(source: Source, like: str, given: Sequence[str]) -> dict[str, Peer]:
             continue
         sizes = texts.get(p.name, "").partition(":")[2].partition(":")[0]
         if not sizes:
-            raise ValueError(f"--like {like} gets tensors of the shapes of the arrays that are const: give that of {p.name}, as in --arg {p.name}=f32:4096x1024")
+            how = f"give that of {p.name}, as in --arg {p.name}=f32:4096x1024"
+            raise ValueError(f"--like {like} gets tensors of the shapes of the arrays that are const: {how}")
         target = re.sub(r"\bconst\b|__restrict(?:__)?|[*&\s]", "", p.text)
         tensors.append((tuple(map(int, sizes.split("x"))), ELEMENTS.get(target, "int32")))
     return {like: (likes.reference_of(like), tensors)}
@@ -139,8 +140,12 @@ def on(found: Mapping[str, Peer], at: Any) -> dict[str, Any]:
 
     from rooftop.lab.check import like as likes
 
+    def tensor(shape: tuple[int, ...], kind: str) -> Any:
+        made = torch.zeros(shape, dtype=getattr(torch, kind), device=at)
+        return made.normal_() if made.is_floating_point() else made
+
     def call(name: str, function: Any, shapes: Sequence[tuple[tuple[int, ...], str]]) -> Any:
-        made = [torch.randn(s, device=at).to(getattr(torch, k)) if k.startswith(("f", "b", "d")) else torch.zeros(s, dtype=getattr(torch, k), device=at) for s, k in shapes]
+        made = [tensor(*s) for s in shapes]
         return lambda: likes.called(function, name, made)
 
     return {name: call(name, function, shapes) for name, (function, shapes) in found.items()}
@@ -154,8 +159,8 @@ def compiled(source: Source, plan: Plan, target: str) -> Any:
 
 
 def measure(source: Source, plan: Plan, timer: Timer, device: Any, target: str, peers: Mapping[str, Any], budget_s: float) -> list[dict[str, Any]]:
-    """Seconds of each launch and, where there are several, of all in their order, on the kernel clock; beside `peers`, calls without arguments. `device`: torch's;
-    `target`: what to compile for."""
+    """Seconds of each launch and, where there are several, of all in their order, on the kernel clock; beside `peers`, calls without arguments.
+    `device`: torch's; `target`: what to compile for."""
     import torch
 
     from rooftop.core.launch import Module
