@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BY_HAND = "--kernel, --grid, --block and --arg give"
 TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
 SIZE = 32  # a whole number of the arguments from which on it is a size
-ASSUMED = (8, 64)  # numbers for the arguments of a program that says how many it wants
+ASSUMED = (8, 64, 256)  # the first of the numbers for the arguments of a program that says how many it wants; the others are multiples
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")  # what it calls its arguments
 PRINTED = 40  # lines of what the program prints that are shown
@@ -84,15 +84,16 @@ def _simulated(
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "seed": seed}
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
-    for number in ASSUMED[: len(wanted) * len(ASSUMED)]:
-        others = ran(tried := [str(number)] * len(wanted))
-        if any(r is not None and r.launches for r in others):
+    for number in ASSUMED if wanted else ():
+        others = ran(tried := [str(number * (i + 1)) for i in range(len(wanted))])
+        if any(r is not None and r.launches for r in others) and not (assumed and all(r is None or r.report.faults for r in others)):
             (checked, counted), words = others, tried
             assumed = f"--args '{' '.join(words)}', for {' '.join(wanted)}"
             source = replace(source, guessed="its arguments are assumed")
-            break
-    else:
-        source = replace(source, guessed="it was given no arguments") if wanted else source
+            if not any(r is not None and r.report.faults for r in others):
+                break
+    if wanted and not source.guessed:
+        source = replace(source, guessed="it was given no arguments")
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]

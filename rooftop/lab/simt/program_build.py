@@ -192,19 +192,20 @@ class Program:
 
 def built(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
     """The library that runs a program; where it calls what other files define, with those beside it that do. See `built_alone`."""
-    first: CompileError | None = None
+    said: CompileError | None = None
     for _ in range(UNITS):
         try:
             return built_alone(source, mode, only, options)
         except CompileError as error:
-            first = first or error
+            if said is None or re.search("is declared neither|has no such header", str(error)):
+                said = error  # not what comes of files that do not belong together
             absent = set(re.findall(r"undefined reference to [`‘'](?:\w+::)*(\w+)", str(error)))
             more = together(source, (), absent) if absent else source
             if more.units == source.units:
                 break
             source = more
-    assert first is not None
-    raise first
+    assert said is not None
+    raise said
 
 
 def built_alone(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:

@@ -375,7 +375,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     p->clockRate = 1980000, p->totalConstMem = 65536, p->major = 9, p->minor = 0, p->multiProcessorCount = 132, p->canMapHostMemory = p->concurrentKernels = 1;
     p->asyncEngineCount = 3, p->deviceOverlap = p->unifiedAddressing = p->managedMemory = p->concurrentManagedAccess = p->cooperativeLaunch = 1;
     p->memoryClockRate = 2619000, p->memoryBusWidth = 5120, p->l2CacheSize = 50 << 20, p->maxThreadsPerMultiProcessor = 2048, p->maxBlocksPerMultiProcessor = 32;
-    p->streamPrioritiesSupported = p->globalL1CacheSupported = p->localL1CacheSupported = 1, p->textureAlignment = 512, p->reservedSharedMemPerBlock = 1024;
+    p->streamPrioritiesSupported = p->memoryPoolsSupported = p->globalL1CacheSupported = p->localL1CacheSupported = 1, p->textureAlignment = 512, p->reservedSharedMemPerBlock = 1024;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
