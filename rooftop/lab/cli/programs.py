@@ -84,9 +84,10 @@ def _simulated(
     given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "seed": seed}
     checked, counted = ran(words)
     wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
-    for number in ASSUMED if wanted else ():
+    own = "__global__" in source.whole
+    for number in () if not wanted else ASSUMED if own else ASSUMED[:1]:
         others = ran(tried := [str(number * (i + 1)) for i in range(len(wanted))])
-        if any(r is not None and r.launches for r in others) and not (assumed and all(r is None or r.report.faults for r in others)):
+        if any(r is not None and (r.launches or not (own or r.status or r.over)) for r in others) and not (assumed and all(r is None or r.report.faults for r in others)):
             (checked, counted), words = others, tried
             assumed = f"--args '{' '.join(words)}', for {' '.join(wanted)}"
             source = replace(source, guessed="its arguments are assumed")
@@ -169,7 +170,7 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
 
 def _wanted(run: Run, source: Source) -> list[str]:
     """The arguments that a program wants which ended without any launch: it names them by a line such as `usage: prog N steps`, or reads them."""
-    if run.launches or run.denied or run.over or "__global__" not in source.whole:
+    if run.launches or run.denied or run.over:
         return []
     if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
         names = said[1].split()
