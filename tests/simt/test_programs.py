@@ -79,7 +79,7 @@ def test_a_program_without_its_arguments_is_called_with_small_numbers_or_says_ho
         "    int* p;\n    cudaMalloc(&p, 4 * atoi(v[1]));\n    k<<<1, 128>>>(p, atoi(v[2]));\n    cudaFree(p);\n}}\n"
     )
     for given, code, says in (
-        (("", " || atoi(v[1]) % 32", "<rows> [steps]"), 0, "--args '64 128', for <rows> [steps]"),  # 8 does not do
+        (("", " || atoi(v[1]) % 32", "<rows> [steps]"), 0, "--args '64 64', for <rows> [steps]"),  # 8 does not do
         ((" + 1", "", "n m"), 3, "its arguments are assumed, and what is found may come of that: --args gives the true ones"),
         (("", "", "table.txt n"), 3, "if it wants arguments, give them by --args"), (("", "", "input_file n"), 3, "if it wants arguments, give them by --args"),
         (("", " || 1", "n m"), 3, "if it wants arguments, give them by --args"),
