@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BY_HAND = "--kernel, --grid, --block and --arg give"
 TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
 SIZE = 32  # a whole number of the arguments from which on it is a size
-ASSUMED = (8, 64, 256)  # numbers for the arguments of a program that says how many it wants
+ASSUMED = (8, 64)  # numbers for the arguments of a program that says how many it wants
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
 MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")  # what it calls its arguments
 PRINTED = 40  # lines of what the program prints that are shown
@@ -89,16 +89,13 @@ def _simulated(
     rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
     for numbers in [*equal, *rising] if wanted else ():
         others = ran(tried := list(map(str, numbers)))
-        runs = [r for r in others if r is not None]
-        reached = any(r.launches or not (own or r.status or r.over) for r in runs)
-        if reached and not (source.guessed and all(r.report.faults for r in runs)):
+        if any(r is not None and (r.launches or not (own or r.status or r.over)) for r in others):
             (checked, counted), words = others, tried
             assumed = f"--args '{' '.join(words)}', for {' '.join(wanted)}"
             source = replace(source, guessed="its arguments are assumed")
-            if not any(r.report.faults for r in runs):
-                break
-    if wanted and not source.guessed:
-        source = replace(source, guessed="it was given no arguments")
+            break
+    else:
+        source = replace(source, guessed="it was given no arguments") if wanted else source
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
