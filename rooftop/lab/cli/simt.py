@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,6 +56,9 @@ def simt(
     repeat: Annotated[int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")] = 1,
     budget: Annotated[float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")] = 10.0,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
+    expect: Annotated[
+        list[str] | None, typer.Option(help="With --kernel: what a tensor must hold afterwards, as out=ref.npy, within the tolerances of torch.testing.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -87,6 +90,8 @@ def simt(
     own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
     path = Path(what)
     plain = path.suffix in (".cu", ".cuh") and path.is_file()
+    if expect and not (plain and own.launches):
+        raise ValueError(f"--expect {expect[0]}: it goes with one kernel, launched by --kernel, --grid, --block and --arg")
     if plain and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
         from rooftop.lab.cli import programs
 
@@ -94,7 +99,11 @@ def simt(
             if said is not None:
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
         words, scaled = programs.words(args, scale)
-        source, assumed = program.source_of(path, include or [], own.args)
+        try:
+            source, assumed = program.source_of(path, include or [], own.args)
+        except program.NoCallerError as error:
+            echo(f"rooftop: {error}", err=True)
+            raise typer.Exit(ENVIRONMENT) from None
         if scaled:
             echo(scaled, err=as_json)
         raise typer.Exit(programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or []))
@@ -114,6 +123,7 @@ def simt(
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
     report = replace(counted, findings=checked.findings if checked else counted.findings)
+    wrong = _unexpected(checked or counted, expect or [], check)
     noted.simulation(what, report)
     if html is not None:
         whole_file.write(html, annotate.as_html(report, sources, title))
@@ -136,8 +146,30 @@ def simt(
             if len(report.faults) < len(report.findings):
                 said += f"{' as far as it came' if not report.faults else ''}; it came to what is not simulated"
             echo(f"checked{times}: {said} ({checked.seconds:.2f} s)")
-    if report.findings:
-        raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
+    for text in wrong:
+        echo(text, err=as_json)
+    if report.findings or wrong:
+        raise typer.Exit(WRONG if report.faults or wrong else ENVIRONMENT)
+
+
+def _unexpected(report: Report, expected: Sequence[str], whole: bool) -> list[str]:
+    """What tensors do not hold that they should. Raises ValueError for a name or a file that is none."""
+    import numpy as np
+    import torch
+
+    if expected and not whole:
+        raise ValueError("--expect goes without --no-check: only a check runs all blocks")
+    said = []
+    for text in expected:
+        name, _, file = text.partition("=")
+        if name not in report.outputs or not file.endswith(".npy") or not Path(file).is_file():
+            raise ValueError(f"--expect {text}: it is NAME=FILE.npy, of a tensor that the kernel may write: {', '.join(report.outputs) or 'none'}")
+        got, want = report.outputs[name], torch.from_numpy(np.load(file, allow_pickle=False))
+        try:
+            torch.testing.assert_close(got.reshape(want.shape) if got.numel() == want.numel() else got, want, check_dtype=False, equal_nan=True)
+        except AssertionError as error:
+            said.append(f"wrong: {name} is not {file}: {' '.join(str(error).split())}")
+    return said
 
 
 def _unusual(path: Path, kernel: str) -> bool:

@@ -92,11 +92,15 @@ def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[s
     return replace(source, added=code, device=True)
 
 
+class NoCallerError(ValueError):
+    """A file has no main(), and nothing that one can be made for."""
+
+
 def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
     """A file as a program, and what is assumed of its inputs: it runs its own main(), that of a file beside it, or one made for its functions
     of arrays or of torch's tensors.
 
-    `given`: what `--arg` says of these. Raises ValueError where the file has none of them."""
+    `given`: what `--arg` says of these. Raises NoCallerError where the file has none of them."""
     from rooftop.lab.simt import ordinary, program_caller
 
     source = program_build.read(path, folders)
@@ -120,9 +124,9 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
             code, assumed = program_caller.call_of_kernels(text, own)
             return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
     except program_caller.Unknown as unknown:
-        raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
+        raise NoCallerError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
-    raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
+    raise NoCallerError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
 
 
 def _instances(text: str) -> list[tuple[Any, str]]:

@@ -324,12 +324,16 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
     for p in kernel.parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
+        if alias := re.search(rf"\busing\s+{re.escape(kind)}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{re.escape(kind)}\s*;", source_text):
+            kind = (alias[1] or alias[2]).strip()
         if p.pointer and p.text.count("*") < 2 and kind in names:
             given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
         elif p.name in sizes:
             given[p.name] = str(sizes[p.name])
-        elif not p.pointer and _REAL.fullmatch(p.text.replace(" ", "")):
-            given[p.name] = "1.0f"
+        elif not p.pointer and _REAL.fullmatch(kind.replace(" ", "")):
+            given[p.name] = f"({kind})1.0f"
+        elif not p.pointer and _WHOLE.fullmatch(kind.replace(" ", "")):
+            given[p.name] = str(SIDE)
         elif not p.pointer and kind in ("bool", "char"):
             given[p.name] = "1"
         else:
