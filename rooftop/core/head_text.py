@@ -51,7 +51,7 @@ def split(text: str, path: str) -> tuple[str, int]:
     if not match:
         raise HeadError(
             f"{path}: no head: the file must begin with a comment `/* rooftop ... */` (docs/head.md); rooftop new head {path} --op OP writes it, and "
-            "rooftop simt, inspect, place, check --like take the file as it is"
+            "rooftop simt, inspect, place, check --like, diagnose, bench take the file as it is"
         )
     end = text.find("*/", match.end())
     if end < 0:

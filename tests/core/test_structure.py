@@ -199,6 +199,7 @@ AS_PUBLIC = {
     "rooftop.ops.attention": {"attention", "reference", "backward", "_gradients"},
     "rooftop.ops.linear_cross_entropy": {"reference", "cpu", "backward"},
     "rooftop.drop_in.torch_attention": {"forward", "backward"}, "rooftop.lab.cli.check": {"check"}, "rooftop.lab.cli.simt": {"simt"},
+    "rooftop.lab.cli.measure": {"bench"}, "rooftop.lab.cli.diagnose": {"diagnose"},
 }
 MANY = {"rooftop.lab.simt.run": {"run_launches": 17}}  # that are to have fewer
 # Attention has 15 optional tensors with up to four strides each. In tuples a launch would take the host as long (1.1 us without the driver,

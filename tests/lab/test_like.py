@@ -100,3 +100,28 @@ def test_what_a_program_prints_in_a_line_like_ours_is_no_result() -> None:
     assert like._calls(forged, "another marker") == []
     ((name, before, after, outs),) = like._calls(forged, "0123")
     assert (name, before["x"].tolist(), after["x"].tolist(), outs) == ("f", [0.0], [1.0], {})
+
+
+@needs_simulator
+def test_shapes_that_nothing_says_are_found_among_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = command(tmp_path, monkeypatch, SOFTMAX, "--like", "torch.softmax")
+    assert code == 0 and "right: solve(x: float32 48x40), y: error" in said.replace("\n", " "), said
+    wrong = SOFTMAX.replace("sum += expf(x[r * columns + c] - most)", "sum += expf(x[r * columns + c] - most) * 1.001f")
+    code, said = command(tmp_path, monkeypatch, wrong, "--like", "torch.softmax")
+    assert code == 1 and "wrong: solve(x: float32 48x40), y: error" in said.replace("\n", " "), said
+    product = """
+__global__ void gemm(const float* a, const float* b, float* c, int M, int N, int K, float alpha, float beta) {
+    const int i = blockIdx.x, j = threadIdx.x;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += a[i * K + k] * b[k * N + j];
+    c[i * N + j] = alpha * sum + beta * c[i * N + j];
+}
+extern "C" void solve(const float* a, const float* b, float* c, int M, int N, int K, float alpha, float beta) { gemm<<<M, N>>>(a, b, c, M, N, K, alpha, beta); }
+"""
+    code, said = command(tmp_path, monkeypatch, product, "--like", "torch.matmul")
+    assert code == 0 and "right: solve(a: float32 24x28, b: float32 28x20), c: error" in said.replace("\n", " "), said
+    Path("own.py").write_text("def f(a, b, c, alpha, beta):\n    return alpha * a @ b + beta * c\n", encoding="utf-8")
+    code, said = command(tmp_path, monkeypatch, product, "--like", "own.py:f", "--arg", "alpha=2", "--arg", "beta=-3")
+    assert code == 0 and "c: float32 24x20), c: error" in said.replace("\n", " "), said
+    code, said = command(tmp_path, monkeypatch, product.replace("k < K", "k + 1 < K"), "--like", "torch.matmul")
+    assert code == 1 and "in place of" in said, said

@@ -187,3 +187,12 @@ def test_instances_are_those_of_the_calls_of_host_templates() -> None:
     assert [i.name for i in found] == ["k<float, 3 + 1 * 2>", "k<float, 5 + 1 * 2>"] or [i.name for i in found] == [
         "k<float, (3 + 1) * 2>", "k<float, (5 + 1) * 2>"]  # fmt: skip
     assert opened == []
+
+
+def test_constants_in_braces_are_read() -> None:
+    text = (
+        "template <class T, int N, int M> __global__ void k(T* x) {}\n"
+        "template <class T> void f(T* x) { constexpr unsigned int A{32U}; const int B{A / 2}; k<T, A, B><<<1, 1>>>(x); }\n"
+    )
+    made = [i.name.replace(" ", "") for i in Templates([text + "int main() { f<float>(nullptr); }\n"]).instances()[0]]
+    assert made == ["k<float,(32U),((32U)/2)>"], made

@@ -125,6 +125,60 @@ def test_what_a_program_writes_goes_nowhere_and_is_named(tmp_path: Path, monkeyp
     assert [p.name for p in tmp_path.iterdir()] == ["own.cu"]
 
 
+def test_streams_write_to_nothing_and_read_what_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = """#include <fstream>
+#include <iostream>
+#include <string>
+__global__ void fill(int* p, int v) { p[threadIdx.x] = v; }
+int main() {
+    int *d, now = -1, v = 0;
+    cudaSetDevice(1);
+    cudaGetDevice(&now);
+    cudaMalloc(&d, 128);
+    std::ofstream out("made.txt"), more(std::string("more.txt"), std::ios::app);
+    out << "never seen" << std::endl;
+    more << 1;
+    std::ifstream in("numbers.txt");
+    in >> v;
+    fill<<<1, 32>>>(d, v);
+    cudaFree(d);
+    std::cout << now << " " << v << " " << out.good() << more.good() << std::endl;
+}
+"""
+    Path("beside").mkdir()
+    Path("beside/own.cu").write_text(code, encoding="utf-8")
+    Path("beside/numbers.txt").write_text("41\n", encoding="utf-8")
+    source, _ = program.source_of(Path("beside/own.cu"))
+    without, given = program.run(source), program.run(source, files=[Path("beside/numbers.txt")])
+    assert without.denied == ("line 13 opens the file numbers.txt",) and not given.denied
+    assert given.unkept == ("line 10 writes the file made.txt", "line 10 writes the file more.txt")
+    assert given.beside == ("line 7 uses a GPU beside the first",)
+    assert given.report.printed == "1 41 11\n" and without.report.printed == "1 0 11\n"
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["numbers.txt", "own.cu"]
+
+
+def test_a_host_without_an_end_is_ended_in_time_and_what_was_found_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text("__global__ void k(int* p) { p[1] = 0; }\nint main() {\n    int* d;\n    cudaMalloc(&d, 4);\n    k<<<1, 1>>>(d);\n    volatile int n = 0;\n"
+                    "    while (true) n = n + 1;\n}\n", encoding="utf-8")  # fmt: skip
+    run = program.run(program.source_of(path)[0], most=0.2)
+    assert (run.ended, run.over, run.busy) == ("time", True, "line 7")
+    assert [(f.line, f.kind) for f in run.report.findings] == [(1, "out-of-bounds")]
+
+
+def test_sizes_among_the_arguments_are_scaled_and_missing_arguments_are_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands()
+    text = "#include <cstdlib>\n__global__ void k() {}\nint main(int c, char** given) { k<<<atoi(given[1]), atoi(given[2])>>>(); }\n"
+    Path("own.cu").write_text(text, encoding="utf-8")
+    said = CliRunner().invoke(app, ["simt", "own.cu", "--args", "4096 3", "--scale", "0.01", "--no-check"])
+    assert said.exit_code == 0 and "--args '41 3' in place of '4096 3'" in said.output and "k<<<41, 3>>>" in said.output
+    nothing = CliRunner().invoke(app, ["simt", "own.cu", "--scale", "0.5"])
+    assert nothing.exit_code == 1 and "no whole number of 32 or more" in str(nothing.exception)
+    assert "k<<<8, 8>>>" in CliRunner().invoke(app, ["simt", "own.cu", "--no-check"]).output
+
+
 def test_tensors_are_reduced_as_torch_does(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"
     path.write_text(
@@ -200,8 +254,8 @@ def test_a_file_that_only_offers_kernels_says_how_to_launch_one(tmp_path: Path) 
             ("cublasLt", "not simulated"),
         ),
         (
-            "__global__ void k() {}\nint main() { cudaSetDevice(1); k<<<1, 1>>>(); }\n",
-            ("cudaSetDevice(1): a second GPU; the simulation has one", "it came to what is not simulated"),
+            "__global__ void k() {}\nint main() { int n; cudaHostRegister(&n, 4, 0); k<<<1, 1>>>(); }\n",
+            ("cudaHostRegister: memory of the host's that a kernel reads", "it came to what is not simulated"),
         ),
     ],
 )

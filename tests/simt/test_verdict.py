@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rooftop.lab import simt
+from rooftop.lab.cli import commands
+from rooftop.lab.cli.app import app
 from rooftop.lab.simt import verdict
 from rooftop.lab.simt.report import Finding, LineCounts, Other, Report
 
@@ -65,3 +72,18 @@ def test_only_the_lines_of_the_devices_functions_are_shown() -> None:
     host = "#include <vector>\n\nstatic int host() {\n    return 1;\n}\n\n"
     text = host + "__device__ float f(float x) {\n    return x;\n}\n\n__global__ void k() {\n}\nint main() {}\n"
     assert [list(r) for r in verdict.kernel_lines(text)] == [[7, 8, 9], [11, 12]]
+
+
+@pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
+def test_what_a_tensor_must_hold_is_compared_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands()
+    Path("own.cu").write_text("__global__ void k(const float* x, float* out, int n) { int i = threadIdx.x; if (i < n) out[i] = 2 * x[i]; }\n", encoding="utf-8")
+    np.save("ref.npy", np.arange(8, dtype=np.float32) * 2)
+    np.save("bad.npy", np.arange(8, dtype=np.float32) * 2 + (np.arange(8) == 5))
+    words = ["simt", "own.cu", "--kernel", "k", "--grid", "1", "--block", "8", "--arg", "x=f32:8:range", "--arg", "out=f32:8:empty", "--arg", "n=8"]
+    assert CliRunner().invoke(app, [*words, "--expect", "out=ref.npy"]).exit_code == 0
+    wrong = CliRunner().invoke(app, [*words, "--expect", "out=bad.npy"])
+    assert wrong.exit_code == 1 and "wrong: out is not bad.npy" in wrong.output and "at index (5,)" in wrong.output
+    assert "of a tensor that the kernel may write: x, out" in str(CliRunner().invoke(app, [*words, "--expect", "y=ref.npy"]).exception)
+    assert "it goes with one kernel" in str(CliRunner().invoke(app, ["simt", "own.cu", "--expect", "out=ref.npy"]).exception)

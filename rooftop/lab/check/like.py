@@ -2,23 +2,35 @@
 that are shown.
 
 What it computes is what its memory holds afterwards: tensors that it returns, or else those that it changed. The reference gets the others,
-in order."""
+in order; all of them, as they were before, where it takes no fewer (`C = alpha A B + beta C`, `x = relu(x)`). Numbers go by their names.
+
+A function's sizes are a few that differ; the shapes of its arrays, where nothing says them, are found among these: those that the reference takes and that
+give as many elements as were written, and of these the ones with the right values, if there are any."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
+import itertools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rooftop.lab.interpret import numbers
+from rooftop.lab.interpret.numbers import tf32 as rounded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rooftop.lab.simt.program_build import Source
+
 TIMES = 4.0  # of the error that torch itself makes in the same precision
+SHAPES = 6000  # ways to shape the arrays that are tried
+SMALLER = 24, 20, 28, 3, 2  # sizes, where there are many
+NEAR = 1e-2  # of the largest value: values that are farther off come of other shapes
 FLOOR = 2.0  # units in the last place at the largest value, where torch is exact
 DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "bf16": "bfloat16", "u8": "uint8",
@@ -73,27 +85,132 @@ def compared(
     """Each output, and what the simulation came to. `launch`: of a kernel (`program.kernel_of`); None: the file's own functions are called.
 
     Raises ValueError where nothing comes back that the reference could be compared with."""
-    from rooftop.lab.simt import program
-
     function = reference_of(like)
-    source, _ = (program.kernel_of(path, folders, given=given, **launch), "") if launch else program.source_of(path, folders, given)
-    if not source.added:
-        how = "for one kernel of it give --kernel, --grid, --block and --arg"
-        raise ValueError(f"{path} has a main() of its own, which checks itself: rooftop simt {path}; {how}")
-    marker = secrets.token_hex(8)
-    added = source.added.replace("/*simt_shown*/", f'simt::shown_by = "{marker}";')
-    run = program.run(replace(source, added=f'#define SIMT_SHOWN "{marker}"\n{added}'), seed=seed)
+    numbers: Mapping[str, float] = {}
+    if launch is None:
+        given, numbers = _shaped(path, function, like, given, folders, seed)
+    source = source_for(path, given, folders, launch)
+    calls, run = _simulated(source, seed)
     made: list[Compared] = []
-    for name, before, after, outs in _calls(run.report.printed, marker):
-        changed = [k for k in before if k in after and not _same(before[k], after[k])]
-        outputs = outs or {k: after[k] for k in changed}
-        inputs = {k: v for k, v in before.items() if k not in changed}
+    for name, before, after, outs in calls:
+        outputs = outs or {k: after[k] for k in _changed(before, after)}
         if not outputs:
             raise ValueError(f"{path}: {name} returns no tensor and changes none")
-        made += _judged(name, function, like, inputs, outputs)
+        inputs = next(_inputs(before, after, function, like, numbers))
+        made += _judged(name, function, like, inputs, outputs, numbers=numbers)
     if not made and not run.report.findings:
         raise ValueError(f"{path}: no call of it came to its end, so nothing was compared:\n{run.report.printed[:400]}")
     return made, run
+
+
+def source_for(path: Path, given: Sequence[str], folders: Sequence[Path], launch: dict[str, Any] | None) -> Source:
+    """A file that is called with what `--arg` gives: its functions or, with `launch` (`program.kernel_of`), one kernel. Raises ValueError for a program."""
+    from rooftop.lab.simt import program
+
+    source = program.kernel_of(path, folders, given=given, **launch) if launch else program.source_of(path, folders, given)[0]
+    if not source.added:
+        how = "for one kernel of it give --kernel, --grid, --block and --arg"
+        raise ValueError(f"{path} has a main() of its own, which checks itself: rooftop simt {path}; {how}")
+    return source
+
+
+Arrays = dict[str, "Tensor"]
+Call = tuple[str, Arrays, Arrays, Arrays]  # of which function; its arrays before and after; what it returned
+
+
+def _simulated(source: Source, seed: int) -> tuple[list[Call], Any]:
+    from rooftop.lab.simt import program
+
+    marker = secrets.token_hex(8)
+    added = source.added.replace("/*simt_shown*/", f'simt::shown_by = "{marker}";')
+    run = program.run(replace(source, added=f'#define SIMT_SHOWN "{marker}"\n{added}'), seed=seed)
+    return _calls(run.report.printed, marker), run
+
+
+def _changed(before: Arrays, after: Arrays) -> list[str]:
+    return [k for k in before if k in after and not _same(before[k], after[k])]
+
+
+def _inputs(before: Arrays, after: Arrays, function: Callable[..., Any], like: str, numbers: Mapping[str, float]) -> Iterator[Arrays]:
+    """What the reference gets: arrays that the call left as they were; else all. At least one, whether it takes it or not."""
+    changed = _changed(before, after)
+    others = {k: v for k, v in before.items() if k not in changed}
+    for some in (others, before):
+        with contextlib.suppress(ValueError):
+            if some:
+                called(function, like, list(some.values()), numbers)
+                yield some
+    yield others
+
+
+def _shaped(
+    path: Path, function: Callable[..., Any], like: str, given: Sequence[str], folders: Sequence[Path], seed: int
+) -> tuple[Sequence[str], Mapping[str, float]]:
+    """What is given, with the shapes of arrays that nothing says; and the numbers that the file's function gets.
+
+    Raises ValueError where no shapes fit the reference."""
+    from rooftop.lab.simt import program, program_caller
+
+    source, _ = program.source_of(path, folders, given)
+    text = source.texts[source.shown]
+    offered = program_caller.of_arrays(text) if source.added and not source.device and not program_caller.torch_functions(text) else []
+    if len(offered) != 1:
+        return given, {}
+    texts = {n.strip(): v.strip() for n, _, v in (g.partition("=") for g in given)}
+    free = [n for n, v in program_caller.sizes_of(offered[0], texts, text).items() if v > 3 and n not in texts]
+    small = [f"{n}={v}" for n, v in zip(free, SMALLER, strict=False)] if len(free) > 2 else []  # every array has room for them all, and is shown twice
+    given, texts = [*given, *small], texts | dict(w.split("=") for w in small)
+    source, _ = program.source_of(path, folders, given)
+    numbers = program_caller.numbers_of(offered[0], texts, text)
+    open_ = [n for n in program_caller.arrays_of(offered[0]) if n not in texts]
+    if not open_:
+        return given, numbers
+    sizes = [n for name, n in program_caller.sizes_of(offered[0], texts, text).items() if n > 1]
+    calls, run = _simulated(source, seed)
+    if not calls or not (changed := _changed(calls[0][1], calls[0][2])):
+        return given, numbers  # what it came to says more
+    _, before, after, _ = calls[0]
+    written = {k: int((before[k] != after[k]).reshape(-1).nonzero().max()) + 1 for k in changed}
+    known = {n: tuple(map(int, texts[n].partition(":")[2].partition(":")[0].split("x"))) for n in texts if n in before and ":" in texts[n]}
+    best: tuple[float, dict[str, tuple[int, ...]]] | None = None
+    for names in ([k for k in before if k not in changed], list(before)):
+        ways = [[known[k]] if k in known else _ways(sizes * (1 + program_caller.squares(offered[0], text)), before[k].numel()) for k in names]
+        for shapes in itertools.islice(itertools.product(*ways), SHAPES) if names else ():
+            tensors = [before[k].reshape(-1)[: _product(s)].reshape(s) for k, s in zip(names, shapes, strict=True)]
+            with contextlib.suppress(ValueError):
+                wants = called(function, like, [t.double() if t.is_floating_point() else t for t in tensors], numbers)
+                if [w.numel() for w in wants][: len(changed)] != [written[k] for k in changed]:
+                    continue
+                off = max(
+                    float((after[k].reshape(-1)[: w.numel()].double() - w.double().reshape(-1)).abs().max() / (w.double().abs().max() + 1e-30))
+                    for k, w in zip(changed, wants, strict=False)
+                )
+                if best is None or (best[0] > NEAR and off <= NEAR):
+                    best = off, {**dict(zip(names, shapes, strict=True)), **{k: tuple(w.shape) for k, w in zip(changed, wants, strict=False)}}
+            if best is not None and best[0] <= NEAR:
+                break
+        if best is not None:
+            break
+    if best is None:
+        if run.report.faults:
+            return given, numbers
+        counts = ", ".join(f"{n} = {v:g}" for n, v in numbers.items())
+        why = f"no shapes of its arrays with {counts} fit {like} and the elements that it writes"
+        raise ValueError(f"{path}: {why}: give them, as in --arg {open_[0]}=f32:48x40")
+    return [*given, *(f"{n}=f32:{'x'.join(map(str, best[1].get(n, tuple(before[n].shape))))}" for n in open_)], numbers
+
+
+def _ways(sizes: Sequence[int], most: int) -> list[tuple[int, ...]]:
+    """Shapes of at most so many elements, of one to three of the sizes: in their order first."""
+    every = [w for n in (2, 3, 1) for w in itertools.combinations(sizes, n)] + [w for n in (2, 3) for w in itertools.permutations(sizes, n)]
+    return [w for w in dict.fromkeys(every) if _product(w) <= most]
+
+
+def _product(shape: Sequence[int]) -> int:
+    n = 1
+    for d in shape:
+        n *= d
+    return n
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -102,13 +219,10 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
 
 
-Arrays = dict[str, "Tensor"]
-
-
-def _calls(printed: str, marker: str) -> list[tuple[str, Arrays, Arrays, Arrays]]:
+def _calls(printed: str, marker: str) -> list[Call]:
     import torch
 
-    calls: list[tuple[str, Arrays, Arrays, Arrays]] = []
+    calls: list[Call] = []
     for line in printed.splitlines():
         words = line.split()
         if words[:1] != [marker]:
@@ -119,21 +233,25 @@ def _calls(printed: str, marker: str) -> list[tuple[str, Arrays, Arrays, Arrays]
             calls.append((words[2], {}, {}, {}))
         elif calls and words[1] in ("before", "after", "out"):
             shape = [int(n) for n in words[4].split("x")]
+            if len(words) < 6 or len(words[5]) % 8:
+                raise ValueError(f"{words[2]} of {calls[-1][0]} is too large to be compared here: smaller sizes by --arg")
             data = torch.frombuffer(bytearray.fromhex(words[5]), dtype=getattr(torch, DTYPES[words[3]])).reshape(shape)
             _, before, after, outs = calls[-1]
             {"before": before, "after": after, "out": outs}[words[1]][words[2]] = data
     return [c for c in calls if c[2] or c[3]]
 
 
-def _judged(name: str, function: Callable[..., Any], like: str, inputs: Arrays, outputs: Arrays, tf32: bool = False) -> list[Compared]:
+def _judged(
+    name: str, function: Callable[..., Any], like: str, inputs: Arrays, outputs: Arrays, tf32: bool = False, numbers: Mapping[str, float] = MappingProxyType({})
+) -> list[Compared]:  # fmt: skip
     """`tf32`: what torch errs on inputs that are rounded to TF32 counts as its error in float32."""
     import torch
 
     def narrow(t: Tensor) -> Tensor:
-        return torch.from_numpy(numbers.tf32(t.contiguous().numpy())) if tf32 and t.dtype == torch.float32 else t
+        return torch.from_numpy(rounded(t.contiguous().numpy())) if tf32 and t.dtype == torch.float32 else t
 
     wide = [t.double() if t.is_floating_point() else t for t in inputs.values()]
-    exact, same = (_called(function, like, tensors) for tensors in (wide, [narrow(t) for t in inputs.values()]))
+    exact, same = (called(function, like, tensors, numbers) for tensors in (wide, [narrow(t) for t in inputs.values()]))
     made = []
     for (label, got), want, plain in zip(outputs.items(), exact, same, strict=False):
         if got.numel() != want.numel():
@@ -150,16 +268,19 @@ def _judged(name: str, function: Callable[..., Any], like: str, inputs: Arrays, 
     return made
 
 
-def _called(function: Callable[..., Any], like: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The reference's outputs; a function that wants a dimension gets the last, a norm its weight and bias by name."""
+def called(function: Callable[..., Any], like: str, tensors: Sequence[Tensor], numbers: Mapping[str, float] = MappingProxyType({})) -> list[Tensor]:
+    """The reference's outputs; a function that wants a dimension gets the last, a norm its weight and bias by name, and `numbers` those that it names."""
     said = None
+    named: dict[str, Any] = {}
+    with contextlib.suppress(TypeError, ValueError):  # one of torch's own has no signature
+        named = {n: v for n, v in numbers.items() if n in inspect.signature(function).parameters}
     normal = {"normalized_shape": tensors[0].shape[-1:], **dict(zip(("weight", "bias"), tensors[1:], strict=False))} if tensors else {}
     for some, more in ((tensors, {}), (tensors, {"dim": -1}), (tensors[:1], normal)):
         if len(some) + len(more) < len(tensors):
             continue
         try:
-            found = function(*some, **more)
-        except (TypeError, RuntimeError) as error:
+            found = function(*some, **{**named, **more})
+        except (TypeError, RuntimeError, IndexError) as error:
             said = said or error
             continue
         return [found] if hasattr(found, "reshape") else list(found)

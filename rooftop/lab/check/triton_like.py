@@ -168,7 +168,7 @@ def _inputs(reference: Callable[..., Any], like: str, tensors: Mapping[str, Tens
     apart = [n for n in tensors if not wrappers.OUTPUT.fullmatch(n)]
     for names in dict.fromkeys([tuple(tensors), tuple(apart)]):
         try:
-            if names and likes._called(reference, like, [tensors[n] for n in names]):
+            if names and likes.called(reference, like, [tensors[n] for n in names]):
                 return list(names)
         except (ValueError, TypeError, RuntimeError, IndexError):
             continue

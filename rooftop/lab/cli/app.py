@@ -65,6 +65,19 @@ def options(version: Annotated[bool, typer.Option("--version", callback=_version
 What = Annotated[list[str] | None, typer.Argument(help="Ops, implementations, ladders, rungs (ladder/NN) or files. Default: all.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CaseName = Annotated[str | None, typer.Option("--case", help="One case, by name or 'name dtype'.")]
+# Of a file without a head, in every command that takes one.
+KernelName = Annotated[str | None, typer.Option("--kernel", help="Of a .cu without a head: which kernel, with its template arguments ('k<float, 256>').")]
+Grid = Annotated[str | None, typer.Option("--grid", help="With --kernel: blocks, as 4 or 4x2x1.")]
+Block = Annotated[str | None, typer.Option("--block", help="With --kernel: threads of a block, as 256 or 16x16.")]
+SharedBytes = Annotated[int, typer.Option("--shared", help="With --kernel: bytes of dynamic shared memory.")]
+Given = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg", help="Of a .cu without a head: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."
+    ),
+]  # fmt: skip
+ProgramWords = Annotated[str | None, typer.Option("--args", help="Of a program: its arguments, as in --args '512 3'.")]
+Include = Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu without a head: a folder with headers that it includes.")]
 DTypeName = Annotated[str | None, typer.Option("--dtype", help="Only cases of this dtype (f32, f16, bf16).")]
 
 

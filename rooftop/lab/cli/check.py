@@ -13,7 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, OK, WRONG, AsJson, CaseName, DTypeName, What, app, echo, table
+from rooftop.lab.cli.app import (
+    ENVIRONMENT,
+    JUDGE,
+    OK,
+    WRONG,
+    AsJson,
+    Block,
+    CaseName,
+    DTypeName,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    SharedBytes,
+    What,
+    app,
+    echo,
+    table,
+)  # fmt: skip
 
 TELL_S = 10.0  # seconds after which a check says how far it is, again and again, on a terminal and elsewhere
 
@@ -35,12 +53,7 @@ def check(
     like: Annotated[
         str | None, typer.Option(help="For a .cu without a head, or a function of a .py: what it computes, as torch.softmax or FILE.py:FUNCTION.")
     ] = None,
-    arg: Annotated[list[str] | None, typer.Option(help="With --like: an argument, as in x=f32:48x40 or n=40.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="With --like: a kernel to launch, by --grid and --block.")] = None,
-    grid: Annotated[str | None, typer.Option(help="With --kernel: blocks, as 4x2.")] = None,
-    block: Annotated[str | None, typer.Option(help="With --kernel: threads of a block, as 16x16.")] = None,
-    shared: Annotated[int, typer.Option(help="With --kernel: bytes of dynamic shared memory.")] = 0,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="With --like: a folder with headers.")] = None,
+    arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, include: Include = None,
     shape: Annotated[list[str] | None, typer.Option(help="With --reference: sizes of a case by the head's names, as N=1000,M=3. Repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the inputs. Default: a new one each time.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="Only cases with this tag: edge, bench, model, huge.")] = None,
@@ -336,8 +349,7 @@ def inspect(
     ptx: Annotated[bool, typer.Option("--ptx", help="Print PTX (Triton).")] = False,
     target: Annotated[list[str] | None, typer.Option(help="v5e, v5p, v6e: Pallas, by libtpu. ascend910b: Triton, by Huawei's compiler.")] = None,
     shape: Annotated[str | None, typer.Option(help="For a .cu whose head names no op: its sizes and numbers, as N=1000,M=3. Default: 1024, and 1.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="For a .cu without a head: which kernel, with its template arguments.")] = None,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder with headers that it includes.")] = None,
+    kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Registers, spills, shared memory, occupancy and instructions from the binary; no GPU needed. Exit code 1 if a demand is not met, 3 if nothing could be
@@ -413,16 +425,13 @@ def _check_like(
     from rooftop.lab.check import like as likes
     from rooftop.lab.check import own_op
     from rooftop.lab.cli import noted
-    from rooftop.lab.cli.simt import extents
+    from rooftop.lab.cli.simt import launch_of
 
     if len(what) != 1 or not own_op.headless(Path(what[0])):
         raise ValueError(f"--like compares one .cu without a head; {', '.join(what) or 'nothing'} was named")
     if reason := simt.unavailable():
         raise ToolchainError(reason)
-    launch = None
-    if kernel is not None:
-        launch = {"entry": kernel, "grid": extents("--grid", grid, kernel), "block": extents("--block", block, kernel), "shared": shared, "cooperative": False}
-    found, run = likes.compared(Path(what[0]), like, given, folders, launch, seed)
+    found, run = likes.compared(Path(what[0]), like, given, folders, launch_of(kernel, grid, block, shared), seed)
     if as_json:
         table([{"right": c.right, "text": str(c), "error": c.error, "allowed": c.allowed} for c in found], {}, True)
     for c in [] if as_json else found:

@@ -10,7 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooftop.lab.cli import noted
-from rooftop.lab.cli.app import MEASURE, AsJson, CaseName, DTypeName, app, echo, kept_records
+from rooftop.lab.cli.app import (
+    MEASURE,
+    AsJson,
+    Block,
+    CaseName,
+    DTypeName,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    ProgramWords,
+    SharedBytes,
+    app,
+    echo,
+    kept_records,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -27,7 +42,9 @@ def diagnose(
     what: Annotated[str, typer.Argument(help="A report (.ncu-rep, what ncu prints, a Chrome trace of torch.profiler; .gz, .xz too), or an op, rung or file.")],
     after: Annotated[Path | None, typer.Argument(help="A report of the changed program: compare its kernels with the first report's.")] = None,
     case: CaseName = None,
-    kernel: Annotated[str | None, typer.Option(help="For a report: only kernels whose name or NVTX range contains this.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="For a report: only kernels whose name or NVTX range contains this. For a .cu without a head: which kernel.")
+    ] = None,
     card: Annotated[str | None, typer.Option(help="The card whose measured ceilings apply: h100, h200. Default: the card that the report names.")] = None,
     floor: Annotated[float | None, typer.Option(help="A lower bound of the op's time in microseconds, shown with the ceiling.")] = None,
     diff: Annotated[Path | None, typer.Option(help="The same as a second report.")] = None,
@@ -37,20 +54,33 @@ def diagnose(
     html: Annotated[Path | None, typer.Option(help="For a report: write a page with the hierarchical roofline of each kernel.")] = None,
     count: Annotated[bool, typer.Option("--count", help="For a kernel: count its accesses in the simulator if they are not counted yet.")] = False,
     every: Annotated[bool, typer.Option("--every", help="For a report: show every kernel, not only the longest.")] = False,
+    arg: Given = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Find out what limits a kernel, what is wasted, and what each optimisation may gain.
 
-    Uses the counters of a report or, for an op or a rung at a case, recorded times and machine code. Needs no GPU.
+    Uses the counters of a report; for an op or a rung at a case, recorded times and machine code; for a .cu without a head, the simulator's counts of what it
+    launches, and machine code. Needs no GPU.
 
     Examples: [bold]rooftop diagnose my.ncu-rep --card h200[/bold] · [bold]rooftop diagnose before.ncu-rep after.ncu-rep[/bold] ·
+    [bold]rooftop diagnose my.cu[/bold] ·
     [bold]rooftop diagnose sgemm_cuda/05_tile_2d[/bold]"""
+    from rooftop.lab.check import own_op
+    from rooftop.lab.cli import own_diagnosis
     from rooftop.lab.counters.diagnose import timeline
 
     path = Path(what)
     if after is not None and diff is not None:
         raise typer.BadParameter(f"two reports to compare with: {after} and --diff {diff}; give one")
     diff = diff or after
+    if own_op.headless(path):
+        if diff is not None or case is not None:
+            raise typer.BadParameter(f"{path} is run as it is: {'two reports' if diff is not None else '--case NAME'} cannot go with it")
+        own_diagnosis.show(path, kernel, grid, block, shared, arg or [], args, include or [], card or "h200", as_json)
+        return
+    for option, said in {"--arg": arg, "--grid": grid, "--block": block, "--args": args, "-I": include}.items():
+        if said:
+            raise typer.BadParameter(f"{option} goes with a .cu without a head; {what} is none")
     if path.suffix not in _PROFILER and (path.suffix in _SOURCES or not path.is_file()):
         if diff is not None:
             raise typer.BadParameter(f"{what} is no report: {diff} can be compared with a report only")
@@ -229,8 +259,7 @@ def place(
     case: CaseName = None, dtype: DTypeName = None,
     count: Annotated[bool, typer.Option("--count", help="Count its accesses and those of the rungs in the simulator: takes minutes the first time.")] = False,
     report: Annotated[Path | None, typer.Option(help="A profiler's report of the kernel, for its accesses; the longest of its kernels counts.")] = None,
-    kernel: Annotated[str | None, typer.Option(help="For a .cu without a head: which kernel, with its template arguments.")] = None,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="For a .cu without a head: a folder with headers that it includes.")] = None,
+    kernel: KernelName = None, include: Include = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compare a kernel with the rungs of a ladder: which rung it is closest to, which optimisations it lacks, and what each gained there. Needs no GPU. A `.cu`

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rooftop.lab.cli.app import MEASURE, SLOWER, WRONG, AsJson, CaseName, DTypeName, What, app, echo
+from rooftop.lab.cli.app import (
+    MEASURE,
+    SLOWER,
+    WRONG,
+    AsJson,
+    Block,
+    CaseName,
+    DTypeName,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    ProgramWords,
+    SharedBytes,
+    What,
+    app,
+    echo,
+    table,
+)  # fmt: skip
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -26,20 +47,34 @@ def bench(
     again: Annotated[bool, typer.Option("--again", help="Also measure cases that have fresh records.")] = False,
     compiled: Annotated[bool, typer.Option(help="Include torch.compile among the peers: it compiles for seconds in each case.")] = True,
     require: Annotated[float | None, typer.Option(help="Exit with 2 unless every kernel is at least this many times as fast as the best peer.")] = None,
-    as_json: AsJson = False,
+    like: Annotated[str | None, typer.Option(help="For a .cu without a head: a function to be timed beside it, as torch.softmax or FILE.py:FUNCTION.")] = None,
+    arg: Given = None, kernel: KernelName = None, grid: Grid = None, block: Block = None, shared: SharedBytes = 0, args: ProgramWords = None,
+    include: Include = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Check and time kernels together with their peers, and write records. Needs a GPU.
 
     Compiles on all cores first, starts with cases that have no fresh record, writes after each case, and continues an interrupted run. Under torchrun: kernels
-    of several ranks on its GPUs, together with NCCL and torch.
+    of several ranks on its GPUs, together with NCCL and torch. Of a .cu without a head, each launch that its main() or its functions make is timed, at the
+    sizes that they have there; no record is written.
 
-    Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold]"""
+    Examples: [bold]rooftop bench softmax --budget 8m[/bold] · [bold]rooftop bench sgemm_cuda --case "4096 cubed" --records out/[/bold] ·
+    [bold]rooftop bench my.cu --arg rows=4096 --arg cols=1024[/bold]"""
     from rooftop.core import settings
     from rooftop.lab import candidates
+    from rooftop.lab.check import own_op
     from rooftop.lab.cli import noted
     from rooftop.lab.cli import ranks as several
     from rooftop.lab.timing import bench as benches
 
+    launch = {"--like": like, "--arg": arg, "--kernel": kernel, "--grid": grid, "--block": block, "--args": args, "-I": include}
+    if any(own_op.headless(Path(w)) for w in what or []):
+        if len(what or []) != 1:
+            raise ValueError(f"one .cu without a head is timed at a time; {len(what or [])} things are named")
+        _bench_own(Path((what or [""])[0]), like, arg or [], kernel, grid, block, shared, args, include or [], case_budget, as_json)
+        return
+    for option, said in launch.items():
+        if said:
+            raise ValueError(f"{option} {said}: it goes with a .cu without a head; {', '.join(what or []) or 'nothing'} was named")
     found = candidates.find(what or [])
     if several.launched():
         if several.bench_on_ranks(found, case, _seconds(budget), records or settings.load().results, case_budget):
@@ -60,6 +95,47 @@ def bench(
         raise typer.Exit(WRONG)
     if require is not None and any(_slower(r, require) for r in summary.written):
         raise typer.Exit(SLOWER)
+
+
+def _bench_own(
+    path: Path, like: str | None, given: Sequence[str], kernel: str | None, grid: str | None, block: str | None, shared: int, args: str | None,
+    folders: Sequence[Path], budget: float, as_json: bool,
+) -> None:  # fmt: skip
+    """A file without a head: what it launches, and on a GPU how long each launch takes."""
+    from rooftop.core.compile import ToolchainError
+    from rooftop.lab import simt
+    from rooftop.lab.check import like as likes
+    from rooftop.lab.cli.simt import launch_of
+    from rooftop.lab.ending import gpu_for
+    from rooftop.lab.simt import program
+    from rooftop.lab.timing import own_program
+
+    if reason := simt.unavailable():
+        raise ToolchainError(reason)
+    launch = launch_of(kernel, grid, block, shared)
+    if launch or like:
+        source, assumed = likes.source_for(path, given, folders, launch), ""
+    else:
+        source, assumed = program.source_of(path, folders, given)
+    peers = own_program.peers(source, like, given) if like else {}
+    plan = own_program.plan(source, shlex.split(args or ""))
+    say = functools.partial(echo, err=as_json)
+    if assumed:
+        say(f"called as assumed (--arg gives others): {assumed}")
+    for step in plan.steps:
+        say(str(step))
+    gpu_for(f"timing {'this launch' if len(plan.steps) == 1 else f'these {len(plan.steps)} launches'}")
+    import torch
+
+    from rooftop.core.implementation import device_of
+    from rooftop.lab.timing.timer import Timer
+    from rooftop.lab.timing.timer_cuda import CudaBackend
+
+    index = torch.cuda.current_device()
+    at = torch.device("cuda", index)
+    rows = own_program.measure(source, plan, Timer(CudaBackend(index)), at, device_of(index).target, own_program.on(peers, at), budget)
+    shown = [{**r, "time": f"{r['seconds'] * 1e6:,.1f} us", "of": f"{r['ratio']:.2f}x" if r["ratio"] else ""} for r in rows]
+    table(rows if as_json else shown, {"what": "launch", "time": f"time on {torch.cuda.get_device_name(index)}", "of": "of the launches'"}, as_json)
 
 
 def _slower(record: dict[str, Any], line: float) -> bool:

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from rooftop.lab.simt.program_build import Source
 
 BY_HAND = "--kernel, --grid, --block and --arg give"
-TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives"}
+TRUE = {"its inputs are assumed": "--arg gives", "its arguments are assumed": "--args gives", "it was given no arguments": "--args gives"}
+SIZE = 32  # a whole number of the arguments from which on it is a size
 ASSUMED = (8, 64)  # numbers for the arguments of a program that says how many it wants
 USAGE = re.compile(r"^\s*usage:?\s+\S+((?:[ \t]+[<\[(]?\w+[>\])]?){1,4})[ \t]*$", re.I | re.M)
+MAIN = re.compile(r"\bmain\s*\(\s*(?:const\s+)?int\s+\w+\s*,\s*(?:const\s+)?char\s*(?:const\s*)?\*\s*(?:const\s*)?\*?\s*(\w+)")  # what it calls its arguments
 PRINTED = 40  # lines of what the program prints that are shown
 
 
@@ -28,6 +30,18 @@ UNKNOWN = re.compile(  # in what a compiler says of a library that is not here, 
     r"|(?:class|struct) .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)::[^\n]* has no member named"
     r"|is not a member of .(?:at|torch|c10|py|pybind11|thrust|cub|cuda|cooperative_groups|nvcuda)\b"
 )
+
+
+def words(args: str | None, scale: float | None) -> tuple[list[str] | None, str]:
+    """The arguments of a program (None: nothing is said of them), its sizes scaled, and what is said of that. Raises ValueError."""
+    given = None if args is None else shlex.split(args)
+    if scale is None:
+        return given, ""
+    made = [str(max(1, round(int(w) * scale))) if w.isdigit() and int(w) >= SIZE else w for w in given or []]
+    if not 0 < scale <= 1 or made == (given or []):
+        why = "it is more than 0 and at most 1" if not 0 < scale <= 1 else f"--args gives no whole number of {SIZE} or more that it could change"
+        raise ValueError(f"--scale {scale:g}: {why}; sizes that a program has itself stay, and its large launches are watched in part (--budget)")
+    return made, f"--args '{shlex.join(made)}' in place of '{args}'"
 
 
 def simulate(source: Source, *given: Any) -> int:
@@ -52,8 +66,8 @@ def simulate(source: Source, *given: Any) -> int:
 
 
 def _simulated(
-    source: Source, assumed: str, args: str | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None, budget: float,
-    check: bool, html: Path | None, as_json: bool,
+    source: Source, assumed: str, given_words: Sequence[str] | None, kernel: str | None, seed: int, schedules: int, repeat: int, blocks: int | None,
+    budget: float, check: bool, html: Path | None, as_json: bool, files: Sequence[Path] = (),
 ) -> int:  # fmt: skip
     from rooftop.core import whole_file
     from rooftop.lab.cli import noted
@@ -62,21 +76,26 @@ def _simulated(
     build.progress = lambda text: echo(text, err=True)
     process.going_on = lambda seconds: echo(f"{source.path.name}: running for {seconds:.0f} s", err=True)
     path = source.path
-    words = shlex.split(args) if args else []
+    words = list(given_words or [])
 
     def ran(words: Sequence[str]) -> tuple[Run | None, Run | None]:
         return program.both(source, words, blocks=blocks, **given) if check else (None, program.run(source, words, mode="count", blocks=blocks, **given))
 
-    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "most": 6 * budget, "seed": seed}
+    given: dict[str, Any] = {"repeat": repeat, "only": kernel, "budget": budget, "files": files, "seed": seed}
     checked, counted = ran(words)
-    wanted = [] if args is not None else _wanted(checked or counted)  # type: ignore[arg-type]
-    for number in ASSUMED[: len(wanted) * len(ASSUMED)]:
-        others = ran(tried := [str(number)] * len(wanted))
-        if any(r is not None and r.launches for r in others):
+    wanted = [] if given_words is not None else _wanted(checked or counted, source)  # type: ignore[arg-type]
+    own = "__global__" in source.whole
+    equal = [[n] * len(wanted) for n in (ASSUMED if own else ASSUMED[:1])]
+    rising = [[ASSUMED[0] * (i + 1) for i in range(len(wanted))]] if len(wanted) > 1 else []
+    for numbers in [*equal, *rising] if wanted else ():
+        others = ran(tried := list(map(str, numbers)))
+        if any(r is not None and (r.launches or not (own or r.status or r.over)) for r in others):
             (checked, counted), words = others, tried
             assumed = f"--args '{' '.join(words)}', for {' '.join(wanted)}"
             source = replace(source, guessed="its arguments are assumed")
             break
+    else:
+        source = replace(source, guessed="it was given no arguments") if wanted else source
     for again in range(1, schedules if checked is not None else 1):
         other = program.run(source, words, mode="check", **{**given, "seed": seed + again})
         known = {(f.kind, f.file, f.line) for f in checked.report.findings}  # type: ignore[union-attr]
@@ -134,6 +153,8 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
         echo(str(s) if s.file == source.shown else f"{s.file}: {s}")
     for f in report.findings:
         echo(str(f))
+    if first.beside:
+        echo(f"{'; '.join(first.beside)}: there is one, which stands in for it too")
     if first.unkept:
         echo(f"{'; '.join(first.unkept)}: nothing of it is kept")
     if not first.launches and not why:
@@ -148,19 +169,28 @@ def _show(first: Run, source: Source, report: Any, remarks: Sequence[Any], why: 
     echo(f"{'checked' if checked else 'counted'}: {said}{' as far as it came' if (why or first.cut) and not faults else ''}")
 
 
-def _wanted(run: Run) -> list[str]:
-    """The arguments that a program names which ended without any launch, by a line such as `usage: prog N steps`."""
-    said = USAGE.search(run.report.printed) if run.ended in ("exit", "returned") and not run.launches and not run.denied else None
-    names = said[1].split() if said else []
-    return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
+def _wanted(run: Run, source: Source) -> list[str]:
+    """The arguments that a program wants which ended without any launch: it names them by a line such as `usage: prog N steps`, or reads them."""
+    if run.launches or run.denied or run.over:
+        return []
+    if run.ended in ("exit", "returned") and (said := USAGE.search(run.report.printed)):
+        names = said[1].split()
+        return [] if any(re.search("file|path|name|input|output|mode|type", n, re.I) for n in names) else names
+    if run.ended in ("crash", "abort") and (main := MAIN.search(source.whole)):
+        read = [int(n) for n in re.findall(rf"\b{main[1]}\s*\[\s*([1-9])\s*\]", source.whole)]
+        return [f"{main[1]}[{n}]" for n in range(1, max(read, default=0) + 1)]
+    return []
 
 
 def _unfinished(run: Run, words: Sequence[str]) -> str:
     """Why a program did not come to its end; empty where it did."""
     if run.denied:
-        return f"{'; '.join(run.denied)}: a simulated program may not (docs/trust.md); give it its data by its arguments, or in the source"
+        given = "; --file NAME lets it read that file, here or beside the source" if any("opens the file" in d for d in run.denied) else ""
+        return f"{'; '.join(run.denied)}: a simulated program may not (docs/trust.md){given}"
     if any(f.kind == "not-simulated" for f in run.report.findings):
         return "it came to what is not simulated"
+    if run.over and run.busy:
+        return f"its time was over while its host code ran ({run.busy}): a loop without an end, or sizes too large for it (--args, a longer --budget)"
     if run.over:
         return "its time was over: smaller sizes (--args, where it takes them) or a longer --budget let it come to its end"
     if run.ended in ("exit", "returned") and run.status and not run.launches:

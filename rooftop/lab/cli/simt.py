@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rooftop.core.texts import printable
-from rooftop.lab.cli.app import ENVIRONMENT, JUDGE, WRONG, AsJson, app, echo
+from rooftop.lab.cli.app import (
+    ENVIRONMENT,
+    JUDGE,
+    WRONG,
+    AsJson,
+    Block,
+    Given,
+    Grid,
+    Include,
+    KernelName,
+    ProgramWords,
+    SharedBytes,
+    app,
+    echo,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rooftop.core.spec import Case
@@ -33,21 +47,18 @@ def simt(
     blocks: Annotated[int | None, typer.Option(help="Number of blocks to count, spread over the grid (default 32).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the inputs and of the order in which warps run.")] = 0,
     schedules: Annotated[int, typer.Option(help="Number of random warp orders to check.")] = 1,
-    kernel: Annotated[str | None, typer.Option(help="Of an ordinary .cu: which kernel, with its template arguments ('k<float, 256>').")] = None,
-    grid: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks, as 4 or 4x2x1.")] = None,
-    block: Annotated[str | None, typer.Option(help="Of an ordinary .cu: threads of a block, as 256 or 16x16.")] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(help="Of an ordinary .cu: n=1000, x=f32:64x64:range (random, zeros, ones, empty, a number, a .npy file), x=data.npy, p={x, 1000}."),
-    ] = None,
-    shared: Annotated[int, typer.Option(help="Of an ordinary .cu: bytes of dynamic shared memory.")] = 0,
-    cluster: Annotated[str | None, typer.Option(help="Of an ordinary .cu: blocks of a cluster.")] = None,
-    cooperative: Annotated[bool, typer.Option("--cooperative", help="Of an ordinary .cu: a cooperative launch.")] = False,
-    args: Annotated[str | None, typer.Option(help="Of a program: its arguments, as in --args '512 3'.")] = None,
-    include: Annotated[list[Path] | None, typer.Option("-I", help="Of a .cu: a folder with headers that it includes.")] = None,
+    kernel: KernelName = None, grid: Grid = None, block: Block = None, arg: Given = None, shared: SharedBytes = 0,
+    cluster: Annotated[str | None, typer.Option(help="With --kernel: blocks of a cluster.")] = None,
+    cooperative: Annotated[bool, typer.Option("--cooperative", help="With --kernel: a cooperative launch.")] = False,
+    args: ProgramWords = None, include: Include = None,
+    file: Annotated[list[Path] | None, typer.Option(help="Of a program: a file that it may read, here or beside the source. Repeatable.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Of a program: the factor for the sizes among --args, numbers of 32 or more.")] = None,
     repeat: Annotated[int, typer.Option(help="Of a program: how often a launch is watched that is made again with the same arguments.")] = 1,
     budget: Annotated[float, typer.Option(help="Of a program: seconds for the watched blocks of one launch; the others run unwatched.")] = 10.0,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also look for faults; this runs all blocks.")] = True,
+    expect: Annotated[
+        list[str] | None, typer.Option(help="With --kernel: what a tensor must hold afterwards, as out=ref.npy, within the tolerances of torch.testing.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the annotated source to this page.")] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -78,28 +89,41 @@ def simt(
         raise ToolchainError(reason)
     own = _Ordinary(kernel, grid, block, tuple(arg or ()), shared, cluster, cooperative)
     path = Path(what)
-    file = path.suffix in (".cu", ".cuh") and path.is_file()
-    if file and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
+    plain = path.suffix in (".cu", ".cuh") and path.is_file()
+    if expect and not (plain and own.launches):
+        raise ValueError(f"--expect {expect[0]}: it goes with one kernel, launched by --kernel, --grid, --block and --arg")
+    if plain and not own.launches and not head_text.read(path).lstrip().startswith("/* rooftop"):
         from rooftop.lab.cli import programs
 
         for option, said in (("--case", case), ("--shape", shape)):
             if said is not None:
                 raise ValueError(f"{option} {said}: {path} is a program, whose sizes it has itself or takes from --args")
-        source, assumed = program.source_of(path, include or [], own.args)
-        raise typer.Exit(programs.simulate(source, assumed, args, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json))
-    if file and own.launches:
+        words, scaled = programs.words(args, scale)
+        try:
+            source, assumed = program.source_of(path, include or [], own.args)
+        except program.NoCallerError as error:
+            echo(f"rooftop: {error}", err=True)
+            raise typer.Exit(ENVIRONMENT) from None
+        if scaled:
+            echo(scaled, err=as_json)
+        raise typer.Exit(programs.simulate(source, assumed, words, kernel, seed, schedules, repeat, blocks, budget, check, html, as_json, file or []))
+    if plain and own.launches:
         for name, at in ordinary.filled(head_text.read(path)).items():
             echo(f"{path}:{at}: main() fills {name}, and a launch by --kernel does not run main(): {name} holds what it is declared with", err=True)
-    if file and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
+    if plain and own.launches and own.kernel and own.grid and own.block and _unusual(path, own.kernel):
         from rooftop.lab.cli import programs
 
-        launch = {"grid": extents("--grid", own.grid, own.kernel), "block": extents("--block", own.block, own.kernel)}
-        source = program.kernel_of(path, include or [], own.kernel, own.args, **launch, shared=shared, cooperative=cooperative)
-        raise typer.Exit(programs.simulate(source, "", None, None, seed, schedules, repeat, blocks, budget, check, html, as_json))
+        launch = launch_of(own.kernel, own.grid, own.block, shared, cooperative) or {}
+        source = program.kernel_of(path, include or [], given=own.args, **launch)
+        raise typer.Exit(programs.simulate(source, "", [], None, seed, schedules, repeat, blocks, budget, check, html, as_json))
+    for option, given in (("--scale", scale), ("--file", file)):
+        if given:
+            raise ValueError(f"{option} {given}: only a program that runs from its main() takes it, a .cu file without a head and without --grid")
     if args is not None:
         raise ValueError(f"--args {args}: only a program takes arguments, a .cu file without a head and without --grid")
     title, sources, counted, checked = _run(what, case, shape, blocks, seed, schedules, check, own)
     report = replace(counted, findings=checked.findings if checked else counted.findings)
+    wrong = _unexpected(checked or counted, expect or [], check)
     noted.simulation(what, report)
     if html is not None:
         whole_file.write(html, annotate.as_html(report, sources, title))
@@ -122,8 +146,30 @@ def simt(
             if len(report.faults) < len(report.findings):
                 said += f"{' as far as it came' if not report.faults else ''}; it came to what is not simulated"
             echo(f"checked{times}: {said} ({checked.seconds:.2f} s)")
-    if report.findings:
-        raise typer.Exit(WRONG if report.faults else ENVIRONMENT)
+    for text in wrong:
+        echo(text, err=as_json)
+    if report.findings or wrong:
+        raise typer.Exit(WRONG if report.faults or wrong else ENVIRONMENT)
+
+
+def _unexpected(report: Report, expected: Sequence[str], whole: bool) -> list[str]:
+    """What tensors do not hold that they should. Raises ValueError for a name or a file that is none."""
+    import numpy as np
+    import torch
+
+    if expected and not whole:
+        raise ValueError("--expect goes without --no-check: only a check runs all blocks")
+    said = []
+    for text in expected:
+        name, _, file = text.partition("=")
+        if name not in report.outputs or not file.endswith(".npy") or not Path(file).is_file():
+            raise ValueError(f"--expect {text}: it is NAME=FILE.npy, of a tensor that the kernel may write: {', '.join(report.outputs) or 'none'}")
+        got, want = report.outputs[name], torch.from_numpy(np.load(file, allow_pickle=False))
+        try:
+            torch.testing.assert_close(got.reshape(want.shape) if got.numel() == want.numel() else got, want, check_dtype=False, equal_nan=True)
+        except AssertionError as error:
+            said.append(f"wrong: {name} is not {file}: {' '.join(str(error).split())}")
+    return said
 
 
 def _unusual(path: Path, kernel: str) -> bool:
@@ -261,6 +307,17 @@ def extents(option: str, text: str | None, kernel: object) -> tuple[int, ...]:
     if not 1 <= len(numbers) <= 3 or not all(n.strip().isdigit() and int(n) > 0 for n in numbers):
         raise ValueError(f"{option} {text}: it is one to three whole numbers of 1 or more, as in {option} 4x2")
     return tuple(map(int, numbers))
+
+
+def launch_of(kernel: str | None, grid: str | None, block: str | None, shared: int, cooperative: bool = False) -> dict[str, Any] | None:
+    """The launch that the options give, for `program.kernel_of`; None where none is. Raises ValueError where one of them is missing."""
+    if kernel is None:
+        for option, said in (("--grid", grid), ("--block", block), ("--shared", shared)):
+            if said:
+                raise ValueError(f"{option} {said}: it goes with --kernel, which says what is launched")
+        return None
+    blocks, threads = extents("--grid", grid, kernel), extents("--block", block, kernel)
+    return {"entry": kernel, "grid": blocks, "block": threads, "shared": shared, "cooperative": cooperative}
 
 
 def _registered(path: Path) -> bool:

@@ -132,7 +132,7 @@ def recorded(made: cuda.Solve, sizes: Mapping[str, int], numbers: Sequence[Any])
     """What `solve` launches and fills with pointers of so many bytes, its kernels not run: the steps, and memory that it allocates itself
     (bytes by name). Its host code runs in the simulator's process, and sees no data. Raises NotReplayedError."""
     words = ["-", "0", *(str(sizes[p]) for p in made.pointers), *(repr(n) if isinstance(n, float) else str(int(n)) for n in numbers)]
-    run = program.run(made.source, words, budget=-1.0, most=cuda.MOST_SECONDS)
+    run = program.run(made.source, words, listed=True, most=cuda.MOST_SECONDS)
     if run.ended != "returned" or run.report.faults:
         raise NotReplayedError(f"its host code {run.ended}: {run.report.faults[0] if run.report.faults else run.status}")
     held = [e for e in run.journal if "at" in e]

@@ -37,6 +37,8 @@ class Catalogue(gettext.NullTranslations):
             word, _, text = line.partition(" ")
             if word == "msgid":
                 key = ast.literal_eval(text)
+                if key in self.texts:
+                    raise ValueError(f"{path.name}:{number}: this text stands twice")
             elif word == "msgstr" and key is not None:
                 self.texts[key], key = ast.literal_eval(text), None
             elif line and not line.startswith("#"):

@@ -172,6 +172,14 @@ def _flags(tool: Compiler) -> tuple[str, ...]:
     return (f"-std={STANDARD}", *COMMON, *machine(), f"-I{RUNTIME}")
 
 
+def marks_of_places(tool: Compiler) -> tuple[str, ...]:
+    """Options that mark the places a warp passes, for counting."""
+    if tool.clang:
+        return "-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds"  # its checks of indices are places
+    # A loop to be unrolled whose length is not a constant stays a loop: there would be translate.MOST copies of it.
+    return "-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition", "-fdisable-rtl-loop2_unroll"
+
+
 ENTRY = "the launched kernel"  # where a kernel's name expression stands, to the compiler
 _NO_HEADER = re.compile(r"^(\S.*?):(\d+):(?:\d+:)? fatal error: '?([^'\n]+?)(?:: No such file or directory|' file not found)$", re.M)
 _UNDECLARED = re.compile(  # by g++, then by clang++; of calls whose arguments' types are templates' too
@@ -213,10 +221,7 @@ def build(
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is not one of {', '.join(MODES)}")
     tool = compiler()
-    places: tuple[str, ...] = ()
-    if mode == "count":
-        order_kept = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
-        places = ("-fsanitize-coverage=bb,no-prune,trace-pc", "-fno-sanitize=bounds") if tool.clang else order_kept  # its checks of indices are places
+    places = marks_of_places(tool) if mode == "count" else ()
     flags = (*_flags(tool), *KERNEL, *((*CLANG, *steady(tool)) if tool.clang else GCC))
     own = dict(sorted(included(text, folders).items()))
     order = family(text, kernels)
@@ -351,7 +356,8 @@ def _pool() -> ThreadPoolExecutor:
 def engine(*modes: str) -> tuple[Path, list[Path]]:
     """The library that says which worker a thread is, for all simulations of a process, and the engine's objects. They are made at the same time."""
     names = (*ENGINE, *(f"{mode}.cpp" for mode in modes))
-    parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c", *(("-fexceptions",) if name == "program.cpp" else ())) for name in names)]
+    thrown = dict.fromkeys(("program.cpp", "host_calls.cpp"), ("-fexceptions",))  # by the user's host code
+    parts = [_part(*WORKER), *(_part(name, ".o", "-g1", "-pthread", "-c", *thrown.get(name, ())) for name in names)]
     for _, under_way in parts:
         if under_way is not None:
             under_way.result()

@@ -132,7 +132,10 @@ def _work(channel: socket.socket, contents: int, request: Request | tuple[Path, 
             with contextlib.suppress(OSError):
                 os.close(d)
     sandbox.limits(request.seconds if isinstance(request, Request) else 60)
-    sandbox.confine([library.parent, library.parent.parent / "engine", Path(sys.base_prefix) / "lib", *settings.library_folders()])
+    given: Sequence[Path] = ()
+    if isinstance(request, Request) and request.program is not None and (given := request.program.files):
+        os.chdir(request.program.here)
+    sandbox.confine([library.parent, library.parent.parent / "engine", Path(sys.base_prefix) / "lib", *settings.library_folders(), *given])
     blobs: Sequence[bytes] = ()
     said: dict[str, Any]
     try:

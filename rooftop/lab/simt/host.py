@@ -16,7 +16,6 @@ _SIGN = re.compile(
     r"<<<|\bmain\s*\(|\bcuda(?!GridDep|Trigger)[A-Z]\w*\s*\("
     r"|#\s*include\s*<(?:iostream|vector|string|chrono|random|c?stdio(?:\.h)?|c?stdlib(?:\.h)?|fstream|cuda_runtime\w*\.h)>"
 )
-NVRTCS = re.compile(r"(?:cuda|cooperative_groups)(?:/.*|_(?:fp\d+|bf16|pipeline\w*)\.h|\.h)|mma\.h")  # headers that it is given
 INTEGERS = "".join(f"typedef {'' if s else 'un'}signed {t} {'' if s else 'u'}int{n}_t; " for n, t in ((8, "char"), (16, "short"), (32, "int")) for s in (1, 0))
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+[^\n(]*(?:__device__|__global__|constexpr)", re.M)
 _DEVICE = ("__device__", "__global__", "__constant__", "__shared__", "constexpr", "consteval")

@@ -41,6 +41,9 @@ class _Parameter:
         return "".join(t.text for t in self.default) or {"type": "float", "bool": "false", "number": "32"}.get(self.kind, "")
 
 
+_TYPES = "int", "unsigned", "long", "size_t", "uint32_t", "int32_t", "uint64_t", "bool", "auto"  # of constants: `constexpr unsigned N{32U};`
+
+
 @dataclass
 class _Function:
     name: str
@@ -58,7 +61,8 @@ class _Function:
             at = i
             while t.text in ("constexpr", "const", "using"):
                 at = next((k for k in range(at + 1, len(self.tokens)) if self.tokens[k].text in ("=", ";", "{", "}", ")", ",", ">")), len(self.tokens))
-                if at >= len(self.tokens) or self.tokens[at].text != "=" or self.tokens[at - 1].kind != "word":
+                braced = at < len(self.tokens) and self.tokens[at].text == "{" and t.text != "using" and self.tokens[at - 2].text in (*_TYPES, ">")
+                if at >= len(self.tokens) or not (braced or self.tokens[at].text == "=") or self.tokens[at - 1].kind != "word":
                     break
                 end = self._end(at + 1)
                 value = self.tokens[at + 1 : end]

@@ -33,8 +33,8 @@ class LaunchError(ValueError):
 @dataclass(frozen=True)
 class Program:
     """How a program is run. `pairs`: see program_build.Program; `repeat`: how often a launch is watched that is made again and again; `budget`: seconds
-    of CPU time for the watched blocks of one launch, negative where launches are only listed; `most`: for all of it; `poison`: of memory that nobody has
-    written."""
+    of CPU time for the watched blocks of one launch, `most`: for all of it; `poison`: of memory that nobody has written. `listed`: no launch is made, each is
+    listed; `files`: that it may read."""
 
     pairs: Sequence[tuple[int, int]]
     arguments: Sequence[str]
@@ -42,6 +42,9 @@ class Program:
     budget: float = 10.0
     most: float = 60.0
     poison: int = POISONS[0]
+    listed: bool = False
+    files: Sequence[Path] = ()
+    here: str = "."  # the folder that its relative names start from
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def _run_program(request: Request, program: Program, lib: native.Native) -> Answ
     journal = lib.program(
         program.pairs, program.arguments, workers=request.workers, repeat=program.repeat, poison=program.poison, patience=request.patience,
         sample=(request.blocks or SAMPLE) if request.mode == "count" else 0, seed=request.seed, stack=request.stack,
-        budget=program.budget if request.mode == "check" else 0.0, most=program.most,
+        budget=program.budget if request.mode == "check" else 0.0, most=program.most, listed=int(program.listed),
     )  # fmt: skip
     made = Answer(printed=lib.printed(), journal=journal, findings=b"".join(bytes(f) for f in lib.findings()))
     made.fma, made.other = lib.floats()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rooftop.core.helpers import SHARED, Folders, included, with_headers
@@ -74,13 +75,16 @@ def of(text: str, path: str, kernels: Sequence[str], target: str, folders: Folde
     It is kept on disk, by all that it follows from: whichever compiler of the host's builds the simulation, this is the same."""
     from rooftop.core import disk_cache, settings
     from rooftop.core.compile import ToolchainError, nvrtc_version
-    from rooftop.lab.simt.translate import device_code
+    from rooftop.lab.simt import host, own_file
+    from rooftop.lab.simt.program_build import Source
 
+    own: dict[str, str] = {}
     if folders[-1] != SHARED:  # a user's folder, which NVRTC does not search: its headers become part of the text
-        text = device_code(text, path, {name: p.read_text(encoding="utf-8") for name, p in included(text, folders).items()})
+        own = {name: p.read_text(encoding="utf-8") for name, p in included(text, folders).items()}
         folders = (SHARED,)
-    else:
-        text = device_code(text, path, {})
+    if own or host.present(text):
+        texts = {path: text, **own}
+        text = own_file.Code(Source(Path(path), texts, {shown: {n: n for n in own} for shown in texts})).text()
     try:
         parts = (str(_FORMAT), target, str(nvrtc_version()), path, *with_headers(text, folders), *sorted(set(kernels)))
     except ToolchainError:

@@ -46,7 +46,7 @@ class Pair(ctypes.Structure):
 
 class ProgramRun(ctypes.Structure):
     _fields_ = [
-        *((name, _U32) for name in ("workers", "repeat", "poison", "patience", "sample", "pairs")), ("seed", _U64), ("stack", _U64),
+        *((name, _U32) for name in ("workers", "repeat", "poison", "patience", "sample", "listed", "pairs")), ("seed", _U64), ("stack", _U64),
         ("budget", ctypes.c_double), ("most", ctypes.c_double), ("entries", ctypes.POINTER(Pair)),
     ]  # fmt: skip
 

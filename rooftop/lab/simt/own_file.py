@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rooftop.core.compile import Binary, CompileError, compile_cuda, cuda_include
+from rooftop.core.helpers import SHARED
 from rooftop.core.spec import Device
 from rooftop.lab.inspect.inspector import Facts, cached_facts, symbols
 from rooftop.lab.inspect.occupancy import occupancy
@@ -163,7 +164,7 @@ class Code:
             return f'#line 1 "{name}"\n{text}#line {token.line} "{shown}"\n'
         if name == "cub/cub.cuh":
             return CUB + f'#line {token.line} "{shown}"\n'
-        if _GIVEN.fullmatch(name) and _cudas(name):
+        if (_GIVEN.fullmatch(name) and _cudas(name)) or (SHARED / name).is_file():
             return token.text
         if not program_build.HOSTS.fullmatch(name) or _GIVEN.fullmatch(name):
             self.absent.append(f"{shown}:{token.line}: <{name}>")
@@ -251,6 +252,18 @@ def facts(source: Source, device: Device, only: str | None = None) -> Kernels:
     needs = bool(code.absent) or bool(opened) or any("dynamic parallelism" in why for why in refused.values())
     left = [p.error for p in code.parts if p.error and not p.kernel and any(t.text in code.marks for t in p.tokens)]
     return Kernels(found, refused, needs, left, code.stands_in)
+
+
+def binary(source: Source, kernels: Sequence[str], target: str) -> Binary:
+    """The machine code of some kernels of a source, by their name expressions. Raises CompileError with the compiler's words, for the first that it refuses."""
+    code = Code(source)
+    made, said = _compiled(code, [Instance(k) for k in kernels], target)
+    broken = {p.names[0]: code.reason(p) for p in code.parts if p.error and p.kernel}
+    for k in kernels:
+        if made is None or k not in made.names:
+            raise CompileError(f"{k} is not compiled: {broken.get(_base(k)) or said.get(k) or said.get(source.shown) or 'the source has no such kernel'}")
+    assert made is not None
+    return made
 
 
 def _base(name: str) -> str:

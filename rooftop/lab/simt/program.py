@@ -23,6 +23,8 @@ from rooftop.lab.simt.report import KINDS, Report
 ENDED = ("returned", "exit", "abort", "crash", "not simulated", "time")
 BY_HAND = "launch a kernel of it by --kernel, --grid, --block and --arg"
 COUNTED = 15.0  # seconds of the counted run of a program that did not end in its time
+MOST = 3  # times the budget of one launch: what all of a program's launches may take
+LONGEST = 2.5  # times that: what the program may take with its host code
 ARENA = 32 << 30  # bytes: as runtime/program.cpp has them
 
 
@@ -73,7 +75,9 @@ class Run:
     status: int
     denied: tuple[str, ...] = ()
     unkept: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # where it uses a second GPU, which is the first by another name
     over: bool = False  # its time ran out, and it was ended
+    busy: str = ""  # the line of its host code that ran then
     cut: int = 0  # its time ran out at so many launches: those after it were left out
     digest: str = ""
     journal: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
@@ -88,11 +92,15 @@ def kernel_of(path: Path, folders: Sequence[Path], entry: str, given: Sequence[s
     return replace(source, added=code, device=True)
 
 
+class NoCallerError(ValueError):
+    """A file has no main(), and nothing that one can be made for."""
+
+
 def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = ()) -> tuple[Source, str]:
     """A file as a program, and what is assumed of its inputs: it runs its own main(), that of a file beside it, or one made for its functions
     of arrays or of torch's tensors.
 
-    `given`: what `--arg` says of these. Raises ValueError where the file has none of them."""
+    `given`: what `--arg` says of these. Raises NoCallerError where the file has none of them."""
     from rooftop.lab.simt import ordinary, program_caller
 
     source = program_build.read(path, folders)
@@ -116,9 +124,9 @@ def source_of(path: Path, folders: Sequence[Path] = (), given: Sequence[str] = (
             code, assumed = program_caller.call_of_kernels(text, own)
             return replace(source, added=code, device=True, guessed="its launches are assumed"), assumed
     except program_caller.Unknown as unknown:
-        raise ValueError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
+        raise NoCallerError(f"{path} has no main(), and no caller can be made for {unknown}: {BY_HAND}") from None
     have = "; ".join(str(k) for t in source.texts.values() for k in ordinary.kernels(t)) or "none"
-    raise ValueError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
+    raise NoCallerError(f"{path} has no main(), solve() or function of torch's tensors: {BY_HAND}; it has {have}")
 
 
 def _instances(text: str) -> list[tuple[Any, str]]:
@@ -133,13 +141,23 @@ def _instances(text: str) -> list[tuple[Any, str]]:
 
 def run(
     source: Source, arguments: Sequence[str] = (), *, mode: Mode = "check", seed: int = 0, repeat: int = 1, blocks: int | None = None, only: str | None = None,
-    budget: float = 10.0, most: float = 60.0,
+    budget: float = 10.0, most: float = 0.0, files: Sequence[Path] = (), listed: bool = False,
 ) -> Run:  # fmt: skip
-    """Run a program in a process that may do nothing else. Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
+    """Run a program in a process that may do nothing else.
+
+    `repeat`: how often a launch is watched that is made again; `only`: the kernel to be watched; `budget`: seconds of CPU time for the watched blocks of one
+    launch; `most`: for all of them (0: MOST times that); `files`: that it may read; `listed`: launches are listed with their arguments and not made, so that
+    nothing that the GPU calculates is there.
+
+    Raises CompileError where it does not compile, SimulatedCrash where its process ends otherwise."""
     built = program_build.built(source, mode, only)
-    answered = _ask(source, built, arguments, mode, seed, repeat, blocks, budget, most, POISONS[0], None)
+    program = Program(
+        built.pairs, [source.shown, *arguments], repeat, budget, most or MOST * budget, listed=listed, files=[f.resolve() for f in files],
+        here=str(Path.cwd()),
+    )  # fmt: skip
+    answered = _ask(source, built, program, mode, seed, blocks)
     raw = native.array(native.RawFinding, answered.findings)
-    if mode == "check" and any(_kind(f) == "uninitialised" for f in raw) and not _matters(source, built, arguments, seed, repeat, budget, most):
+    if mode == "check" and any(_kind(f) == "uninitialised" for f in raw) and not _matters(source, built, program, seed):
         answered.findings = b"".join(bytes(f) for f in raw if _kind(f) != "uninitialised")
     return _read(source, built, answered, mode)
 
@@ -148,24 +166,24 @@ def _kind(f: native.RawFinding) -> str:
     return KINDS[f.kind]
 
 
-def _matters(source: Source, built: program_build.Program, arguments: Sequence[str], seed: int, repeat: int, budget: float, most: float) -> bool:
-    """Whether what comes back to the host depends on memory that was read before it was written: other contents there give other results."""
+def _matters(source: Source, built: program_build.Program, program: Program, seed: int) -> bool:
+    """Whether what comes back to the host depends on memory that was read before it was written: other contents there give other results. No launch of
+    these runs is watched."""
     seen = []
     for poison in POISONS[1:]:
-        answered = _ask(source, built, arguments, "check", seed, repeat, None, budget, most, poison, 1)
+        answered = _ask(source, built, replace(program, poison=poison, repeat=0), "check", seed, None, 1)
         seen.append(next((e["digest"] for e in _events(answered.journal) if "digest" in e), ""))
     return len(set(seen)) > 1
 
 
 def _ask(
-    source: Source, built: program_build.Program, arguments: Sequence[str], mode: Mode, seed: int, repeat: int, blocks: int | None, budget: float, most: float,
-    poison: int, workers: int | None,
+    source: Source, built: program_build.Program, program: Program, mode: Mode, seed: int, blocks: int | None, workers: int | None = None
 ) -> Answer:  # fmt: skip
     chosen = settings.load()
     request = Request(
         library=built.path, numbers={}, launches=(), tensors={}, values={}, variables=variables(built.path), mode=mode, stack=stack_bytes(built.path),
-        workers=workers or chosen.jobs, patience=chosen.patience, seconds=min(chosen.simt_seconds, int(6 * most)), seed=seed, blocks=blocks,
-        widths=_widths(built, mode), program=Program(built.pairs, [source.shown, *arguments], repeat, budget, most, poison),
+        workers=workers or chosen.jobs, patience=chosen.patience, seconds=min(chosen.simt_seconds, int(LONGEST * program.most) + 1), seed=seed, blocks=blocks,
+        widths=_widths(built, mode), program=program,
     )  # fmt: skip
     return process.ask(request, {}, source.shown)
 
@@ -187,7 +205,8 @@ def _events(journal: str) -> list[dict[str, Any]]:
 def _read(source: Source, built: program_build.Program, answered: Answer, mode: Mode) -> Run:
     events = _events(answered.journal)
     texts = {**source.texts, program_build.CALLER: source.added}
-    addresses = {int(e["pc"]) for e in events if "pc" in e} | {int(a["pc"]) for e in events for a in e.get("arguments", ()) if isinstance(a, dict)}
+    addresses = {int(e[at]) for e in events for at in ("pc", "host") if at in e}
+    addresses |= {int(a["pc"]) for e in events for a in e.get("arguments", ()) if isinstance(a, dict)}
     where = places(built.path, addresses)
 
     def name(pc: int) -> str:
@@ -232,9 +251,13 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
         grid_blocks=sum(x.blocks for x in launched.values()),
         threads=sum(x.watched_blocks * _product(x.block) for x in launched.values()), printed=answered.printed, build_seconds=built.seconds,
     )  # fmt: skip
-    denied, unkept = (tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {e[way]}" for e in events if way in e)) for way in ("denied", "unkept"))
+    denied, unkept, beside = (
+        tuple(dict.fromkeys(f"line {where[int(e['pc'])][1]} {str(e[way]).strip()}" for e in events if way in e and "pc" in e))
+        for way in ("denied", "unkept", "beside")
+    )
+    busy = next((f"line {where[int(e['host'])][1]}" for e in events if "host" in e), "")
     return Run(
-        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, any("over" in e for e in events),
+        report, tuple(launched.values()), ENDED[int(end["ended"])], int(end["status"]), denied, unkept, beside, any("over" in e for e in events), busy,
         next((int(e["cut"]) for e in events if "cut" in e), 0), str(end["digest"]), events,
     )
 

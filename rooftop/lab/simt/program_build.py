@@ -30,8 +30,14 @@ OWN = {  # what the program calls of the C and C++ libraries -> what it calls in
     "_ZNSt13basic_filebufIcSt11char_traitsIcEE4openEPKcSt13_Ios_Openmode": "simt_own_filebuf_open", "system": "simt_own_system",
     "popen": "simt_own_popen", "fork": "simt_own_fork", "socket": "simt_own_socket", "getchar": "simt_own_getchar", "sleep": "simt_own_sleep",
     "usleep": "simt_own_usleep", "printf": "simt_own_printf", "vprintf": "simt_own_vprintf",
+    **{
+        f"_ZNSt{len(stream) + 6}basic_{stream}IcSt11char_traitsIcEE{call}E{name}St13_Ios_Openmode": f"simt_own_{stream}_{own}{text}"
+        for stream in ("ofstream", "ifstream", "fstream") for call, own in (("C1", "of"), ("4open", "open"))
+        for name, text in (("PKc", ""), ("RKNSt7__cxx1112basic_stringIcS1_SaIcEEE", "_text"))
+    },
 }  # fmt: skip
 CALLER = "the caller"  # what a main() of ours is shown as
+UNITS = 5  # times that files are added for what the others of a program call
 PLAIN = "plain."  # before the names of the plain build's functions
 _MAIN = re.compile(r"\bmain\s*\(")
 _INCLUDE = re.compile(r"[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]")
@@ -160,10 +166,14 @@ def _units(path: Path) -> list[Path]:
     return sorted(p for p in path.parent.iterdir() if p.suffix in (".cu", ".cpp", ".cc") and p.is_file())
 
 
-def together(source: Source, folders: Sequence[Path]) -> Source:
-    """A program with the files beside it that have no main() of their own."""
-    made = source
+def together(source: Source, folders: Sequence[Path], wanted: Collection[str] | None = None) -> Source:
+    """A program with the files beside it that have no main() of their own; `wanted`: of each of these functions with the first that defines it."""
+    made, open_ = source, None if wanted is None else set(wanted)
     for path in _units(source.path):
+        if open_ is not None:
+            if not (of := open_ & set(_defined(_beside(path)))):
+                continue
+            open_ -= of
         if str(path) not in made.texts and not _MAIN.search(without_comments(_beside(path))):
             unit = read(path, folders, _beside(path))
             made = replace(made, texts={**made.texts, **unit.texts}, includes={**made.includes, **unit.includes}, units=(*made.units, str(path)))
@@ -181,13 +191,21 @@ class Program:
 
 
 def built(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
-    """The library that runs a program; where it calls what other files define, with the files beside it. See `built_alone`."""
-    try:
-        return built_alone(source, mode, only, options)
-    except CompileError as error:
-        if "undefined reference" not in str(error) or source.units or not (more := together(source, ())).units:
-            raise
-    return built_alone(more, mode, only, options)
+    """The library that runs a program; where it calls what other files define, with those beside it that do. See `built_alone`."""
+    said: CompileError | None = None
+    for _ in range(UNITS):
+        try:
+            return built_alone(source, mode, only, options)
+        except CompileError as error:
+            if said is None or re.search("is declared neither|has no such header", str(error)):
+                said = error  # not what comes of files that do not belong together
+            absent = set(re.findall(r"undefined reference to [`‘'](?:\w+::)*(\w+)", str(error)))
+            more = together(source, (), absent) if absent else source
+            if more.units == source.units:
+                break
+            source = more
+    assert said is not None
+    raise said
 
 
 def built_alone(source: Source, mode: str, only: str | None = None, options: Sequence[str] = ()) -> Program:
@@ -197,9 +215,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     texts = list(source.texts.values())
     marks = host.marks(texts)
     kernels = {k.name.rpartition("::")[2] for text in texts for k in ordinary.kernels(text)}
-    places: tuple[str, ...] = ()
-    if mode == "count":
-        places = ("-fsanitize-coverage=trace-pc", "-fno-reorder-blocks", "-fno-reorder-blocks-and-partition")
+    places = build.marks_of_places(tool) if mode == "count" else ()
     common = tuple(f for f in build._flags(tool) if f != "-fno-exceptions")
     watched_flags = (*common, *DEFINES, *(f for f in build.KERNEL if f != "-fno-rtti"), *((*build.CLANG, *build.steady(tool)) if tool.clang else build.GCC))
     plain_flags = (*common, *DEFINES, "-g1", "-gdwarf-4", "-O2", "-fno-strict-aliasing", "-fpermissive", "-fno-gnu-unique", "-fdata-sections")
@@ -218,7 +234,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as temporary, ThreadPoolExecutor(2) as both:
         work = Path(temporary)
-        text, pointed = _written(source, work, marks, kernels, mode == "count" and not tool.clang)
+        text, pointed = _written(source, work, marks, kernels)
         dims = cluster_dims(source.whole)
         table = "".join(f'{{"{name}", {{{_three(given)}}}}}, ' for name, given in dims.items())
         clusters = f'extern "C" const simt::ClusterDims simt_cluster_dims[] = {{{table}{{nullptr, {{0, 0, 0}}}}}};\n'
@@ -248,7 +264,7 @@ def built_alone(source: Source, mode: str, only: str | None = None, options: Seq
         nm = build._binutils("nm")
         script, theirs = link.script(nm, work / "kernel.o", named, work / "plain.o")
         (work / "layout").write_text(script, encoding="utf-8")
-        worker, objects = build.engine(mode, "program", "libraries")
+        worker, objects = build.engine(mode, "program", "host_calls", "libraries")
         shared = (f"-L{worker.parent}", f"-l:{worker.name}", "-Wl,-rpath,$ORIGIN/../engine", "-Wl,-T,layout", "-Wl,--no-undefined")
         openmp = ("-fopenmp",) if "-fopenmp" in plain_flags else ()
         build._run(
@@ -271,8 +287,10 @@ def _three(given: str) -> str:
     return ", ".join([*parts, "1", "1", "1"][:3])
 
 
-def _written(source: Source, work: Path, marks: Collection[str], kernels: Collection[str], unroll: bool) -> tuple[str, bool]:
-    """The translated text; its headers beside it. And whether a kernel is launched by its address."""
+def _written(source: Source, work: Path, marks: Collection[str], kernels: Collection[str]) -> tuple[str, bool]:
+    """The translated text; its headers beside it. And whether a kernel is launched by its address.
+
+    No loop is unrolled: a program has many kernels and instances of each, and unrolled they take minutes to compile."""
     (work / "include").mkdir()
     names = {shown: f"simt_{i}_{Path(shown).name}" for i, shown in enumerate(source.texts)}
     made: dict[str, str] = {}
@@ -282,7 +300,7 @@ def _written(source: Source, work: Path, marks: Collection[str], kernels: Collec
         tokens, by_pointer = program_text.prepare(tokens, marks, kernels)
         pointed |= by_pointer
         includes = {name: names[other] for name, other in source.includes[shown].items()}
-        made[shown] = translate(text, shown, unroll=unroll, tokens=tokens, includes=includes)
+        made[shown] = translate(text, shown, tokens=tokens, includes=includes)
     top = [source.shown] * any(source.shown in named.values() for named in source.includes.values())  # it includes itself
     if top and _once(source.texts[source.shown]):
         top = []

@@ -16,6 +16,10 @@ SIZES = {1: (1000,), 2: (48, 40), 3: (48, 40, 56), 4: (12, 20, 16, 24)}  # of wh
 SMALL = re.compile(  # names of numbers that are small
     r"[Kk]ernel|[Rr]adius|[Ww]indow|[Ss]tride|[Pp]ad|^k$|[Kk](er)?_?[Ss]ize|[Ii]ter|[Ss]teps|[Hh]ead|[Cc]lass|^n?dims?$|^axis$|^rank$"
 )
+SHAPE = re.compile(r"shape|^n?dims$|extents", re.I)  # names of arrays that hold sizes
+DIMS = 8, 12, 10  # what such an array holds
+NDIM = re.compile(r"^(?:n|num)_?dims?$|^rank$", re.I)  # how many there are
+VALUES = {"beta": "0", "eps": "1e-5f", "epsilon": "1e-5f"}  # of real numbers by their names; others are 1
 SQUARE = 100  # the one size of a function whose source indexes rows
 _ROWS = re.compile(r"\[\s*[\w.]+\s*\*\s*\w+\s*\+")  # of a matrix: [row * n + column]
 MOST = 1 << 20  # elements of an array of assumed size
@@ -82,6 +86,39 @@ def torch_functions(text: str) -> list[Function]:
     return [f for f in every if f.name in exported] or every
 
 
+def sizes_of(function: Function, given: Mapping[str, str], text: str = "") -> dict[str, int]:
+    """The whole numbers that a function of arrays is called with. `text`: its source."""
+    sizes = _sizes(function)
+    if squares(function, text):
+        sizes = {n: min(size, SQUARE) for n, size in sizes.items()}
+    if _lists(function):
+        sizes = {n: len(DIMS) if NDIM.search(n) else min(size, 1) if SMALL.search(n) else size for n, size in sizes.items()}
+    return sizes | {n: int(given[n]) for n in sizes if n in given}
+
+
+def numbers_of(function: Function, given: Mapping[str, str], text: str = "") -> dict[str, float]:
+    """The numbers that a function of arrays is called with: whole ones, and real ones."""
+    real = [p.name for p in function.parameters if not p.pointer and _REAL.fullmatch(p.text.replace(" ", ""))]
+    return {**sizes_of(function, given, text), **{n: float(given.get(n, VALUES.get(n, "1")).rstrip("f")) for n in real}}
+
+
+def arrays_of(function: Function) -> list[str]:
+    """Its parameters that are arrays of data."""
+    lists = _lists(function)
+    return [p.name for p in function.parameters if p.pointer and p.name not in lists]
+
+
+def squares(function: Function, text: str) -> bool:
+    """Whether its one size is that of a square matrix."""
+    return sum(n > 3 for n in _sizes(function).values()) == 1 and not _lists(function) and _ROWS.search(text) is not None
+
+
+def _lists(function: Function) -> list[str]:
+    """Its parameters that are arrays of sizes."""
+    plain = {p.name: p.text.replace(" ", "").replace("*", "").replace("__restrict__", "") for p in function.parameters if p.pointer}
+    return [n for n, kind in plain.items() if SHAPE.search(n) and _WHOLE.fullmatch(kind)]
+
+
 def _sizes(function: Function) -> dict[str, int]:
     whole = [p.name for p in function.parameters if not p.pointer and _WHOLE.fullmatch(p.text.replace(" ", ""))]
     large = [n for n in whole if not SMALL.search(n) or len(whole) == 1]
@@ -112,15 +149,23 @@ def call_of_arrays(every: Sequence[Function], given: Mapping[str, str], text: st
 
 def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str, str]:
     allocate = "cudaMallocManaged" if "cudaMemcpyHostToDevice" in text else "cudaMalloc"
-    sizes = _sizes(function)
-    squares = sum(n > 3 for n in sizes.values()) == 1 and _ROWS.search(text) is not None
-    sizes = {n: min(size, SQUARE) for n, size in sizes.items()} if squares else sizes
-    sizes |= {n: int(given[n]) for n in sizes if n in given}
-    product = min(max(math.prod(max(n, 1) ** (2 if squares and n > 3 else 1) for n in sizes.values()), 64), MOST)
+    lists = _lists(function)
+    sizes = sizes_of(function, given, text)
+    power = 2 if squares(function, text) else 1
+    counted = [max(n, 1) ** (power if n > 3 else 1) for name, n in sizes.items() if not (lists and (NDIM.search(name) or SMALL.search(name)))]
+    product = max(math.prod(counted) * (math.prod(DIMS) if lists else 1), 64)
+    product = product if any(n in given for n in sizes) else min(product, MOST)
     lines, names, said, arrays = [], [], [], []
     for i, p in enumerate(function.parameters):
         text = p.text.replace("__restrict__", "").replace("__restrict", "")
-        if p.pointer:
+        if p.name in lists and p.name not in given:
+            kind = re.sub(r"\bconst\b|\*|\[\d*\]", "", text).strip()
+            held = ", ".join(map(str, DIMS))
+            lines.append(f"    {kind}* {p.name}; {allocate}(&{p.name}, {len(DIMS)} * sizeof({kind}));")
+            lines.append(f"    {{ const {kind} simt_v[] = {{{held}}}; cudaMemcpy({p.name}, simt_v, sizeof simt_v, cudaMemcpyHostToDevice); }}")
+            names.append(p.name)
+            said.append(f"{p.name}: {held}")
+        elif p.pointer:
             kind = re.sub(r"\bconst\b|\*|\[\d*\]", "", text).strip()
             numbers = re.findall(r"\d+", given[p.name].partition(":")[2]) if p.name in given else [str(product)]
             count = math.prod(map(int, numbers))
@@ -132,7 +177,7 @@ def _call(function: Function, given: Mapping[str, str], text: str) -> tuple[str,
             names.append(str(sizes[p.name]))
             said.append(f"{p.name} = {sizes[p.name]}")
         elif _REAL.fullmatch(text.replace(" ", "")) or text in ("bool", "char"):
-            value = given.get(p.name, "1")
+            value = given.get(p.name, VALUES.get(p.name, "1"))
             names.append(f"({text.replace('&', '').replace('const', '')}){value}")
             said.append(f"{p.name} = {value}")
         elif text == "cudaStream_t":
@@ -279,12 +324,16 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
     for p in kernel.parameters:
         kind = re.sub(r"\bconst\b|\b__restrict(?:__)?\b|[*&]|\[\d*\]", "", p.text).strip()
         kind = types.get(kind, kind)
+        if alias := re.search(rf"\busing\s+{re.escape(kind)}\s*=\s*([\w ]+);|\btypedef\s+([\w ]+?)\s+{re.escape(kind)}\s*;", source_text):
+            kind = (alias[1] or alias[2]).strip()
         if p.pointer and p.text.count("*") < 2 and kind in names:
             given[p.name] = f"{names[kind]}:{max(SIDE * SIDE * (SIDE if len(large) > 2 else 1), 16 * SIDE)}"
         elif p.name in sizes:
             given[p.name] = str(sizes[p.name])
-        elif not p.pointer and _REAL.fullmatch(p.text.replace(" ", "")):
-            given[p.name] = "1.0f"
+        elif not p.pointer and _REAL.fullmatch(kind.replace(" ", "")):
+            given[p.name] = f"({kind})1.0f"
+        elif not p.pointer and _WHOLE.fullmatch(kind.replace(" ", "")):
+            given[p.name] = str(SIDE)
         elif not p.pointer and kind in ("bool", "char"):
             given[p.name] = "1"
         else:

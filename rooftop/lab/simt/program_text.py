@@ -15,6 +15,7 @@ from rooftop.lab.simt.tokens import Token, tokenise
 EXTENTS = {"threadIdx": "thread_index", "blockIdx": "block_index", "blockDim": "block_extent", "gridDim": "grid_extent"}
 POINTED = re.compile(r"\bcudaLaunch(?:Cooperative)?Kernel(?:Ex)?\b")  # launches of a kernel by its address
 _BLANK = ("space", "newline", "comment")
+_INLINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)[ \t][^\n]*\binline\b")  # a macro that says it of a function
 _OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
 
 
@@ -32,6 +33,7 @@ def launches(text: str) -> int:
 
 def _marked(tokens: list[Token], device: Collection[str]) -> Iterator[Token]:
     at = 0
+    inline = {m[1] for t in tokens if t.kind == "directive" and (m := _INLINE.match(t.text))}
     while at < len(tokens):
         try:
             end, opens = host.declaration(tokens, at)
@@ -44,7 +46,7 @@ def _marked(tokens: list[Token], device: Collection[str]) -> Iterator[Token]:
             yield from _positions(part)
         else:
             words = [t.text for t in part[:body] if t.kind == "word"]
-            if any(w in device for w in words):
+            if any(w in device for w in words) or (inline & set(words) and "main" not in words):
                 yield from _positions(part)
             else:
                 yield from _inlined(part, words)
@@ -73,6 +75,8 @@ def _inlined(part: list[Token], words: Sequence[str]) -> Iterator[Token]:
         first += 2
     elif texts == ["template", "<", ">"]:
         first += 3
+    elif len(texts) > 1 and texts[0].isupper() and part[code[first + 1]].kind == "word":  # a macro: of a type, or of `extern "C"`
+        first += 1
     at = code[first] if first < len(code) else len(part)
     yield from part[:at]
     yield Token("word", mark, part[at].line if at < len(part) else 0)

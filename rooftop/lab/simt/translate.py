@@ -41,30 +41,6 @@ def translate(
     return f'#line 1 "{path}"\n' + "".join(_Translator(tokens, path, unroll, marks is not None or includes is not None, includes or {}).run())
 
 
-def device_code(text: str, path: str, own: Mapping[str, str]) -> str:
-    """`text` as NVRTC takes it: without the host's code, and with its own headers in place of their `#include`."""
-    texts = [text, *own.values()]
-    if not own and not host.present(text):
-        return text
-    marks = host.marks(texts) if any(map(host.present, texts)) else ()
-    seen: set[str] = set()
-
-    def whole(text: str, shown: str) -> str:
-        def included(match: re.Match[str]) -> str:
-            name = match[1]
-            if name not in own:
-                return "" if match[0].endswith(">") and not host.NVRTCS.fullmatch(name) else match[0]
-            fresh = name not in seen
-            seen.add(name)
-            after = text.count("\n", 0, match.start()) + 2
-            return (whole(own[name], name) if fresh else "") + f'\n#line {after} "{shown}"'
-
-        made = "".join(t.text for t in (host.left_out(tokenise(text), marks) if marks else tokenise(text)))
-        return f'#line 1 "{shown}"\n' + re.sub(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', included, made, flags=re.M)
-
-    return host.INTEGERS + "\n" + whole(text, path)
-
-
 def cluster_dims(text: str) -> dict[str, str]:
     """The `__cluster_dims__` of the kernels of a source, by their names."""
     tokens = [t for t in tokenise(text) if t.kind in ("word", "number", "string", "symbol")] if "__cluster_dims__" in text else []

@@ -66,7 +66,7 @@ def diagnose(subject: Subject, case: Case, target: int | str, records: Sequence[
     ceilings = Ceilings.from_records(records, device.name, lookup(device.name))
     roof = ceilings.roof(work.read, work.write, work.ops)
     bound, because = _bound(seconds, roof, stale=bool(measured) and record is None)
-    hints = tuple(h for k in facts["kernels"] for h in _hints(k, device.sms))
+    hints = tuple(h for k in facts["kernels"] for h in hints_of(k, device.sms))
     grown = sizes.of(subject, case, device, records, ceilings)
     return Without(
         subject.name, case.id, device.name, seconds, cold, roof, bound, because, hints, tuple(facts["kernels"]), grown, simulated
@@ -86,7 +86,7 @@ def _bound(seconds: float | None, roof: Roof, stale: bool) -> tuple[str, str]:
     )
 
 
-def _hints(kernel: Mapping[str, Any], sms: int) -> Iterator[str]:
+def hints_of(kernel: Mapping[str, Any], sms: int) -> Iterator[str]:
     """What the machine code shows that often costs time."""
     if kernel["spills"]:
         yield f"{kernel['spills']} bytes of local memory a thread (spilled registers, or arrays indexed at run time)"

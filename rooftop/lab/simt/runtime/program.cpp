@@ -6,6 +6,7 @@
 #define SIMT_PROGRAM 1
 #include "scheduler.h"
 #include "libraries/library_types.h"
+#include "host_calls.h"
 
 #include <chrono>
 #include <cerrno>
@@ -34,6 +35,7 @@ int run_launch(Launch& l, const u32 (&grid)[3], const u32 (&block)[3], const u32
 extern std::vector<Finding> all_findings;
 
 static constexpr size_t REGION = size_t(16) << 30, GAP_BYTES = 4096, PAGE = 4096;
+static constexpr int DEVICES = 8;                                // that may be set
 static constexpr size_t LARGEST_ALLOCATION = size_t(2) << 30;    // bytes: each is watched by four times as many
 
 struct Allocation {
@@ -61,13 +63,14 @@ static struct {
     std::string journal;
     u32 workers = 1, repeat = 1, poison = FIRST_POISON, patience = 20, records = 0;
     size_t stack = 0;
-    u64 seed = 0, digest = 1469598103934665603u, clock_ns = 0, changes = 0;
+    u64 seed = 0, digest = 1469598103934665603u, changes = 0;
     u32 sample = 0;                                              // counting: blocks that are counted
     double budget = 0, most = 0, started = 0;                    // seconds: of a launch's watched blocks, of the whole program
     std::map<void*, u64> events;
     u64 done_launches = 0;
     std::vector<std::function<void()>>* capturing = nullptr;     // a graph that is being made: what is asked for is not done yet
-    int opted_in = 48 << 10;
+    int opted_in = 48 << 10, device = 0;
+    bool listed = false;                                         // launches are listed and not run
     bool protects = false, running = false, cut = false;         // cut: its time was over, and launches were left out
     jmp_buf leave;
     int status = 0;
@@ -79,14 +82,14 @@ static double now_seconds() {
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
-[[noreturn]] static void leave_program(int how, int status) {
+[[noreturn]] void leave_program(int how, int status) {
     program.ended = how, program.status = status;
     longjmp(program.leave, 1);
 }
 
 // -- what is found in the host's code --------------------------------------------------------------------------------------------------------
 
-static Finding* found_on_host(Kind kind, u64 pc, u64 other_pc = 0) {
+Finding* found_on_host(Kind kind, u64 pc, u64 other_pc) {
     if (program.cut && kind == HOST) return nullptr;             // it works with results that were not calculated
     for (Finding& f : all_findings)
         if (f.kind == kind && f.pc == pc && f.other_pc == other_pc) {
@@ -116,6 +119,12 @@ static void put(std::string& to, const char* format, ...) {
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     to += text;
+}
+
+void named(const char* what, const char* name, u64 pc, const char* as) {
+    put(program.journal, "%s{\"%s\":", program.journal.empty() ? "" : ",\n", as);
+    put_text(program.journal, (std::string(what) + " " + (name ? name : "")).substr(0, 160).c_str());
+    put(program.journal, ",\"pc\":%llu}", static_cast<unsigned long long>(pc));
 }
 
 // -- memory ------------------------------------------------------------------------------------------------------------------------------------
@@ -158,14 +167,14 @@ static cudaError_t allocate(void** p, size_t bytes, int kind, u64 pc) {
     size_t& used = kind == cudaMemoryTypeDevice ? program.device_at : program.shared_at;
     const u64 first = kind == cudaMemoryTypeDevice ? 0 : REGION;
     const u64 at = first + (used + GAP_BYTES + 255) / 256 * 256;
-    if (bytes > LARGEST_ALLOCATION && bytes <= REGION) not_on_the_host("an allocation of more than 2 GiB: give the program smaller sizes");
+    if (bytes > LARGEST_ALLOCATION && bytes <= REGION && !program.listed) not_on_the_host("an allocation of more than 2 GiB: give the program smaller sizes");
     if (bytes > REGION || at + bytes + GAP_BYTES > first + REGION) return failed(cudaErrorMemoryAllocation);
     Open open;
     used = at - first + bytes;
     Open::set(PROT_READ | PROT_WRITE);
     program.allocations[at] = {at, bytes, pc, 0, kind, false};
-    mark(at, bytes, kind == cudaMemoryTypeDevice ? 2 | 4 : 1 | 2 | 4);      // the host fills what it can reach unseen
-    if (kind == cudaMemoryTypeDevice && bytes <= (64u << 20)) std::memset(arena + at, static_cast<int>(program.poison), bytes);
+    if (!program.listed) mark(at, bytes, kind == cudaMemoryTypeDevice ? 2 | 4 : 1 | 2 | 4);      // the host fills what it can reach unseen
+    if (kind == cudaMemoryTypeDevice && !program.listed && bytes <= (64u << 20)) std::memset(arena + at, static_cast<int>(program.poison), bytes);
     ++program.changes;
     *p = arena + at;
     return cudaSuccess;
@@ -219,8 +228,8 @@ static void digest_of(const void* p, size_t bytes) {             // of all that 
     for (; bytes; --bytes, ++at) h = (h ^ static_cast<u8>(*at)) * 1099511628211u;
     program.digest = h;
 }
-/// Where launches are only listed (rooftop/lab/judge/timed.py), so is what writes between them; `v`: the byte of a fill, or none.
-static void listed(const char* what, const void* to, size_t bytes, int v) {
+/// Where launches are only listed, so is what writes between them; `v`: the byte of a fill, or none.
+static void list_write(const char* what, const void* to, size_t bytes, int v) {
     const Allocation* a = allocation_of(to);
     put(program.journal, "%s{\"%s\":{\"pc\":%llu,\"offset\":%lld,\"bytes\":%llu},\"size\":%zu,\"value\":%d}", program.journal.empty() ? "" : ",\n", what,
         a ? static_cast<unsigned long long>(a->pc) : 0ull, a ? static_cast<long long>(static_cast<const char*>(to) - arena - static_cast<i64>(a->at)) : 0ll,
@@ -228,7 +237,7 @@ static void listed(const char* what, const void* to, size_t bytes, int v) {
 }
 static cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 pc, const char* what) {
     begin();
-    if (program.budget < 0) listed("copied", to, bytes, 0);
+    if (program.listed) list_write("copied", to, bytes, 0);
     if (program.capturing) {
         program.capturing->push_back([=] { copy(to, from, bytes, kind, pc, what); });
         return cudaSuccess;
@@ -251,7 +260,7 @@ static cudaError_t copy(void* to, const void* from, size_t bytes, int kind, u64 
 }
 static cudaError_t fill(void* p, int v, size_t bytes, u64 pc) {
     begin();
-    if (program.budget < 0) return listed("filled", p, bytes, v), cudaSuccess;
+    if (program.listed) return list_write("filled", p, bytes, v), cudaSuccess;
     if (program.capturing) {
         program.capturing->push_back([=] { fill(p, v, bytes, pc); });
         return cudaSuccess;
@@ -302,7 +311,7 @@ SIMT_FAR cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
 SIMT_FAR cudaError_t simt_symbol(const void* symbol, size_t size, size_t offset, void* at, const void* from, size_t bytes) {
     const u64 pc = SIMT_PC();
     begin();
-    if (program.budget < 0) listed("copied", nullptr, bytes, 0);
+    if (program.listed) list_write("copied", nullptr, bytes, 0);
     char* place = const_cast<char*>(static_cast<const char*>(symbol)) + offset;
     if (offset + bytes > size) {
         if (Finding* f = found_on_host(HOST, pc)) say(*f, "a copy of %zu bytes at offset %zu %s a variable of %zu bytes", bytes, offset, at ? "from" : "to", size);
@@ -356,13 +365,19 @@ const char* cudaGetErrorName(cudaError_t e) {
     SIMT_ERRORS(SIMT_NAME)
     return "cudaErrorUnknown";
 }
-cudaError_t cudaSetDevice(int device) {
-    if (device > 0) not_on_the_host(("cudaSetDevice(" + std::to_string(device) + "): a second GPU; the simulation has one").c_str());
-    return device ? failed(cudaErrorInvalidDevice) : cudaSuccess;
+cudaError_t cudaGetDevice(int* device) {
+    *device = program.device;
+    return cudaSuccess;
+}
+SIMT_FAR cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= DEVICES) return failed(cudaErrorInvalidDevice);
+    if (device) named("uses a GPU beside the first", "", SIMT_PC(), "beside");   // another name for the one that there is
+    program.device = device;
+    return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     std::memset(static_cast<void*>(p), 0, sizeof *p);
-    if (device) return failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= DEVICES) return failed(cudaErrorInvalidDevice);
     snprintf(p->name, sizeof p->name, "simulated sm_90");
     p->totalGlobalMem = REGION, p->sharedMemPerBlock = STATIC_LIMIT, p->sharedMemPerBlockOptin = SHARED_LIMIT, p->sharedMemPerMultiprocessor = 228 << 10;
     p->regsPerBlock = p->regsPerMultiprocessor = 65536, p->warpSize = 32, p->memPitch = 0x7fffffff, p->maxThreadsPerBlock = 1024;
@@ -370,7 +385,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     p->clockRate = 1980000, p->totalConstMem = 65536, p->major = 9, p->minor = 0, p->multiProcessorCount = 132, p->canMapHostMemory = p->concurrentKernels = 1;
     p->asyncEngineCount = 3, p->deviceOverlap = p->unifiedAddressing = p->managedMemory = p->concurrentManagedAccess = p->cooperativeLaunch = 1;
     p->memoryClockRate = 2619000, p->memoryBusWidth = 5120, p->l2CacheSize = 50 << 20, p->maxThreadsPerMultiProcessor = 2048, p->maxBlocksPerMultiProcessor = 32;
-    p->streamPrioritiesSupported = p->globalL1CacheSupported = p->localL1CacheSupported = 1, p->textureAlignment = 512, p->reservedSharedMemPerBlock = 1024;
+    p->streamPrioritiesSupported = p->memoryPoolsSupported = p->globalL1CacheSupported = p->localL1CacheSupported = 1, p->textureAlignment = 512, p->reservedSharedMemPerBlock = 1024;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
@@ -508,7 +523,7 @@ static std::string shown(const LaunchArgument* list, unsigned count) {  // numbe
             double v = 0;
             if (a.bytes == 4) { float f; std::memcpy(&f, a.at, 4); v = f; }
             else if (a.bytes == 8) std::memcpy(&v, a.at, 8);
-            put(text, "\"%.*g\"", program.budget < 0 ? 17 : 6, v);
+            put(text, "\"%.*g\"", program.listed ? 17 : 6, v);
         } else if (a.kind == NUMBER) {
             u64 v = 0;
             if (a.at) std::memcpy(&v, a.at, std::min(8u, a.bytes));
@@ -517,6 +532,22 @@ static std::string shown(const LaunchArgument* list, unsigned count) {  // numbe
         } else {
             put(text, "\"%u bytes\"", a.bytes);
         }
+    }
+    return text + "]";
+}
+
+static std::string raw(const LaunchArgument* list, unsigned count) {     // of a launch that is made elsewhere: bytes, or a place in an allocation
+    std::string text = "[";
+    for (unsigned i = 0; i < count; ++i) {
+        const LaunchArgument& a = list[i];
+        u64 v = 0;
+        if (a.at) std::memcpy(&v, a.at, std::min(8u, a.bytes));
+        const char* kind = a.kind == POINTER ? "pointer" : a.kind == REAL ? "real" : a.kind == NUMBER ? "number" : "struct";
+        const Allocation* held = a.kind == POINTER ? allocation_of(reinterpret_cast<const char*>(v)) : nullptr;
+        put(text, "%s{\"kind\":\"%s\",\"bytes\":%u,\"value\":\"%llx\"", i ? "," : "", kind, a.bytes, static_cast<unsigned long long>(v));
+        if (held) put(text, ",\"at\":%llu,\"size\":%llu", static_cast<unsigned long long>(held->at), static_cast<unsigned long long>(held->bytes));
+        if (held) put(text, ",\"offset\":%lld", static_cast<long long>(reinterpret_cast<const char*>(v) - arena - static_cast<i64>(held->at)));
+        text += '}';
     }
     return text + "]";
 }
@@ -571,7 +602,7 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
     put(key, "%llu/%u,%u,%u/%u,%u,%u/%zu/", address, given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared);
     key.append(static_cast<const char*>(closure), bytes);
     Repeated& r = program.repeated[key];
-    if (!r.seen++ || program.budget < 0) {
+    if (!r.seen++ || program.listed) {
         r.record = program.records++;
         std::string& j = program.journal;
         put(j, "%s{\"launch\":%u,\"pc\":%llu,\"kernel\":", j.empty() ? "" : ",\n", r.record, static_cast<unsigned long long>(pc));
@@ -583,8 +614,10 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         for (unsigned i = 0; i < count; ++i) put(j, "%s%u", i ? "," : "", arguments[i].bytes);
         j += "]}";
     }
-    if (program.budget < 0) {
+    if (program.listed) {
         ++r.skipped;
+        put(program.journal, ",\n{\"step\":%u,\"raw\":", r.record);
+        program.journal += raw(arguments, count) + "}";
         return cudaSuccess;
     }
     // Time is over: launches are left out, for a while in which the program may come to its end; but those of a kernel that was never watched.
@@ -689,68 +722,22 @@ static void host_crashed(int number, siginfo_t* info, void* context) {
     leave_program(3, 128 + number);
 }
 
+// Its CPU time is over while its own code runs; the system says so each second. In a library's code, which may hold a lock, it goes on for that long.
+static void time_is_over(int, siginfo_t*, void* context) {
+#if defined(__x86_64__)
+    const char* at = reinterpret_cast<char*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+    if (!program.running || Open::depth || !in_library(at)) return;
+    put(program.journal, "%s{\"over\":0,\"host\":%llu}", program.journal.empty() ? "" : ",\n", static_cast<unsigned long long>(reinterpret_cast<u64>(at) - reinterpret_cast<u64>(__ehdr_start) + 1));
+    leave_program(5, 0);
+#else
+    (void)context;
+#endif
+}
+
 extern "C" {
 #define SIMT_EXPORT __attribute__((visibility("default")))
-[[noreturn]] void simt_own_exit(int status) { leave_program(1, status); }
-[[noreturn]] void simt_own_quit(int status) { leave_program(1, status); }
-[[noreturn]] void simt_own_abort() {
-    if (worker && worker->current) trap("abort()");
-    if (Finding* f = found_on_host(HOST, SIMT_PC())) say(*f, "the program aborts");
-    leave_program(2, 134);
-}
-// Time, and what is seeded by it, is the same in every run.
-static u64 tick() { return program.clock_ns += 1000000; }
-time_t simt_own_time(time_t* t) { const time_t v = 1700000000; if (t) *t = v; return v; }
-clock_t simt_own_clock() { return worker && worker->current ? static_cast<clock_t>(clock_now()) : static_cast<clock_t>(tick() / 1000); }
-int simt_own_clock_gettime(clockid_t, timespec* t) { const u64 v = tick(); t->tv_sec = static_cast<time_t>(1700000000 + v / 1000000000), t->tv_nsec = static_cast<long>(v % 1000000000); return 0; }
-int simt_own_gettimeofday(timeval* t, void*) { const u64 v = tick(); t->tv_sec = static_cast<time_t>(1700000000 + v / 1000000000), t->tv_usec = static_cast<long>(v % 1000000000 / 1000); return 0; }
-long long simt_own_system_clock() { return static_cast<long long>(1700000000000000000u + tick()); }
-long long simt_own_steady_clock() { return static_cast<long long>(tick()); }
-unsigned simt_own_random_device(void*) { return static_cast<unsigned>(tick() / 1000000 * 2654435761u); }
-// A kernel's printf and the host's: one text, in the order in which it comes.
-int simt_own_vprintf(const char* format, va_list list) {
-    char line[1024];
-    const int n = vsnprintf(line, sizeof line, format, list);
-    fwrite(line, 1, static_cast<size_t>(std::min<int>(n, sizeof line - 1)), stdout);
-    return n;
-}
-int simt_own_printf(const char* format, ...) {
-    va_list list;
-    va_start(list, format);
-    const int n = worker && worker->current ? simt_own_vprintf(format, list) : vprintf(format, list);
-    va_end(list);
-    return n;
-}
-// What a simulated program may not do, named.
-static void named(const char* what, const char* name, u64 pc, const char* as = "denied") {
-    put(program.journal, "%s{\"%s\":", program.journal.empty() ? "" : ",\n", as);
-    put_text(program.journal, (std::string(what) + " " + (name ? name : "")).substr(0, 160).c_str());
-    put(program.journal, ",\"pc\":%llu}", static_cast<unsigned long long>(pc));
-}
-FILE* simt_own_fopen(const char* name, const char* how) {
-    if (how && (*how == 'w' || *how == 'a') && !std::strchr(how, '+')) {       // what it writes goes nowhere
-        named("writes the file", name, SIMT_PC(), "unkept");
-        return fopencookie(nullptr, "w", {nullptr, [](void*, const char*, size_t n) { return static_cast<ssize_t>(n); }, nullptr, nullptr});
-    }
-    FILE* f = fopen(name, how);
-    if (!f) named("opens the file", name, SIMT_PC());
-    return f;
-}
-void* simt_own_filebuf_open(std::filebuf* self, const char* name, std::ios_base::openmode mode) {
-    void* f = self->open(name, mode);
-    if (!f) named("opens the file", name, SIMT_PC());
-    return f;
-}
-int simt_own_system(const char* command) { named("runs the command", command, SIMT_PC()); errno = EPERM; return -1; }
-void* simt_own_popen(const char* command, const char*) { named("runs the command", command, SIMT_PC()); errno = EPERM; return nullptr; }
-int simt_own_fork() { named("starts a process", "", SIMT_PC()); errno = EPERM; return -1; }
-int simt_own_socket(int, int, int) { named("opens a socket", "", SIMT_PC()); errno = EPERM; return -1; }
-int simt_own_getchar() { return EOF; }
-unsigned simt_own_sleep(unsigned) { return 0; }
-int simt_own_usleep(unsigned) { return 0; }
-
 struct SimtProgram {
-    u32 workers, repeat, poison, patience, sample, pairs;
+    u32 workers, repeat, poison, patience, sample, listed, pairs;
     u64 seed, stack;
     double budget, most;
     const Pair* entries;
@@ -761,6 +748,8 @@ SIMT_EXPORT size_t simt_program_begin() { begin(); return 2 * REGION; }
 /// Runs main(). What it came to is said in the journal, and by simt_findings and the like.
 SIMT_EXPORT void simt_program(const SimtProgram* given, int argc, char** argv) {
     program.workers = given->workers, program.repeat = given->repeat, program.poison = given->poison, program.patience = given->patience;
+    program.listed = given->listed;
+    if (const char* end = argc ? std::strrchr(argv[0], '/') : nullptr) folder_of_source.assign(argv[0], static_cast<size_t>(end + 1 - argv[0]));
     program.sample = given->sample, program.seed = given->seed, program.budget = given->budget, program.most = given->most;
     program.stack = (given->stack + 4095) / 4096 * 4096 + STACK_ODD;
     for (u32 i = 0; i < given->pairs; ++i) program.watched[given->entries[i].plain] = given->entries[i].watched;
@@ -784,6 +773,11 @@ SIMT_EXPORT void simt_program(const SimtProgram* given, int argc, char** argv) {
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         sigaction(number, &action, nullptr);
     }
+    struct sigaction late;
+    std::memset(&late, 0, sizeof late);
+    late.sa_sigaction = time_is_over;
+    late.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART;
+    sigaction(SIGXCPU, &late, nullptr);
     program.protects = true, program.started = now_seconds();
     if (!setjmp(program.leave)) {
         program.running = true;

@@ -87,7 +87,7 @@ struct cudaDeviceProp {
         pageableMemoryAccess, concurrentManagedAccess, computePreemptionSupported, canUseHostPointerForRegisteredMem, cooperativeLaunch,
         cooperativeMultiDeviceLaunch;
     size_t sharedMemPerBlockOptin;
-    int directManagedMemAccessFromHost, maxBlocksPerMultiProcessor;
+    int directManagedMemAccessFromHost, maxBlocksPerMultiProcessor, memoryPoolsSupported;
     size_t reservedSharedMemPerBlock;
 };
 struct cudaFuncAttributes {
@@ -121,6 +121,19 @@ struct cudaLaunchConfig_t { dim3 gridDim, blockDim; size_t dynamicSmemBytes; cud
 typedef void (*cudaStreamCallback_t)(cudaStream_t, cudaError_t, void*);
 typedef void (*cudaHostFn_t)(void*);
 typedef struct CUmemPoolHandle_st* cudaMemPool_t;
+enum cudaMemAllocationType { cudaMemAllocationTypeInvalid, cudaMemAllocationTypePinned };
+enum cudaMemAllocationHandleType { cudaMemHandleTypeNone, cudaMemHandleTypePosixFileDescriptor };
+enum cudaMemPoolAttr {
+    cudaMemPoolReuseFollowEventDependencies = 1, cudaMemPoolReuseAllowOpportunistic, cudaMemPoolReuseAllowInternalDependencies, cudaMemPoolAttrReleaseThreshold,
+    cudaMemPoolAttrReservedMemCurrent, cudaMemPoolAttrReservedMemHigh, cudaMemPoolAttrUsedMemCurrent, cudaMemPoolAttrUsedMemHigh
+};
+struct cudaMemPoolProps {
+    cudaMemAllocationType allocType;
+    cudaMemAllocationHandleType handleTypes;
+    cudaMemLocation location;
+    void* win32SecurityAttributes;
+    size_t maxSize;
+};
 static inline cudaPitchedPtr make_cudaPitchedPtr(void* p, size_t pitch, size_t x, size_t y) { return {p, pitch, x, y}; }
 static inline cudaExtent make_cudaExtent(size_t w, size_t h, size_t d) { return {w, h, d}; }
 static inline cudaPos make_cudaPos(size_t x, size_t y, size_t z) { return {x, y, z}; }
@@ -176,6 +189,7 @@ SIMT_API const char* cudaGetErrorName(cudaError_t);
 SIMT_API cudaError_t cudaDeviceSynchronize();
 SIMT_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device);
 SIMT_API cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device);
+SIMT_API cudaError_t cudaGetDevice(int* device);
 SIMT_API cudaError_t cudaSetDevice(int device);
 SIMT_API cudaError_t cudaStreamCreate(cudaStream_t* s);
 SIMT_API cudaError_t cudaEventCreate(cudaEvent_t* e);
@@ -199,7 +213,6 @@ SIMT_HOST_INLINE cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsig
 SIMT_HOST_INLINE cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 SIMT_HOST_INLINE cudaError_t cudaEventCreate(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 SIMT_HOST_INLINE cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s = nullptr, unsigned = 0) { return cudaEventRecord(e, s); }
-SIMT_HOST_INLINE cudaError_t cudaGetDevice(int* d) { *d = 0; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaGetDeviceCount(int* n) { *n = 1; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaRuntimeGetVersion(int* v) { *v = CUDART_VERSION; return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaDriverGetVersion(int* v) { *v = CUDART_VERSION; return cudaSuccess; }
@@ -245,6 +258,16 @@ SIMT_HOST_INLINE cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t*, 
 SIMT_HOST_INLINE cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 SIMT_HOST_INLINE cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+// A pool is a name: memory comes from where all of it does, and is gone when it is freed.
+SIMT_HOST_INLINE cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) { *pool = reinterpret_cast<cudaMemPool_t>(1); return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { return cudaMemPoolCreate(pool, nullptr); }
+SIMT_HOST_INLINE cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int) { return cudaMemPoolCreate(pool, nullptr); }
+SIMT_HOST_INLINE cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* v) { *static_cast<unsigned long long*>(v) = 0; return cudaSuccess; }
+template <class T> SIMT_HOST_INLINE cudaError_t cudaMallocFromPoolAsync(T** p, size_t bytes, cudaMemPool_t, cudaStream_t s) { return cudaMallocAsync(p, bytes, s); }
+SIMT_HOST_INLINE cudaError_t cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+SIMT_HOST_INLINE cudaError_t cudaDeviceSetMemPool(int, cudaMemPool_t) { return cudaSuccess; }
 #define SIMT_ABSENT(name, what) \
     template <class... A> SIMT_HOST_INLINE cudaError_t name(const A&...) { simt::not_on_the_host(#name ": " what); }
 SIMT_ABSENT(cudaGraphCreate, "graphs made node by node") SIMT_ABSENT(cudaGraphAddKernelNode, "graphs made node by node")
@@ -253,7 +276,7 @@ SIMT_ABSENT(cudaCreateTextureObject, "textures") SIMT_ABSENT(cudaDestroyTextureO
 SIMT_ABSENT(cudaBindTexture2D, "textures") SIMT_ABSENT(cudaBindTextureToArray, "textures") SIMT_ABSENT(cudaUnbindTexture, "textures")
 SIMT_ABSENT(cudaFreeArray, "textures and arrays") SIMT_ABSENT(cudaMemcpyToArray, "textures and arrays") SIMT_ABSENT(cudaMemcpy2DToArray, "textures and arrays")
 SIMT_ABSENT(cudaCreateSurfaceObject, "surfaces") SIMT_ABSENT(cudaStreamSetAttribute, "L2 access policies") SIMT_ABSENT(cudaIpcGetMemHandle, "memory of other processes")
-SIMT_ABSENT(cudaMemPoolCreate, "memory pools") SIMT_ABSENT(cudaGetDriverEntryPoint, "the driver API") SIMT_ABSENT(cudaGetDriverEntryPointByVersion, "the driver API")
+SIMT_ABSENT(cudaGetDriverEntryPoint, "the driver API") SIMT_ABSENT(cudaGetDriverEntryPointByVersion, "the driver API")
 
 namespace simt {
 struct ClusterDims { const char* name; unsigned dims[3]; };
