@@ -19,7 +19,7 @@ from rooftop.core.compile import Binary, Job, compile_cuda
 from rooftop.core.cuda_form import Definitions
 from rooftop.core.digests import c_code, digest
 from rooftop.core.expressions import ExpressionError
-from rooftop.core.head_parts import HeadError, MapArg, Unfit
+from rooftop.core.head_parts import RANGES, HeadError, MapArg, Unfit
 from rooftop.core.head_text import shown
 from rooftop.core.helpers import expanded
 from rooftop.core.implementation import Implementation, MachineCode, Prepared, Where
@@ -108,8 +108,8 @@ class CudaImplementation(Implementation):
             function = self._python_function("supports")
             if function is not None and (reason := function(problem, self._head)):
                 return str(reason)
-            # the family's function gives the constants, and breaks() judges them
-            if self.weighed is not None and "choose" not in self._head.python:
+            # the family's function gives the constants, if there are any, and breaks() judges them
+            if self.weighed is not None and "choose" not in self._head.python and self._head.config:
                 return self._head.breaks(problem, self._head.config)
             return self._unfit(problem, self.configure(problem))
         except (Unfit, ExpressionError) as error:
@@ -188,10 +188,14 @@ class CudaImplementation(Implementation):
         return list(made[2])
 
     def _with_full_maps(self, launch: Launch, tensors: Mapping[str, Meta | None]) -> Launch:
-        """A launch made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports."""
+        """A launch made by Python code, with tensor maps completed for the driver. Raises Unfit for a grid that no GPU supports, or a number
+        that its type does not hold."""
         for extent, most in zip(launch.grid, GRID, strict=False):
             if not 1 <= extent <= most:
                 raise Unfit(f"{self._head.path}: a grid of {'x'.join(map(str, launch.grid))} blocks; at most {'x'.join(map(str, GRID))}")
+        for (name, value), kind in zip(launch.args.items(), launch.types, strict=False):
+            if kind in RANGES and type(value) is int and not RANGES[kind][0] <= value <= RANGES[kind][1]:
+                raise Unfit(f"{self._head.path}: {name} = {value} does not fit {kind}")
         args: dict[str, Any] = {}
         for name, value in launch.args.items():
             if isinstance(value, TensorMap):

@@ -221,7 +221,7 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
     """The recorded launches, compiled by NVRTC, on the card: timed, and their outputs judged."""
     import torch
 
-    from rooftop.lab.timing.timer import Contestant, ImpossibleTime
+    from rooftop.lab.timing.timer import Candidate, ImpossibleTime
 
     timer, device = _timer()
     sets, size = _sets(task, case, device.l2_bytes)
@@ -274,7 +274,7 @@ def of_solve(made: Verdict, solve: cuda.Solve, task: OpTask, rule: str, case: Ca
 
     def timed(clock: str) -> float:
         try:
-            return float(timer.measure([Contestant("submission", runs)], clock, bytes_per_call=size, budget_s=2.0)["submission"].median)
+            return float(timer.measure([Candidate("submission", runs)], clock, bytes_per_call=size, budget_s=2.0)["submission"].median)
         except ImpossibleTime as error:
             return float(error.measurement["submission"].median)
 

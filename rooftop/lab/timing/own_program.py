@@ -164,7 +164,7 @@ def measure(source: Source, plan: Plan, timer: Timer, device: Any, target: str, 
     import torch
 
     from rooftop.core.launch import Module
-    from rooftop.lab.timing.timer import Contestant
+    from rooftop.lab.timing.timer import Candidate
 
     module = Module(compiled(source, plan, target))
     held = {name: _filled(torch, size, plan.elements.get(name), device) for name, size in plan.memory.items()}
@@ -183,8 +183,8 @@ def measure(source: Source, plan: Plan, timer: Timer, device: Any, target: str, 
             calls[i]()
 
     everything = "all launches, in order"
-    fields = [[Contestant(str(s), [c])] for s, c in zip(plan.steps, calls, strict=True)]
-    fields += [[Contestant(everything, [whole]), *(Contestant(n, [c]) for n, c in peers.items())]] if len(calls) > 1 or peers else []
+    fields = [[Candidate(str(s), [c])] for s, c in zip(plan.steps, calls, strict=True)]
+    fields += [[Candidate(everything, [whole]), *(Candidate(n, [c]) for n, c in peers.items())]] if len(calls) > 1 or peers else []
     rows = []
     for field in fields:
         found = timer.measure(field, "kernel", budget_s=budget_s)
