@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import operator
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rooftop.core import registry, settings
+from rooftop.core.texts import markdown
 from rooftop.lab.check.proofs import device_of
 from rooftop.lab.cli import app, commands
 from rooftop.lab.records import store
@@ -32,19 +33,40 @@ def committed() -> list[store.Record]:
 
 
 @cache
+def marked() -> list[store.Record]:
+    """As `documents.pages` joins them."""
+    return [markdown(r) for r in committed()]
+
+
+@cache
 def site() -> SiteData:
-    return gather(committed(), digests=known.load())
+    return gather(marked(), digests=known.load())
+
+
+MADE: dict[Callable[..., str], str] = {}
+
+
+def once(make: Callable[..., str]) -> Callable[..., str]:
+    """What a table or picture of the committed records holds, made once; of other records, each time."""
+
+    def made(found: list[store.Record], of: SiteData) -> str:
+        if of is not site():
+            return make(found, of)
+        if make not in MADE:
+            MADE[make] = make(found, of)
+        return MADE[make]
+
+    return made
 
 
 @pytest.fixture(autouse=True)
 def joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The committed records are read, and joined to the tree, once for all tests here: that takes seconds."""
 
-    def same(found: list[store.Record]) -> bool:
-        return len(found) == len(committed()) and all(map(operator.is_, found, committed()))
-
     monkeypatch.setattr(store, "read", lambda folder, cut=None: list(committed()) if folder == RESULTS else READ(folder, cut))
-    monkeypatch.setattr(documents, "gather", lambda found, **more: site() if same(found) else gather(found, **more))
+    monkeypatch.setattr(documents, "gather", lambda found, **more: site() if found == marked() else gather(found, **more))
+    for kind in ("TABLES", "DRAWN"):
+        monkeypatch.setattr(documents, kind, {k: once(make) for k, make in getattr(documents, kind).items()})
 
 
 @pytest.fixture
