@@ -72,13 +72,13 @@ def _timer() -> tuple[Any, Any]:
 
 def of_head(made: Verdict, subject: Subject, case: Case) -> Timed:
     """As `rooftop bench` times it; checked at the case first."""
-    from rooftop.lab.timing.field import Bench, Field, Summary
+    from rooftop.lab.timing.bench_group import Bench, BenchGroup, Summary
 
     timer, device = _timer()
 
     def measured(clock: str) -> tuple[float | None, str]:
         summary = Summary()
-        rows = Bench(Field(subject.op, case, [subject]), device, timer, 2.0, (clock,), summary).rows()
+        rows = Bench(BenchGroup(subject.op, case, [subject]), device, timer, 2.0, (clock,), summary).rows()
         row = next((r for r in rows if r["subject"] == subject.name and clock in r.get("clocks", {})), None)
         return (float(row["clocks"][clock]["median"]), "") if row else (None, "; ".join((*summary.wrong, *summary.skipped))[:300])
 
