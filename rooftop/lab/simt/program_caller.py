@@ -331,7 +331,7 @@ def _assumed(kernel: Kernel, entry: str, body: str, source_text: str) -> tuple[l
         elif p.name in sizes:
             given[p.name] = str(sizes[p.name])
         elif not p.pointer and _REAL.fullmatch(kind.replace(" ", "")):
-            given[p.name] = f"({kind})1.0f"
+            given[p.name] = "1.0f" if kind == "float" else f"({kind})1.0f"
         elif not p.pointer and _WHOLE.fullmatch(kind.replace(" ", "")):
             given[p.name] = str(SIDE)
         elif not p.pointer and kind in ("bool", "char"):
