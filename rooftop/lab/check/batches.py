@@ -62,7 +62,7 @@ def batches(op: Contract, sizes: Mapping[str, int], dtype: str, *, backend: str 
         raise invariance.InvarianceError(f"{op.name}: its contract has no size that counts rows (`swept`)")
     gpu = torch.cuda.is_available() and backend in ("auto", "gpu")
     device = device_of(torch.cuda.current_device()) if gpu else _card(arch)
-    one = prod_of(op.swept.case(dtype, {**sizes, op.swept.rows: 1}))
+    one = elements_of(op.swept.case(dtype, {**sizes, op.swept.rows: 1}))
     most = max(n for n in COMPANIONS if n == 1 or n * one <= (1 << 28 if gpu else ELEMENTS))
     case = op.swept.case(dtype, {**sizes, op.swept.rows: most})
     tensors, options = make(op, case, "cuda" if gpu else "cpu", seed)
@@ -120,7 +120,8 @@ def rows_of(op: Contract, sizes: Mapping[str, int], dtype: str) -> dict[str, int
     return {n: next(i for i, (x, y) in enumerate(zip(m.shape, other.shape, strict=True)) if x != y) for n, (m, other) in changed.items()}
 
 
-def prod_of(case: Case) -> int:
+def elements_of(case: Case) -> int:
+    """Those of its largest tensor."""
     return max(math.prod(spec.shape) for _, spec in case.tensors())
 
 
