@@ -4,7 +4,9 @@ Three launches, no atomics. The first computes, for each query, log2 of its norm
 second a block has 128 keys and computes their dk and dv; in the third it has 128 queries and computes their dq. Both are warp-specialised:
 one producer warp, which loads the tiles of the other side by TMA into a ring, and two consumer warp groups of 64 rows each, so that the
 exponentials of one overlap with the products of the other. The second launch computes transposed scores: weights and their gradients stay
-in registers, as the left operands of wgmma. Seven products of tiles; five would suffice if dq were summed by atomics.
+in registers, as the left operands of wgmma. The products that need them run while the scores of the next tile are computed: 0.93 to 0.97 of
+the time of the third launch on an H200, with tiles of 64 keys (of 128, which leave few registers, it was slower), and 0.91 to 0.97 of the
+second's with heads of 64 columns; wider ones lack the registers. Seven products of tiles; five would suffice if dq were summed by atomics.
 
 Where key heads are few, several blocks of the second launch share a key head, each with some of its query heads. They write float32 parts
 of dk and dv, which one more launch for each of the two adds in their order.
@@ -34,50 +36,64 @@ ROWS = 64  # of a consumer warp group, and of a block of the first launch
 
 
 @gluon.jit
-def _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last, factor,
-               columns, SQ, position, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
-               MASKED: gl.constexpr):
+def _left(x, ring, acc):
+    """Scores in registers as the left operand of a product with a tile of `ring`."""
+    operand: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc.type.layout, k_width=2)
+    return gl.convert_layout(x.to(ring.dtype), operand, assert_trivial=True)
+
+
+@gluon.jit
+def _key_steps(to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norm_at, delta_at, n, first, last,
+               factor, columns, SQ, position, STAGES: gl.constexpr, BM: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr,
+               MASKED: gl.constexpr, PIPED: gl.constexpr):
     """Main loop over tiles of queries `first` to one before `last`. `norm` and `delta` are those of the first; those of the next are loaded
-    while a tile is computed."""
+    while a tile is computed. PIPED: the products of the weights `p` and gradients `ds` of the tile before run meanwhile."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     LINE: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     ACROSS: gl.constexpr = gl.SliceLayout(0, SCORES)
     for i in range(first, last):
         stage = n % STAGES
         phase = n // STAGES & 1
+        if PIPED:
+            done = gl.maximum(n - 1, 0) % STAGES  # the first tile: itself; what that product holds is not used
+            w = _left(p, g_ring, to_v)
+            u = _left(ds, q_ring, to_k)
+        else:
+            done = stage
         mbarrier.wait(q_full.index(stage), phase)
         z = gl.zeros((64, BM), gl.float32, SCORES)
         z = warpgroup_mma(k_tile, flat(q_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
         mbarrier.wait(g_full.index(stage), phase)
         dp = gl.zeros((64, BM), gl.float32, SCORES)
         dp = warpgroup_mma(v_tile, flat(g_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
+        if PIPED:
+            to_v = warpgroup_mma(w, flat(g_ring.index(done)), to_v, use_acc=n > 1, is_async=True)
+            to_k = warpgroup_mma(u, flat(q_ring.index(done)), to_k, use_acc=n > 1, is_async=True)
         across = gl.convert_layout(norm, ACROSS)
         ahead = (i + 1) * BM + gl.arange(0, BM, LINE)
         norm = gl.load(norm_at + ahead)
-        z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
+        z = warpgroup_mma_wait(num_outstanding=3 if PIPED else 1, deps=(z,))
         p = gl.exp2(z * factor - across[None, :])
         if MASKED:
             rows = i * BM + gl.arange(0, BM, ACROSS)
             inside = inside_of(rows[None, :], columns[:, None], position, SQ, LEFT, RIGHT, True)
             p = gl.where(inside, p, 0.0)
-        w = gl.convert_layout(
-            p.to(g_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_v.type.layout, k_width=2), assert_trivial=True
-        )
+        if not PIPED:
+            w = _left(p, g_ring, to_v)
         across_delta = gl.convert_layout(delta, ACROSS)
         delta = gl.load(delta_at + ahead)
-        dp = warpgroup_mma_wait(num_outstanding=0, deps=(dp,))
-        to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
+        dp = warpgroup_mma_wait(num_outstanding=2 if PIPED else 0, deps=(dp,))
+        if not PIPED:
+            to_v = warpgroup_mma(w, flat(g_ring.index(stage)), to_v, is_async=True)
         ds = p * (dp - across_delta[None, :])
         if MASKED:
             ds = gl.where(inside, ds, 0.0)
-        u = gl.convert_layout(
-            ds.to(q_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_k.type.layout, k_width=2), assert_trivial=True
-        )
-        to_k = warpgroup_mma(u, flat(q_ring.index(stage)), to_k, is_async=True)
+        if not PIPED:
+            to_k = warpgroup_mma(_left(ds, q_ring, to_k), flat(q_ring.index(stage)), to_k, is_async=True)
         to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
-        mbarrier.arrive(empty.index(stage), count=1)
+        mbarrier.arrive(empty.index(done), count=1, pred=n > 0 if PIPED else True)
         n += 1
-    return to_k, to_v, norm, delta, n
+    return to_k, to_v, p, ds, norm, delta, n
 
 
 @gluon.jit
@@ -87,6 +103,7 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
     """One consumer warp group of the second launch: keys from INDEX · 64 on of the block."""
     SIZE: gl.constexpr = k_tiles.shape[4]
     SIZE_V: gl.constexpr = v_tiles.shape[4]
+    PIPED: gl.constexpr = SIZE + SIZE_V <= 128  # else registers are lacking, and ptxas would make each product wait for the one before
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BM, 16])
     TO_K: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE, 16])
     TO_V: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, SIZE_V, 16])
@@ -101,6 +118,8 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
     columns = column + INDEX * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
     to_k = gl.zeros((64, SIZE), gl.float32, TO_K)
     to_v = gl.zeros((64, SIZE_V), gl.float32, TO_V)
+    p = gl.zeros((64, BM), gl.float32, SCORES)
+    ds = gl.zeros((64, BM), gl.float32, SCORES)
     factor = scale * LOG2E
     n = 0
     if end > begin:
@@ -115,13 +134,24 @@ def _to_keys(INDEX: gl.constexpr, k_tiles, v_tiles, q_ring, g_ring, kv_full, q_f
         norms_at = norms + at
         deltas_at = deltas + at
         if RIGHT >= 0:
-            to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty,
-                                                    norms_at, deltas_at, n, begin, whole, factor, columns, SQ, position, STAGES, BM, LEFT,
-                                                    RIGHT, True)
-        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at,
-                                                deltas_at, n, whole, edge, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, False)
-        to_k, to_v, norm, delta, n = _key_steps(to_k, to_v, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at,
-                                                deltas_at, n, edge, end, factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True)
+            to_k, to_v, p, ds, norm, delta, n = _key_steps(
+                to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, begin, whole,
+                factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True, PIPED
+            )
+        to_k, to_v, p, ds, norm, delta, n = _key_steps(
+            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, whole, edge,
+            factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, False, PIPED
+        )
+        to_k, to_v, p, ds, norm, delta, n = _key_steps(
+            to_k, to_v, p, ds, norm, delta, k_tile, v_tile, q_ring, g_ring, q_full, g_full, empty, norms_at, deltas_at, n, edge, end,
+            factor, columns, SQ, position, STAGES, BM, LEFT, RIGHT, True, PIPED
+        )
+    if PIPED:  # noqa: SIM102  decided when it is compiled
+        if n > 0:  # the products of the last tile
+            last = (n - 1) % STAGES
+            to_v = warpgroup_mma(_left(p, g_ring, to_v), flat(g_ring.index(last)), to_v, use_acc=n > 1, is_async=True)
+            to_k = warpgroup_mma(_left(ds, q_ring, to_k), flat(q_ring.index(last)), to_k, use_acc=n > 1, is_async=True)
+            to_v, to_k = warpgroup_mma_wait(num_outstanding=0, deps=(to_v, to_k))
     b = batch.to(gl.int64)
     h = key_head.to(gl.int64)
     first = column + INDEX * 64
@@ -225,34 +255,34 @@ def _sum_parts(x, out, N, H, ob, os, oh, S, D: tl.constexpr, SIZE: tl.constexpr,
 
 
 @gluon.jit
-def _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, rows, SK, position,
-                 STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):
-    """Main loop over tiles of keys `first` to one before `last`."""
+def _query_steps(to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, first, last, factor, rows, SK,
+                 position, STAGES: gl.constexpr, BN: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, MASKED: gl.constexpr):
+    """Main loop over tiles of keys `first` to one before `last`. The product of the gradients `ds` of the tile before runs while those of a
+    tile are computed."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BN, 16])
     for i in range(first, last):
         stage = n % STAGES
+        done = gl.maximum(n - 1, 0) % STAGES  # the first tile: itself; what that product holds is not used
         phase = n // STAGES & 1
+        u = _left(ds, k_ring, to_q)
         mbarrier.wait(k_full.index(stage), phase)
         z = gl.zeros((64, BN), gl.float32, SCORES)
         z = warpgroup_mma(q_tile, flat(k_ring.index(stage)).permute((1, 0)), z, use_acc=False, is_async=True)
         mbarrier.wait(v_full.index(stage), phase)
         dp = gl.zeros((64, BN), gl.float32, SCORES)
         dp = warpgroup_mma(g_tile, flat(v_ring.index(stage)).permute((1, 0)), dp, use_acc=False, is_async=True)
-        z = warpgroup_mma_wait(num_outstanding=1, deps=(z,))
+        to_q = warpgroup_mma(u, flat(k_ring.index(done)), to_q, use_acc=n > 1, is_async=True)
+        z = warpgroup_mma_wait(num_outstanding=2, deps=(z,))
         p = gl.exp2(z * factor - norm[:, None])
-        dp = warpgroup_mma_wait(num_outstanding=0, deps=(dp,))
+        dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
         ds = p * (dp - delta[:, None])
         if MASKED:
             columns = i * BN + gl.arange(0, BN, gl.SliceLayout(0, SCORES))
             ds = gl.where(inside_of(rows[:, None], columns[None, :], position, SK, LEFT, RIGHT, False), ds, 0.0)
-        u = gl.convert_layout(
-            ds.to(k_ring.dtype), gl.DotOperandLayout(operand_index=0, parent=to_q.type.layout, k_width=2), assert_trivial=True
-        )
-        to_q = warpgroup_mma(u, flat(k_ring.index(stage)), to_q, is_async=True)
         to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
-        mbarrier.arrive(empty.index(stage), count=1)
+        mbarrier.arrive(empty.index(done), count=1, pred=n > 0)
         n += 1
-    return to_q, n
+    return to_q, ds, n
 
 
 @gluon.jit
@@ -272,6 +302,7 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     norm = gl.load(norms + at, mask=rows < PADDED, other=0.0)
     delta = gl.load(deltas + at, mask=rows < PADDED, other=0.0)
     to_q = gl.zeros((64, SIZE), gl.float32, TO_Q)
+    ds = gl.zeros((64, BN), gl.float32, SCORES)
     factor = scale * LOG2E
     n = 0
     if end > begin:
@@ -279,12 +310,21 @@ def _to_queries(INDEX: gl.constexpr, q_tiles, g_tiles, k_ring, v_ring, qg_full, 
     q_tile = flat(q_tiles.index(INDEX))
     g_tile = flat(g_tiles.index(INDEX))
     if LEFT >= 0:
-        to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK,
-                               position, STAGES, BN, LEFT, RIGHT, True)
-    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK,
-                           position, STAGES, BN, LEFT, RIGHT, False)
-    to_q, n = _query_steps(to_q, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK,
-                           position, STAGES, BN, LEFT, RIGHT, True)
+        to_q, ds, n = _query_steps(
+            to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, begin, whole, factor, rows, SK, position,
+            STAGES, BN, LEFT, RIGHT, True
+        )
+    to_q, ds, n = _query_steps(
+        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, whole, edge, factor, rows, SK, position,
+        STAGES, BN, LEFT, RIGHT, False
+    )
+    to_q, ds, n = _query_steps(
+        to_q, ds, norm, delta, q_tile, g_tile, k_ring, v_ring, k_full, v_full, empty, n, edge, end, factor, rows, SK, position,
+        STAGES, BN, LEFT, RIGHT, True
+    )
+    if n > 0:  # the product of the last tile
+        to_q = warpgroup_mma(_left(ds, k_ring, to_q), flat(k_ring.index((n - 1) % STAGES)), to_q, use_acc=n > 1, is_async=True)
+        to_q = warpgroup_mma_wait(num_outstanding=0, deps=(to_q,))
     to = dq + (bh // H).to(gl.int64) * xb + (bh % H).to(gl.int64) * xh
     first = row + INDEX * 64
     store_rows(to, to_q * scale, first + gl.arange(0, 64, gl.SliceLayout(1, TO_Q)), SQ, xs, gl.arange(0, SIZE, gl.SliceLayout(0, TO_Q)), D)
@@ -352,8 +392,8 @@ class Config:
 
     BM: int = 64
     KEY_STAGES: int = 3
-    BN: int = 128
-    QUERY_STAGES: int = 2
+    BN: int = 64
+    QUERY_STAGES: int = 4
     parts: int = 1
 
 
@@ -389,7 +429,7 @@ def choose(p: Problem) -> Config:
     if _wide(p):
         return Config(KEY_STAGES=2, BN=32, QUERY_STAGES=3, parts=parts)
     narrow = max(_width(p["q"].shape[3]), _width(p["v"].shape[3])) == 64
-    return Config(KEY_STAGES=4, QUERY_STAGES=4, parts=parts) if narrow else Config(parts=parts)
+    return Config(KEY_STAGES=4 if narrow else 3, parts=parts)
 
 
 def _group(p: Problem) -> int:
@@ -419,7 +459,7 @@ def _parts(p: Problem) -> int:
 
 def configs(p: Problem) -> list[Config]:
     size = _width(p["q"].shape[3]) + _width(p["v"].shape[3])
-    found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (1, 2, 3, 4) for qs in (1, 2, 3, 4)]
+    found = [Config(bm, ks, bn, qs, _parts(p)) for bm in (64, 128) for bn in (32, 64, 128) for ks in (2, 3, 4) for qs in (2, 3, 4)]
     most, keys = p.device.shared_per_block - 1024, 64 if _wide(p) else 128
     return [
         c for c in found if 2 * size * max(keys + c.BM * c.KEY_STAGES, 128 + c.BN * c.QUERY_STAGES) <= most and (size == 128 or c.BM == 64)
