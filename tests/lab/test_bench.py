@@ -12,6 +12,8 @@ import torch
 from _simulated_device import Kernel, Simulated
 
 from rooftop.core import registry
+from rooftop.core.call import Call
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.spec import TARGETS, Work
 from rooftop.lab import candidates
 from rooftop.lab.check.checker import Result
@@ -159,10 +161,19 @@ def test_a_kernel_that_a_record_proves_is_not_checked_again(monkeypatch: pytest.
     check = {"kind": "check", "op": "add", "subject": kernel.name, "case": b.f.case.id, **kernel.identity(b.f.case, H100).facts, "error": error,
              "device": {"name": "card"}}  # fmt: skip
     judged = []
+
+    def absent(*_: object) -> None:
+        raise AbsentCompiler("the language is not installed")
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(Call, "runner", absent)
     monkeypatch.setattr(bench_group.judgement, "expect", lambda *args: judged.append("reference"))
     monkeypatch.setattr(bench_group.checker, "check", lambda s, *args, **more: Result(s.name, "add", b.f.case.id, "ok"))
     monkeypatch.setattr(bench_group.checker, "check_callable", lambda *args, name, **more: Result(name, "add", b.f.case.id, "ok"))
     b.proofs = store.proven([check], "card")
+    b._check([kernel])
+    assert b.checks[kernel.name].status == "skipped" and "not installed" in b.summary.skipped[-1], "its language is not here"
+    monkeypatch.setattr(Call, "runner", lambda *_: None)
     b._check([kernel])
     assert not judged and b.checks[kernel.name].status == "ok" and b.errors == {kernel.name: error}
     for able, proofs in (([kernel, peer], [check]), ([kernel], [{**check, "digest": "another"}]), ([kernel], [{**check, "error": {"ok": False}}])):

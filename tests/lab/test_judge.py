@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from _support import command, flat
 
+from rooftop.core.spec import Input
 from rooftop.lab import simt
 from rooftop.lab.judge import counts, cuda, forms, judging, python, score, tasks
 
@@ -171,6 +173,17 @@ def test_sizes_that_a_solve_takes_are_found_by_trying(tmp_path: Path) -> None:
     wrong = forms.recognise(_write(tmp_path, "wrong.cu", text.replace("/ s[0]", "/ (s[0] + 1e-3f)")))
     outcome = cuda.of_solve(wrong, tasks.OpTask("softmax"))[0]
     assert outcome.kind == "wrong" and "is allowed" in outcome.said and outcome.said.startswith("hidden ")
+
+
+@needs_compiler
+@pytest.mark.sampled("exploits")
+def test_a_number_that_a_vector_alone_leaves_open_is_decided_by_a_matrix(tmp_path: Path) -> None:
+    text = """__global__ void k(const float* x, float* y, int n) { int i = blockIdx.x * 64 + threadIdx.x; if (i < n) y[i] = x[i] * x[i]; }
+extern "C" void solve(const float* x, float* y, int N) { k<<<(N + 63) / 64, 64>>>(x, y, N); }"""
+    task = tasks.OpTask("square")
+    outcome, made, rule = cuda.of_solve(forms.recognise(_write(tmp_path, "square.cu", text)), task)
+    matrix = replace(task.plain("f32")[0], name="matrix", inputs={"x": Input((64, 64), "f32")})
+    assert outcome.kind == "right" and cuda.numbers_of(made, task.group(matrix))[rule] == (64 * 64,)
 
 
 @pytest.mark.sampled("exploits")

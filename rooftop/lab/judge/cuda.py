@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -238,30 +239,58 @@ def of_solve(submission: Submission, task: Task) -> tuple[Outcome, Solve, str]:
             made,
             "",
         )
-    rule, trials, failed = "", 0, Outcome("raises", "")
+    rules: list[str] = []  # what its sizes may follow, likely ones first: several, while all calls so far have the same sizes by them
+    trials, failed = 0, Outcome("raises", "")
     for group in _groups(task, made):
-        tried = False
-        for r, sizes in numbers_of(made, group).items():
-            if rule not in ("", r):
-                continue
-            tried = True
-            outcome = _run(made, group, sizes)
+        outcomes: dict[tuple[Any, ...], Outcome] = {}
+        found = numbers_of(made, group)
+        for sizes in dict.fromkeys(found[r] for r in rules or found if r in found):
+            outcomes[sizes] = outcome = _run(made, group, sizes)
             if outcome.kind == "right":
-                rule, trials = r, trials + len(group)
+                rules = [r for r in rules or found if found.get(r) == sizes]
+                trials += len(group)
                 break
             if outcome.kind not in ("wrong", "unwritten", "beyond", "replay", "raises"):  # whatever the sizes are
-                return replace(outcome, trials=trials + 1), made, rule
+                return replace(outcome, trials=trials + 1), made, ""
             failed = failed if failed.said else outcome
         else:
-            if tried and (rule or not isinstance(task, OpTask)):
-                return replace(failed, trials=trials + 1), made, rule
-    if not rule:
+            # a solve of one row, say, need not take a matrix whose sizes not every rule gives
+            if outcomes and (all(r in found for r in rules) if rules else not isinstance(task, OpTask)):
+                return replace(failed, trials=trials + 1), made, ""
+    if not rules:
         if not failed.said:
             failed = Outcome(
                 "raises", f"{submission.solve} has another signature: {task.name} needs its tensors, its outputs and sizes, in this order"
             )
         return replace(failed, trials=1), made, ""
-    return Outcome("right", trials=trials), made, rule
+    if isinstance(task, OpTask):
+        for group in islice(_deciding(task, made, rules), 3):
+            found = numbers_of(made, group)
+            right = next((s for s in dict.fromkeys(found[r] for r in rules if r in found) if _run(made, group, s).kind == "right"), None)
+            if right is not None:
+                rules, trials = [r for r in rules if found.get(r) == right], trials + len(group)
+                break
+    return Outcome("right", trials=trials), made, rules[0]
+
+
+def _deciding(task: OpTask, made: Solve, rules: Sequence[str]) -> Iterator[list[Call]]:
+    """Calls whose sizes by these rules differ, a few: of a vector alone `N` may be its elements or its last size. A solve need not take
+    them."""
+    for base in [c for n in range(1, len(made.pointers) + 1) for c in _plain(task, made, n)][:40]:
+        if len(rules) > 1 and fits(made, task.op, base):
+            group = task.group(task.hidden(base))
+            found = numbers_of(made, group)
+            if len({found[r] for r in rules if r in found}) > 1:
+                yield group
+
+
+def _plain(task: OpTask, made: Solve, tensors: int) -> list[Case]:
+    """Cases of so many tensors in plain layouts, those whose sizes are as many as the solve's numbers first."""
+    try:
+        bases = task.plain(made.dtypes[0], tensors)
+    except ValueError:
+        return []
+    return sorted(bases, key=lambda c: abs(len({e for _, v in c.tensors() for e in v.shape}) - len(made.numbers)))
 
 
 def _groups(task: Task, made: Solve) -> Iterator[list[Call]]:
@@ -271,11 +300,7 @@ def _groups(task: Task, made: Solve) -> Iterator[list[Call]]:
         return
     found = 0
     for tensors in range(1, len(made.pointers) + 1):
-        try:
-            bases = task.plain(made.dtypes[0], tensors)
-        except ValueError:
-            continue
-        for base in sorted(bases, key=lambda c: abs(len({e for _, v in c.tensors() for e in v.shape}) - len(made.numbers)))[:4]:
+        for base in _plain(task, made, tensors)[:4]:
             group = task.group(task.hidden(base))
             if fits(made, task.op, base):
                 found += 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rooftop.core import registry
 from rooftop.core.contract import Contract
+from rooftop.core.cubins import AbsentCompiler
 from rooftop.core.spec import DTYPES, Case, Device
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker, judgement
@@ -169,6 +170,9 @@ class Bench:
             for s in able:
                 path = s.call(self.f.case, self.device).path if s.peer is None else ()
                 status: Status = "ok" if found[s.name]["error"]["ok"] else "wrong"
+                if s.peer is None and (reason := self._not_made(s)):
+                    status = "skipped"
+                    self.summary.skipped.append(f"{s.name} at {self.f.case.id}: {reason}")
                 self.checks[s.name] = checker.Result(s.name, self.f.op.name, self.f.case.id, status, "gpu", path=path)
             self.errors = {name: record["error"] for name, record in found.items()}
             return
@@ -184,6 +188,16 @@ class Bench:
                 findings.append(f"{s.name} at {self.f.case.id}: {result.status}: {result.message}")
         del expected
         torch.cuda.empty_cache()
+
+    def _not_made(self, s: Subject) -> str:
+        """Why a kernel that was proven elsewhere cannot be compiled here: its language is not installed. Else empty."""
+        import torch
+
+        try:
+            s.call(self.f.case, self.device).runner(torch.cuda.current_device())
+        except AbsentCompiler as error:
+            return str(error)
+        return ""
 
     def candidate(self, s: Subject, sets: Sequence[dict[str, Any]], options: dict[str, Any]) -> Candidate:
         if s.peer is not None:
