@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from _simulated_device import Simulated
 from typer.testing import CliRunner
 
 from rooftop.core import launch as launching
@@ -19,6 +20,7 @@ from rooftop.lab.cli.app import app
 from rooftop.lab.ending import NoGpuError
 from rooftop.lab.simt import program
 from rooftop.lab.timing import own_program
+from rooftop.lab.timing.timer import Timer
 
 pytestmark = pytest.mark.skipif(simt.unavailable() is not None, reason=str(simt.unavailable()))
 SUMS = """
@@ -35,7 +37,8 @@ int main(int argc, char** argv) {
     cudaMalloc(&x, n * sizeof(float));
     cudaMalloc(&y, n * sizeof(float));
     cudaMalloc(&counts, 256);
-    for (int i = 0; i < 3; ++i) scaled<float, 128><<<n / 2 / 128, 128>>>(x, y + n / 2, n / 2, 0.5f, i > 5, -2.0);
+    constexpr int width = 64;
+    for (int i = 0; i < 3; ++i) scaled<float, 2 * width><<<n / 2 / 128, 128>>>(x, y + n / 2, n / 2, 0.5f, i > 5, -2.0);
     plain<<<1, 32, 64>>>(counts);
     cudaFree(x), cudaFree(y), cudaFree(counts);
 }
@@ -65,12 +68,15 @@ def test_launches_are_listed_with_their_arguments_and_made_of_kernels_that_compi
     monkeypatch.setattr(launching, "Module", lambda binary: module)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
 
-    def measure(field: list[Any], clock: str, budget_s: float) -> Any:
+    def measure(field: list[Any], clock: str, bytes_per_call: int, budget_s: float) -> Any:
+        Timer(Simulated())._validate(field, clock, bytes_per_call, "normal", (11, 1001), 0.002)  # type: ignore[arg-type]
         field[0].calls[0]()
         times = {c.name: SimpleNamespace(median=1e-6, low=1e-6, high=1e-6, method="graph") for c in field}
         return SimpleNamespace(timings=times, versus={c.name: SimpleNamespace(ratio=2.0) for c in field[1:]})
 
-    rows = own_program.measure(source, plan, SimpleNamespace(measure=measure), torch.device("cpu"), "sm_90a", {"torch.add": lambda: None}, 1.0)
+    count, peers = own_program.sets(plan, Simulated().l2_bytes), {"torch.add": (torch.add, [((4,), "float32")] * 2)}
+    beside = own_program.on(peers, torch.device("cpu"), count)
+    rows = own_program.measure(source, plan, SimpleNamespace(measure=measure), torch.device("cpu"), "sm_90a", beside, 1.0, count)
     assert [m[0] for m in made] == ["scaled<float, 128>", "plain", *["scaled<float, 128>"] * 3, "plain"]
     assert {m[1] for m in made} == {7} and made[0][2] == made[2][2] and made[0][2][0] != made[0][2][1]
     assert [(r["what"].rpartition(": ")[2], r["ratio"]) for r in rows[2:]] == [("all launches, in order", None), ("torch.add", 2.0)]

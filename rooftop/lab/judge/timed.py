@@ -152,10 +152,9 @@ def recorded(made: cuda.Solve, sizes: Mapping[str, int], numbers: Sequence[Any])
                 else ((), ())
             )
             cluster = tuple(e["cluster"]) if prod(e["cluster"]) > 1 else ()
-            kernel = program._concrete(e["kernel"], e["within"])
             steps.append(
                 Launch(
-                    kernel, tuple(e["grid"]), {str(i): a for i, a in enumerate(args)}, types=types, block=tuple(e["block"]),
+                    e["kernel"], tuple(e["grid"]), {str(i): a for i, a in enumerate(args)}, types=types, block=tuple(e["block"]),
                     cluster=cluster, shared=e["shared"], cooperative=e["cooperative"],
                 )
             )

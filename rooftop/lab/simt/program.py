@@ -235,7 +235,7 @@ def _read(source: Source, built: program_build.Program, answered: Answer, mode: 
                 for a in e["arguments"]
             )  # fmt: skip
             launched[e["launch"]] = Launched(
-                _concrete(e["kernel"], e["within"]) or _named(text_of(file, line, texts)), file, line, tuple(e["grid"]), tuple(e["block"]), int(e["shared"]),
+                e["kernel"] or _named(text_of(file, line, texts)), file, line, tuple(e["grid"]), tuple(e["block"]), int(e["shared"]),
                 bool(e["cooperative"]), arguments,
             )  # fmt: skip
         elif "times" in e and e["times"] in launched:
@@ -289,12 +289,6 @@ def _product(extents: Sequence[int]) -> int:
     for e in extents:
         n *= e
     return n
-
-
-def _concrete(kernel: str, within: str) -> str:
-    """`k<float, 256>` of `k<T, N>` in a function of which the compiler says `[with T = float; int N = 256]`."""
-    given = {m[1]: m[2].strip() for m in re.finditer(r"(?:[\w:]+ )?(\w+) = ([^;\]]+)", within.partition("[with ")[2])}
-    return re.sub(r"\b\w+\b", lambda m: given.get(m[0], m[0]), kernel) if given else kernel
 
 
 def _named(text: str) -> str:

@@ -267,7 +267,7 @@ def _launch(entry: str, grid: Sequence[int], block: Sequence[int], shared: int, 
         else:
             names.append("nullptr" if text in ("null", "nullptr") else text)
     extents = ", ".join(f"dim3({', '.join(map(str, e))})" for e in (grid, block))
-    launch = f'simt::Launching simt_l("{entry}", "", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
+    launch = f'simt::Launching simt_l("{entry}", {extents}, {shared}); simt_l.given.cooperative = {str(cooperative).lower()};'
     call = f"simt_l.run([=](auto... simt_a) {{ {entry}(simt_a...); }}{''.join(f', {n}' for n in names)});"
     made = f"\n    {launch} {call}\n    cudaDeviceSynchronize();"
     return "\n".join([*lines, _shown("before", arrays, entry.replace(" ", "")) + made + _shown("after", arrays)])

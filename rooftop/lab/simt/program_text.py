@@ -156,8 +156,8 @@ def _launches(tokens: list[Token], kernels: Collection[str], macro: Collection[s
             by_pointer = base not in kernels and "<" not in words
             pointed |= by_pointer
             line = token.line
-            shown = f"#{name}" if macro is not None and name in macro else _quoted(name if macro is None else base)
-            made.append(Token("word", f"simt::Launching({shown}, __PRETTY_FUNCTION__, ", line))
+            shown = f"#{name}" if macro is not None and name in macro else _instance(name) if macro is None else _quoted(base)
+            made.append(Token("word", f"simt::Launching({shown}, ", line))
             made += tokens[at + 1 : closed]
             arguments = [Token("symbol", ", ##" if macro is not None and _plain(given) == "__VA_ARGS__" else ", ", line), *given] if _plain(given) else []
             if by_pointer:
@@ -198,6 +198,22 @@ def together(tokens: list[Token]) -> list[Token]:
             made.append(t)
             at += 1
     return made
+
+
+def _instance(kernel: str) -> str:
+    """C++ whose value is a kernel's name; of a template with the values that its arguments have, which may be the host's constants."""
+    base, opened, rest = kernel.partition("<")
+    if not opened or not rest.endswith(">") or base.startswith("("):
+        return _quoted(kernel)
+    parts, depth = [""], 0
+    for c in rest[:-1]:
+        depth += (c in "<([{") - (c in ">)]}")
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    shown = (f"simt::shown<{p.removesuffix('...')}>(){'...' * p.endswith('...')}" for p in map(str.strip, parts) if p)
+    return f"simt::instance({_quoted(base.strip())}, {{{', '.join(shown)}}})"
 
 
 def _quoted(text: str) -> str:

@@ -134,8 +134,8 @@ def peers(source: Source, like: str, given: Sequence[str]) -> dict[str, Peer]:
     return {like: (likes.reference_of(like), tensors)}
 
 
-def on(found: Mapping[str, Peer], at: Any) -> dict[str, Any]:
-    """Calls of the peers without arguments, on random tensors of a device of torch."""
+def on(found: Mapping[str, Peer], at: Any, count: int) -> dict[str, list[Any]]:
+    """Calls of the peers without arguments, each on random tensors of its own on a device of torch: so many of each."""
     import torch
 
     from rooftop.lab.check import like as likes
@@ -148,7 +148,18 @@ def on(found: Mapping[str, Peer], at: Any) -> dict[str, Any]:
         made = [tensor(*s) for s in shapes]
         return lambda: likes.called(function, name, made)
 
-    return {name: call(name, function, shapes) for name, (function, shapes) in found.items()}
+    return {name: [call(name, function, shapes) for _ in range(count)] for name, (function, shapes) in found.items()}
+
+
+def sets(plan: Plan, l2_bytes: int) -> int:
+    """How often the plan's memory must be there, so that its calls, one on each in turn, find none of it in L2."""
+    from rooftop.lab.timing.timer import sets_needed
+
+    return sets_needed(_touched(plan), l2_bytes)
+
+
+def _touched(plan: Plan) -> int:
+    return max(sum(plan.memory.values()), 1)
 
 
 def compiled(source: Source, plan: Plan, target: str) -> Any:
@@ -158,36 +169,45 @@ def compiled(source: Source, plan: Plan, target: str) -> Any:
     return own_file.binary(source, list(dict.fromkeys(s.launch.kernel for s in plan.steps)), target)
 
 
-def measure(source: Source, plan: Plan, timer: Timer, device: Any, target: str, peers: Mapping[str, Any], budget_s: float) -> list[dict[str, Any]]:
-    """Seconds of each launch and, where there are several, of all in their order, on the kernel clock; beside `peers`, calls without arguments.
-    `device`: torch's; `target`: what to compile for."""
+def measure(
+    source: Source, plan: Plan, timer: Timer, device: Any, target: str, peers: Mapping[str, Sequence[Any]], budget_s: float, count: int
+) -> list[dict[str, Any]]:
+    """Seconds of each launch and, where there are several, of all in their order, on the kernel clock; beside `peers`, calls without
+    arguments. `device`: torch's; `target`: what to compile for; `count`: of `sets`, how many calls there are of each peer."""
     import torch
 
     from rooftop.core.launch import Module
     from rooftop.lab.timing.timer import Candidate
 
     module = Module(compiled(source, plan, target))
-    held = {name: _filled(torch, size, plan.elements.get(name), device) for name, size in plan.memory.items()}
+    memories = [{name: _filled(torch, size, plan.elements.get(name), device) for name, size in plan.memory.items()} for _ in range(count)]
 
-    def call(step: Step) -> Any:
-        places = [v for v in step.launch.args.values() if isinstance(v, str)]
-        names = list(dict.fromkeys(places))
+    def calls_of(step: Step) -> list[Any]:
+        names = list(dict.fromkeys(v for v in step.launch.args.values() if isinstance(v, str)))
         prepared = module.prepare(step.launch, names, device.index or 0)
-        addresses = [held[n.partition("+")[0]].data_ptr() + int(n.partition("+")[2]) for n in names]
-        return lambda: prepared(torch.cuda.current_stream().cuda_stream, addresses)
 
-    calls = [call(s) for s in plan.steps]
+        def call(held: Mapping[str, Any]) -> Any:
+            addresses = [held[n.partition("+")[0]].data_ptr() + int(n.partition("+")[2]) for n in names]
+            return lambda: prepared(torch.cuda.current_stream().cuda_stream, addresses)
 
-    def whole() -> None:
-        for i in plan.order:
-            calls[i]()
+        return [call(held) for held in memories]
+
+    calls = [calls_of(s) for s in plan.steps]
+
+    def whole(i: int) -> Any:
+        def run() -> None:
+            for step in plan.order:
+                calls[step][i]()
+
+        return run
 
     everything = "all launches, in order"
-    fields = [[Candidate(str(s), [c])] for s, c in zip(plan.steps, calls, strict=True)]
-    fields += [[Candidate(everything, [whole]), *(Candidate(n, [c]) for n, c in peers.items())]] if len(calls) > 1 or peers else []
+    fields = [[Candidate(str(s), c)] for s, c in zip(plan.steps, calls, strict=True)]
+    if len(calls) > 1 or peers:
+        fields.append([Candidate(everything, [whole(i) for i in range(count)]), *(Candidate(n, c) for n, c in peers.items())])
     rows = []
     for field in fields:
-        found = timer.measure(field, "kernel", budget_s=budget_s)
+        found = timer.measure(field, "kernel", bytes_per_call=_touched(plan), budget_s=budget_s)
         for name, t in found.timings.items():
             ratio = found.versus[name].ratio if name in found.versus else None
             rows.append({"what": name, "seconds": t.median, "low": t.low, "high": t.high, "method": t.method, "ratio": ratio})

@@ -569,6 +569,18 @@ static dim3 cluster_of_kernel(const char* name) {
     return dim3(1, 1, 1);
 }
 
+const char* instance(const char* name, std::initializer_list<const char*> arguments) {
+    static std::set<std::string> kept;
+    std::string text = std::string(name) + "<";
+    for (const char* a : arguments) {       // `const char* simt::shown() [with T = float]`, and what names in it stand for after a semicolon
+        const char* from = std::strstr(a, " = ");
+        std::string one = from ? from + 3 : a;
+        one.erase(std::min(one.find("; "), one.rfind(']')));
+        text += (text.back() == '<' ? "" : ", ") + one;
+    }
+    return kept.insert(text + ">").first->c_str();
+}
+
 cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t bytes, const LaunchArgument* arguments, unsigned count, unsigned long long address) {
     const u64 pc = here(reinterpret_cast<void*>(address));
     if (worker && worker->current) not_simulated("a launch <<<...>>> by a kernel (dynamic parallelism)");
@@ -607,8 +619,6 @@ cudaError_t launch(Given& given, void (*entry)(void**), void* closure, size_t by
         std::string& j = program.journal;
         put(j, "%s{\"launch\":%u,\"pc\":%llu,\"kernel\":", j.empty() ? "" : ",\n", r.record, static_cast<unsigned long long>(pc));
         put_text(j, given.kernel);
-        j += ",\"within\":";
-        put_text(j, given.within);
         put(j, ",\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"shared\":%zu,\"cooperative\":%s,\"cluster\":[%u,%u,%u],\"arguments\":", given.grid.x, given.grid.y, given.grid.z, given.block.x, given.block.y, given.block.z, given.shared, given.cooperative ? "true" : "false", c.x, c.y, c.z);
         j += shown(arguments, count) + ",\"widths\":[";
         for (unsigned i = 0; i < count; ++i) put(j, "%s%u", i ? "," : "", arguments[i].bytes);

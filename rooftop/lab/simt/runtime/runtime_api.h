@@ -317,8 +317,15 @@ SIMT_PLAIN inline LaunchArgument argument(const T& v) {
     if constexpr (std::is_same_v<T, Zero>) return {NUMBER, nullptr, 0, true};
     else return {std::is_pointer_v<T> || std::is_null_pointer_v<T> ? POINTER : std::is_floating_point_v<T> ? REAL : std::is_integral_v<T> || std::is_enum_v<T> ? NUMBER : VALUE, &v, sizeof(T), std::is_signed_v<T>};
 }
+template <class T>
+SIMT_HOST_INLINE const char* shown() { return __PRETTY_FUNCTION__; }
+template <auto V>
+SIMT_HOST_INLINE const char* shown() { return __PRETTY_FUNCTION__; }
+template <template <class...> class T>
+SIMT_HOST_INLINE const char* shown() { return __PRETTY_FUNCTION__; }
+SIMT_API const char* instance(const char* name, std::initializer_list<const char*> arguments);   // `name<float, 32>`, of what `shown` says of each
 struct Given {                      // of a launch, besides its arguments
-    const char *kernel, *within;
+    const char* kernel;
     dim3 grid, block, cluster;
     size_t shared;
     bool cooperative;
@@ -328,8 +335,8 @@ SIMT_API cudaError_t launch(Given& given, void (*entry)(void**), void* closure, 
 
 struct Launching {
     Given given;
-    SIMT_PLAIN Launching(const char* kernel, const char* within, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t = nullptr)
-        : given{kernel, within, grid, block, dim3(0, 0, 0), shared, false, nullptr} {}
+    SIMT_PLAIN Launching(const char* kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t = nullptr)
+        : given{kernel, grid, block, dim3(0, 0, 0), shared, false, nullptr} {}
     template <class T>
     using Number = std::conditional_t<std::is_same_v<T, Zero>, int, T>;
     template <class L, class... A>
@@ -360,17 +367,17 @@ SIMT_HOST_INLINE F* kernel_of(F* f) { return f; }
 }  // namespace simt
 template <class... P>
 SIMT_HOST_INLINE cudaError_t cudaLaunchKernel(void (*k)(P...), dim3 grid, dim3 block, void** values, size_t shared = 0, cudaStream_t = nullptr) {
-    return simt::Launching("", __PRETTY_FUNCTION__, grid, block, shared).gathered(k, values, std::index_sequence_for<P...>{});
+    return simt::Launching("", grid, block, shared).gathered(k, values, std::index_sequence_for<P...>{});
 }
 template <class... P>
 SIMT_HOST_INLINE cudaError_t cudaLaunchCooperativeKernel(void (*k)(P...), dim3 grid, dim3 block, void** values, size_t shared = 0, cudaStream_t = nullptr) {
-    simt::Launching l("", __PRETTY_FUNCTION__, grid, block, shared);
+    simt::Launching l("", grid, block, shared);
     l.given.cooperative = true;
     return l.gathered(k, values, std::index_sequence_for<P...>{});
 }
 template <class... P, class... A>
 SIMT_HOST_INLINE cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*k)(P...), A&&... a) {
-    simt::Launching l("", __PRETTY_FUNCTION__, c->gridDim, c->blockDim, c->dynamicSmemBytes);
+    simt::Launching l("", c->gridDim, c->blockDim, c->dynamicSmemBytes);
     for (unsigned i = 0; i < c->numAttrs; ++i) {
         const cudaLaunchAttribute& x = c->attrs[i];
         if (x.id == cudaLaunchAttributeClusterDimension) l.given.cluster = dim3(x.val.clusterDim.x, x.val.clusterDim.y, x.val.clusterDim.z);
