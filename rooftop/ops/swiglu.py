@@ -182,6 +182,7 @@ OP = Op(
     cases=[
         *gated_cases(), *_clamped("clamped", gated_cases(limit=0.75)),
         *_clamped("gpt-oss", [c for c in gated_cases(**GPT_OSS, interleaved=True) if c.name.startswith("packed")]),
+        *_clamped("alpha alone,", [c for c in gated_cases(alpha=1.702) if c.name.startswith(("NaN", "+inf"))]),
         *_clamped("in halves", [c for c in gated_cases(**GPT_OSS) if c.name == "packed odd"]),
     ],
     judging=Judging(rows=each_element),

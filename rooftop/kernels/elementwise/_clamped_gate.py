@@ -69,7 +69,7 @@ def _forward(a, b, y, R, C, sa, sb, sy, bo, limit, alpha, offset,
 @triton.jit
 def _backward(dy, a, b, da, db, R, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, offset,
               TURNS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, CHAINED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A gradient is 0 where its value was clamped."""
+    """A gradient is 0 where its value was clamped. NaN lies within no limit, but without one nothing is clamped."""
     if CHAINED:
         gdc_wait()
     row, column = _tile(C, BLOCK, LANES)
@@ -78,8 +78,9 @@ def _backward(dy, a, b, da, db, R, C, sg, sa, sb, su, sv, bo, vo, limit, alpha, 
     given, raised = _pair(a, b, row, sa, sb, bo, column, R, C, TURNS, BLOCK, LANES)
     gate, up = _clamped(given, raised, limit)
     s = sigmoid(alpha * gate)
-    u = tl.where(given <= limit, flow * (up + offset) * (s * (1 + alpha * gate * (1 - s))), 0.0)
-    v = tl.where(tl.abs(raised) <= limit, flow * (gate * s), 0.0)
+    free = limit == float("inf")
+    u = tl.where(free | (given <= limit), flow * (up + offset) * (s * (1 + alpha * gate * (1 - s))), 0.0)
+    v = tl.where(free | (tl.abs(raised) <= limit), flow * (gate * s), 0.0)
     if TURNS:
         run = _run(C, BLOCK)
         both = tl.reshape(tl.join(u, v), (LANES, 2 * BLOCK))

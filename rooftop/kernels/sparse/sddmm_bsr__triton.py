@@ -13,6 +13,14 @@ from rooftop.core.spec import Launch, Problem
 
 
 @triton.jit
+def _added(total, lost, part):  # type: ignore[no-untyped-def]
+    """total + part, and what rounding has added to it so far (Kahan 1965)."""
+    part -= lost
+    found = total + part
+    return found, (found - total) - part
+
+
+@triton.jit
 def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, HIGH: tl.constexpr, WIDE: tl.constexpr, BK: tl.constexpr,
              TURNED: tl.constexpr):  # type: ignore[no-untyped-def]
     """TURNED: the transposed block is computed."""
@@ -34,6 +42,7 @@ def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, 
         total = tl.zeros((WIDE, HIGH), tl.float32)
     else:
         total = tl.zeros((HIGH, WIDE), tl.float32)
+    lost = tl.zeros_like(total)  # of float32 alone, whose products tens of thousands of columns would make wrong in a plain chain
     for k in range(0, N, BK):
         at = k + along
         if TURNED:
@@ -44,7 +53,7 @@ def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, 
                 b + cols.to(tl.int64)[:, None] * kb + at.to(tl.int64)[None, :] * nb, mask=(cols < K)[:, None] & (at < N)[None, :], other=0.0
             )
             if x.dtype == tl.float32:
-                total += tl.dot(y, x, input_precision="ieee") * alpha
+                total, lost = _added(total, lost, tl.dot(y, x, input_precision="ieee") * alpha)
             else:
                 total = tl.dot(y, x, total)
         else:
@@ -55,7 +64,7 @@ def _sampled(a, b, columns, offsets, out, M, K, N, tall, ma, na, kb, nb, alpha, 
                 b + cols.to(tl.int64)[None, :] * kb + at.to(tl.int64)[:, None] * nb, mask=(cols < K)[None, :] & (at < N)[:, None], other=0.0
             )
             if x.dtype == tl.float32:
-                total += tl.dot(x, y, input_precision="ieee") * alpha  # scaled here, so that an accumulation chain is no longer than BK
+                total, lost = _added(total, lost, tl.dot(x, y, input_precision="ieee") * alpha)  # a chain is no longer than BK
             else:
                 total = tl.dot(x, y, total)
     r, c = tl.arange(0, HIGH), tl.arange(0, WIDE)
