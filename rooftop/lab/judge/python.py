@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import site
+import subprocess
 import sys
 import tempfile
 import time
@@ -219,15 +221,28 @@ def _bytes(tensor: Any) -> bytes:
 
 
 def bubblewrap(place: Path) -> list[str]:
-    """The words that start a command in bubblewrap: the system read-only, devices, the one folder, no network; none where it is not
-    installed."""
+    """The words that start a command in bubblewrap: the system read-only, devices, the one folder, no network; nothing of the user's, of
+    other processes, of contracts, kernels and records. None where it is not installed, or the system does not let it."""
     tool = settings.tool_path("bwrap")
-    if tool is None:
+    if tool is None or subprocess.run([tool, *_ALONE, "true"], capture_output=True, check=False, timeout=20).returncode:
         return []
-    return [
-        str(tool), "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", str(Path.home()),
-        "--bind", str(place), str(place), "--unshare-net", "--unshare-ipc", "--die-with-parent",
-    ]
+    hidden = [p for p in (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path("/run"), Path.home()) if p.is_dir()]
+    python = (Path(sys.prefix), Path(sys.base_prefix), settings.PACKAGE, *map(Path, site.getsitepackages()))
+    needed = [p for p in dict.fromkeys(python) if p.is_dir() and any(p.is_relative_to(h) for h in hidden)]
+    own = [p for p in settings.PACKAGE.iterdir() if p.is_dir() and p.name not in ("core", "lab")]
+    records = settings.load().results
+    words = [str(tool), *_ALONE]
+    for h in hidden:
+        words += ["--tmpfs", str(h)]
+    for n in needed:
+        words += ["--ro-bind", str(n), str(n)]
+    for o in [*own, *([records] if records.is_dir() and not any(records.is_relative_to(h) for h in hidden) else [])]:
+        words += ["--tmpfs", str(o)]
+    return [*words, "--bind", str(place), str(place)]
+
+
+# PIDs are the system's: memory of the GPU that another process shares is opened by them
+_ALONE = ("--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc", "--unshare-user", "--unshare-net", "--die-with-parent", "--new-session")
 
 
 def of_end(error: ChildError) -> Outcome:
