@@ -24,6 +24,7 @@ from rooftop.core.backends.cuda import CudaImplementation
 from rooftop.core.compile import ToolchainError
 from rooftop.core.spec import Case, Device, Input
 from rooftop.lab import candidates
+from rooftop.lab.ahead import word_of
 from rooftop.lab.candidates import Subject
 from rooftop.lab.check import checker
 from rooftop.lab.ending import NoGpuError
@@ -159,11 +160,10 @@ def symbols(subject: Subject, ids: Sequence[str], device: Device) -> set[str]:
 
 def _one(program: Path, subject: Subject, tool: str, ids: Sequence[str], device: Device) -> Found:
     only = [part for symbol in sorted(symbols(subject, ids, device)) for part in ("--kernel-name", f"kne={symbol}")]
-    name = subject.name if not subject.implementation or subject.implementation.path.parent != PLANTED else str(subject.implementation.path)
     command = [
         str(program), "--tool", tool, "--report-api-errors", "no", "--target-processes", "application-only", "--print-limit", "20",
-        *(("--num-cuda-barriers", str(BARRIERS)) if tool == "synccheck" else ()), *only, sys.executable, "-m", "rooftop.lab.sanitize", name,
-        *ids,
+        *(("--num-cuda-barriers", str(BARRIERS)) if tool == "synccheck" else ()), *only, sys.executable, "-m", "rooftop.lab.sanitize",
+        word_of(subject), subject.op.name, *ids,
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
@@ -205,8 +205,8 @@ def _first(output: str) -> str:
     return "\n".join(lines[:6])
 
 
-def _checks(name: str, ids: Sequence[str]) -> Iterator[tuple[str, checker.Result]]:
-    subject = candidates.find([name])[0]
+def _checks(name: str, op: str, ids: Sequence[str]) -> Iterator[tuple[str, checker.Result]]:
+    subject = candidates.find([name], op)[0]
     for case in subject.op.cases:
         if case.id in ids or case.name in ids:
             yield case.id, checker.check(subject, case, backend="gpu", seed=1, guard=0)
@@ -215,7 +215,7 @@ def _checks(name: str, ids: Sequence[str]) -> Iterator[tuple[str, checker.Result
 def worker(arguments: Sequence[str]) -> None:
     """Runs inside the sanitizer: check the cases of one subject, with every tensor an allocation of its own."""
     settings.without_caching_allocator()
-    found: dict[str, Any] = {name: (r.status, r.message) for name, r in _checks(arguments[0], arguments[1:])}
+    found: dict[str, Any] = {name: (r.status, r.message) for name, r in _checks(arguments[0], arguments[1], arguments[2:])}
     sys.stdout.write("\n" + _RESULTS + json.dumps(found) + "\n")
     sys.stdout.flush()
 

@@ -4,6 +4,7 @@ runs near it. Of Python the submission's process runs the calls, and the clock o
 from __future__ import annotations
 
 import base64
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rooftop.core.child import ChildError
-from rooftop.core.compile import Binary, CompileError, compile_cuda
+from rooftop.core.compile import Binary, CompileError, ToolchainError, compile_cuda
 from rooftop.core.spec import DTYPES, Case, Launch
+from rooftop.lab import sanitize
 from rooftop.lab.judge import audit, cuda, python, score
 from rooftop.lab.judge.forms import Submission
 from rooftop.lab.judge.tasks import OpTask
@@ -88,9 +90,20 @@ def of_head(made: Verdict, subject: Subject, case: Case) -> Timed:
         return Timed(
             replace(made, kind="impossible" if "could do it under" in why else "wrong" if "wrong" in why else "not judged", said=why)
         )
-    return Timed(
-        replace(made, seconds=seconds), {"fresh inputs": partial(_fresh, subject, case), "a cold clock": partial(_cold, measured, seconds)}
-    )
+    checks: dict[str, audit.Check] = {"fresh inputs": partial(_fresh, subject, case), "a cold clock": partial(_cold, measured, seconds)}
+    with contextlib.suppress(ToolchainError):
+        sanitize.sanitizer()
+        checks["compute-sanitizer"] = partial(_sanitized, subject)
+    return Timed(replace(made, seconds=seconds), checks)
+
+
+def _sanitized(subject: Subject) -> tuple[str, str]:
+    """Under NVIDIA's tools, at the op's edge cases."""
+    for found in sanitize.run([subject], ("memcheck", "racecheck"), say=lambda _: None):
+        if not found.clean:
+            kind = "race" if found.tool == "racecheck" else "beyond"
+            return (kind if found.errors else "not judged"), f"{found.tool}: {found.first or found.message}"
+    return "right", ""
 
 
 def _fresh(subject: Subject, case: Case) -> tuple[str, str]:
