@@ -332,9 +332,9 @@ def test_what_is_proven_by_machine_code_gets_the_hash_of_the_text(tmp_path: Path
     assert [r["source"] for r in store.read(folder)] == [now.source]
     other = check_record(s, digest=now.digest, source="old", machine="abd")
     assert Joined([]).renew(other) and "machine" not in other and other["source"] == "old", "it is another code: nobody compiles for it again"
-    before = (folder / "h100" / "1.jsonl").read_bytes()
+    before = (folder / "h100" / "1.jsonl.xz").read_bytes()
     prune.prune(folder, lambda found: lambda r: False, renew=Joined([]).renew)
-    assert (folder / "h100" / "1.jsonl").read_bytes() == before
+    assert (folder / "h100" / "1.jsonl.xz").read_bytes() == before
     into = tmp_path / "merged"
     (tmp_path / "2.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
     store.merge(tmp_path / "2.jsonl", into, Joined([]).renew)
