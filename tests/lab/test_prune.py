@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from _support import command
+from _support import answers, command, committed
 
 from rooftop.lab.records import packed, prune, store
 from rooftop.lab.records.store import Record, RecordError
@@ -116,13 +116,12 @@ def test_a_file_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 def test_of_the_records_that_come_with_the_tree_no_page_shows_less() -> None:
     """Every bench record that a page shows is still there after pruning."""
-    from rooftop.core import settings
     from rooftop.lab.report.joined import Joined, staleness
 
-    found = store.read(settings.CHECKOUT / "results")
-    gone = prune.superseded(found, staleness(found))
+    found = committed()
+    gone = prune.superseded(found, staleness(found, answers()))
     left = [r for r, out in zip(found, gone, strict=True) if not out]
-    whole, pruned = (Joined(list(some)).measured for some in (found, left))
+    whole, pruned = (Joined(list(some), digests=answers()).measured for some in (found, left))
     assert whole.keys() == pruned.keys() and all(whole[k].at == pruned[k].at and whole[k].stale == pruned[k].stale for k in whole)
     assert len(whole) > 500
 
